@@ -1,0 +1,173 @@
+"""Files that tdumpra writes: atomic, versioned, and refused if a single byte has changed.
+
+safetensors has no checksum of its own: a flipped bit in a weight loads silently. Every artefact therefore carries
+the SHA-256 of its own bytes, header included, taken while the checksum's own 64 characters read as zeros. The same
+seal serves JSON. Nothing here can execute what it reads: there is no pickle on any path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from tdumpra.errors import ArtifactError
+
+_BLANK = "0" * 64
+_SEAL = re.compile(rb'"checksum": ?"([0-9a-f]{64})"')
+_HEADER_LENGTH = 8  # safetensors: a little-endian uint64, then that many bytes of JSON
+
+
+class Artifact(NamedTuple):
+    """What an artefact holds: tensors by name, and everything else as JSON values."""
+
+    tensors: dict[str, Tensor]
+    meta: dict[str, Any]
+
+
+def write_artifact(
+    path: str | Path, *, kind: str, schema: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
+) -> None:
+    """Write ``tensors`` and ``meta`` to one sealed safetensors file."""
+    header = {"kind": kind, "schema": str(schema), "checksum": _BLANK, "meta": json.dumps(meta, allow_nan=False)}
+    payload = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_bytes(path, _seal(safetensors.torch.save(payload, metadata=header)))
+
+
+def read_artifact(path: str | Path, *, kind: str, schema: int) -> Artifact:
+    """Read what :func:`write_artifact` wrote, or say in one sentence why it cannot be used."""
+    data = _read_bytes(path)
+    if data[:1] == b"\x80" or data[:2] == b"PK":
+        raise ArtifactError(f"{path} is a pickle or zip archive, not a tdumpra {kind} file; it was not opened")
+    header_end = _HEADER_LENGTH + int.from_bytes(data[:_HEADER_LENGTH], "little")
+    if len(data) < _HEADER_LENGTH or header_end > len(data):
+        raise ArtifactError(f"{path} is truncated, or is no tdumpra {kind} file")
+    _check_seal(path, data, header_end, kind)
+    try:
+        header = json.loads(data[_HEADER_LENGTH:header_end])["__metadata__"]
+        _check_identity(path, header, kind, schema)
+        return Artifact(safetensors.torch.load(data), json.loads(header["meta"]))
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ArtifactError(f"{path} is not a readable tdumpra {kind} file: {error}") from error
+
+
+def write_json(path: str | Path, *, kind: str, schema: int, content: Mapping[str, Any]) -> None:
+    """Write ``content`` as sealed JSON. A number that does not exist (NaN, infinity) becomes ``null``."""
+    sealed = {"kind": kind, "schema": schema, "checksum": _BLANK, **jsonable(content)}
+    write_bytes(path, _seal((json.dumps(sealed, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()))
+
+
+def read_json(path: str | Path, *, kind: str, schema: int) -> dict[str, Any]:
+    """Read what :func:`write_json` wrote; the seal is checked and taken off."""
+    data = _read_bytes(path)
+    _check_seal(path, data, len(data), kind)
+    try:
+        content: dict[str, Any] = json.loads(data)
+        _check_identity(path, content, kind, schema)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtifactError(f"{path} is not a readable tdumpra {kind} file: {error}") from error
+    return {name: value for name, value in content.items() if name not in {"kind", "schema", "checksum"}}
+
+
+def write_bytes(path: str | Path, data: bytes) -> None:
+    """Write a file that is at every moment either the old one or the new one, also after a power cut."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise ArtifactError(f"cannot write {path}: the folder {path.parent} does not exist")
+    temporary = None
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        temporary = Path(name)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise ArtifactError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def fingerprint(*parts: bytes | str) -> str:
+    """A short name for exactly these contents: the first 16 hexadecimal digits of their SHA-256."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little"))  # so that ("ab", "c") is not ("a", "bc")
+        digest.update(data)
+    return digest.hexdigest()[:16]
+
+
+def jsonable(value: Any) -> Any:
+    """``value`` in JSON's own types; numbers that JSON cannot say (NaN, infinity) become ``None``."""
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    if hasattr(value, "tolist"):  # numpy and torch, arrays and scalars
+        return jsonable(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _seal(data: bytes) -> bytes:
+    found = _SEAL.search(data)
+    if found is None or found[1] != _BLANK.encode():
+        raise ValueError("an artefact needs a blank checksum field before it is sealed")
+    return data[: found.start(1)] + hashlib.sha256(data).hexdigest().encode() + data[found.end(1) :]
+
+
+def _check_seal(path: str | Path, data: bytes, header_end: int, kind: str) -> None:
+    found = _SEAL.search(data, 0, header_end)
+    if found is None:
+        raise ArtifactError(f"{path} is not a tdumpra {kind} file, or is truncated: it carries no checksum")
+    digest = hashlib.sha256(data[: found.start(1)] + _BLANK.encode() + data[found.end(1) :]).hexdigest()
+    if digest.encode() != found[1]:
+        raise ArtifactError(f"{path} was altered or cut short after it was written (its checksum does not match)")
+
+
+def _check_identity(path: str | Path, header: Mapping[str, Any], kind: str, schema: int) -> None:
+    if header["kind"] != kind:
+        raise ArtifactError(f"{path} holds a tdumpra {header['kind']}, where a {kind} is needed")
+    if int(header["schema"]) != schema:
+        raise ArtifactError(
+            f"{path} has {kind} schema version {header['schema']}, and this tdumpra reads version {schema}: make it again"
+        )
+
+
+def _read_bytes(path: str | Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

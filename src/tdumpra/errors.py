@@ -1,0 +1,22 @@
+"""Errors about files and artefacts. Bad values raise the built-in ``ValueError`` and ``TypeError``."""
+
+from __future__ import annotations
+
+
+class TdumpraError(Exception):
+    """Something outside the program is not as it must be; the message is one sentence for the user."""
+
+
+class ArtifactError(TdumpraError):
+    """A file that tdumpra wrote is missing, truncated, altered, or of another kind or version."""
+
+
+class InputFileError(TdumpraError):
+    """A user's file cannot be read, or does not hold what its name promises."""
+
+
+class MissingExtraError(TdumpraError):
+    """An optional dependency is needed and not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs {package}: install it with  pip install 'tdumpra[{extra}]'")
