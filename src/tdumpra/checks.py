@@ -1,0 +1,190 @@
+"""What a user may hand in, and the sentence they get when it is something else.
+
+Each function takes one raw argument and its name, and returns it as a clean array or raises ``ValueError`` or
+``TypeError``. The kernels behind them check nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+SPLITS = ("train", "val", "test")
+ROW_SUM_TOLERANCE = 1e-3  # probabilities saved as float16 stray this far from one
+
+_SHOWN = 3  # how many offending row numbers a message names
+
+
+def check_probabilities(values: Any, name: str, *, n_classes: int | None = None) -> Tensor:
+    """Rows of class probabilities: two-dimensional, at least two classes, in [0, 1], summing to one."""
+    p = _float_matrix(values, name)
+    if p.shape[1] < 2:
+        raise ValueError(f"{name} has {p.shape[1]} column(s); a row needs the probabilities of at least two classes")
+    if n_classes is not None and p.shape[1] != n_classes:
+        raise ValueError(f"{name} has {p.shape[1]} classes where {n_classes} are expected")
+    wide = p if p.dtype in (torch.float32, torch.float64) else p.float()
+    finite = torch.isfinite(wide).all(1)
+    if not finite.all():
+        raise ValueError(f"{name} has NaN or infinite values in {_rows(~finite)}")
+    in_range = (wide >= 0).all(1) & (wide <= 1 + ROW_SUM_TOLERANCE).all(1)
+    sums = wide.sum(1)
+    sums_to_one = (sums - 1).abs() <= ROW_SUM_TOLERANCE
+    if not in_range.all():
+        row = int((~in_range).nonzero()[0])
+        worst = wide[row][(wide[row] < 0) | (wide[row] > 1)][0]
+        hint = " (these look like logits: take their softmax first)" if not sums_to_one[row] else ""
+        raise ValueError(
+            f"{name} holds {worst:.4g} in row {row}, and a probability lies between 0 and 1{hint}; "
+            f"the same goes for {_rows(~in_range)}"
+        )
+    if not sums_to_one.all():
+        row = int((~sums_to_one).nonzero()[0])
+        raise ValueError(
+            f"{name} must sum to one in each row (within {ROW_SUM_TOLERANCE:g}); row {row} sums to {sums[row]:.4f}, "
+            f"and {int((~sums_to_one).sum())} of {len(p)} rows are off"
+        )
+    return p
+
+
+def check_embeddings(values: Any, name: str, *, width: int | None = None, unit: bool = False) -> Tensor:
+    """Rows that have a direction: finite, not zero, of the expected width; of length one where ``unit`` is asked."""
+    z = _float_matrix(values, name)
+    if z.shape[1] == 0:
+        raise ValueError(f"{name} has no columns")
+    if width is not None and z.shape[1] != width:
+        raise ValueError(f"{name} has width {z.shape[1]}, and the bank was built on embeddings of width {width}")
+    norms = row_norms(z)
+    check_row_norms(norms, name)
+    if unit and not ((norms - 1).abs() <= 1e-2).all():
+        row = int(((norms - 1).abs() > 1e-2).nonzero()[0])
+        raise ValueError(f"{name} must have rows of length one; row {row} has length {norms[row]:.4g}: normalise them")
+    return z
+
+
+def row_norms(z: Tensor) -> Tensor:
+    """Euclidean norm of each row, in at least float32; a row with a NaN or an infinity has such a norm."""
+    return torch.linalg.vector_norm(z, dim=1, dtype=torch.promote_types(z.dtype, torch.float32))
+
+
+def check_row_norms(norms: Tensor, name: str, *, first_row: int = 0) -> None:
+    """Refuse rows without a direction, given their norms; ``first_row`` is the number of the first of them."""
+    finite = torch.isfinite(norms)
+    if not finite.all():
+        raise ValueError(f"{name} has NaN or infinite values in {_rows(~finite, first_row)}")
+    if not (norms > 0).all():
+        raise ValueError(f"{name} has all-zero rows, which have no direction: {_rows(norms == 0, first_row)}")
+
+
+def check_labels(values: Any, name: str, *, n_rows: int, n_classes: int | None = None) -> Tensor:
+    """Integer class labels, one per row, from 0 to ``n_classes - 1``."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().numpy()
+    labels = np.asarray(values)
+    if labels.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, and has shape {labels.shape}")
+    if labels.dtype == bool:
+        labels = labels.astype(np.int64)
+    if not np.issubdtype(labels.dtype, np.integer):
+        example = f" (for example {labels[0]!r})" if labels.size else ""
+        raise TypeError(f"{name} must be integers that number the classes from 0; it holds {labels.dtype}{example}")
+    if len(labels) != n_rows:
+        raise ValueError(f"{name} has {len(labels)} entries for {n_rows} rows")
+    top = n_classes if n_classes is not None else np.inf
+    outside = (labels < 0) | (labels >= top)
+    if outside.any():
+        row = int(outside.nonzero()[0][0])
+        limit = f"0 to {n_classes - 1}" if n_classes is not None else "0 upwards"
+        raise ValueError(f"{name} must be in the range {limit}; row {row} holds {labels[row]}")
+    return torch.from_numpy(labels.astype(np.int64))
+
+
+def check_groups(values: Any, name: str, *, n_rows: int) -> NDArray[np.str_] | None:
+    """Group names (lesion, patient, ...) as strings, one per row, or ``None``."""
+    if values is None:
+        return None
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().numpy()
+    groups = np.asarray(values)
+    if groups.shape != (n_rows,):
+        raise ValueError(f"{name} needs one entry per row: {n_rows}, not shape {groups.shape}")
+    missing = np.array([g is None or g != g or g == "" for g in groups.tolist()], dtype=bool)
+    if missing.any():
+        raise ValueError(f"{name} has empty entries in {_rows(torch.from_numpy(missing))}; give each lone row its own name")
+    return groups.astype(np.str_)
+
+
+def check_split(values: Any, name: str = "split", *, n_rows: int | None = None) -> NDArray[np.int8]:
+    """Split membership as codes 0, 1, 2, from those codes or from the words train, val, test."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().numpy()
+    split = np.asarray(values)
+    if split.ndim != 1 or (n_rows is not None and len(split) != n_rows):
+        raise ValueError(f"{name} needs one entry per row: {n_rows}, not shape {split.shape}")
+    codes = {**{word: code for code, word in enumerate(SPLITS)}, **{str(code): code for code in range(3)}}
+    distinct, inverse = np.unique(split.astype(np.str_), return_inverse=True)
+    unknown = [word for word in distinct if word not in codes]
+    if unknown:
+        raise ValueError(f"{name} holds {str(unknown[0])!r}; use train, val, test or 0, 1, 2")
+    return np.array([codes[word] for word in distinct], dtype=np.int8)[inverse]
+
+
+def check_unit_interval(value: float, name: str, *, upper: float = 1.0) -> None:
+    """A threshold or weight between 0 and ``upper``, both included."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
+        raise TypeError(f"{name} must be a number, not {value!r}")
+    if not 0 <= value <= upper:  # false for NaN too
+        raise ValueError(f"{name} must lie between 0 and {upper:.4g}, not {value!r}")
+
+
+def check_positive(value: float, name: str) -> None:
+    """A finite number above zero."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
+        raise TypeError(f"{name} must be a number, not {value!r}")
+    if not 0 < value < np.inf:
+        raise ValueError(f"{name} must be a finite number above 0, not {value!r}")
+
+
+def check_count(value: int, name: str, *, least: int = 1) -> None:
+    """A whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, not {value}")
+
+
+def _float_matrix(values: Any, name: str) -> Tensor:
+    matrix = to_tensor(values, name)
+    if matrix.ndim != 2:
+        raise ValueError(f"{name} must be two-dimensional (rows × columns), and has shape {tuple(matrix.shape)}")
+    if not matrix.dtype.is_floating_point:
+        raise TypeError(f"{name} must hold floating-point numbers, not {matrix.dtype}")
+    return matrix
+
+
+def to_tensor(values: Any, name: str) -> Tensor:
+    """A tensor over the same memory where that is possible; ``values`` is never written to."""
+    if isinstance(values, Tensor):
+        return values.detach()
+    try:
+        array = np.asarray(values)
+        if array.dtype == object or array.dtype.kind in "USOMm":
+            raise TypeError
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be an array of numbers, not {type(values).__name__}") from error
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if array.dtype == np.longdouble:
+        array = array.astype(np.float64)
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()  # torch can neither share read-only memory nor step backwards
+    return torch.from_numpy(array)
+
+
+def _rows(bad: Tensor, first_row: int = 0) -> str:
+    numbers = [str(int(i) + first_row) for i in bad.nonzero().flatten()[:_SHOWN]]
+    count = int(bad.sum())
+    more = ", …" if count > _SHOWN else ""
+    return f"{count} row{'s' if count != 1 else ''} ({', '.join(numbers)}{more})"
