@@ -20,3 +20,11 @@ class MissingExtraError(TdumpraError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs {package}: install it with  pip install 'tdumpra[{extra}]'")
+
+
+class BrokenImageError(TdumpraError):
+    """One image cannot be used; the message is the reason that goes into ``quarantine.csv``."""
+
+
+class SourceError(TdumpraError):
+    """A data set is not laid out as its kind promises; the message says how to mend it."""

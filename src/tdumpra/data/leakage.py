@@ -21,7 +21,7 @@ def audit_leakage(split: Any, groups: Any, labels: Any = None) -> dict[str, Any]
         labels: integer classes; when given, the count is also made class by class.
 
     Returns:
-        ``images`` and ``share`` of leaked test images, the number of ``groups`` through which they leak, ``test_images``,
+        ``images`` and ``share`` of leaked test images, the number of ``groups`` through which they leak, ``of`` how many test images,
         and ``by_class`` with the same for each class. ``validation`` counts validation images that share a group with a
         training image: a leak into the tuning. ``example`` names one crossing group.
     """
@@ -67,4 +67,4 @@ def refuse_crossing_groups(split: Any, groups: Any) -> None:
 
 def _counts(leaked: NDArray[np.bool_], among: NDArray[np.bool_]) -> dict[str, Any]:
     images, total = int(leaked.sum()), int(among.sum())
-    return {"images": images, "share": images / total if total else 0.0, "test_images": total}
+    return {"images": images, "share": images / total if total else 0.0, "of": total}
