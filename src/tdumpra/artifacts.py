@@ -146,7 +146,7 @@ def _check_identity(path: str | Path, header: Mapping[str, Any], kind: str, sche
         raise ArtifactError(f"{path} holds a tdumpra {header['kind']}, where a {kind} is needed")
     if int(header["schema"]) != schema:
         raise ArtifactError(
-            f"{path} has {kind} schema version {header['schema']}, and this tdumpra reads version {schema}: make it again"
+            f"{path} has {kind} schema version {header['schema']}, where this tdumpra reads {schema}: make it again"
         )
 
 

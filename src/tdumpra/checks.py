@@ -67,7 +67,8 @@ def check_embeddings(values: Any, name: str, *, width: int | None = None, unit: 
 
 def row_norms(z: Tensor) -> Tensor:
     """Euclidean norm of each row, in at least float32; a row with a NaN or an infinity has such a norm."""
-    return torch.linalg.vector_norm(z, dim=1, dtype=torch.promote_types(z.dtype, torch.float32))
+    norms: Tensor = torch.linalg.vector_norm(z, dim=1, dtype=torch.promote_types(z.dtype, torch.float32))
+    return norms
 
 
 def check_row_norms(norms: Tensor, name: str, *, first_row: int = 0) -> None:
@@ -113,7 +114,9 @@ def check_groups(values: Any, name: str, *, n_rows: int) -> NDArray[np.str_] | N
         raise ValueError(f"{name} needs one entry per row: {n_rows}, not shape {groups.shape}")
     missing = np.array([g is None or g != g or g == "" for g in groups.tolist()], dtype=bool)
     if missing.any():
-        raise ValueError(f"{name} has empty entries in {_rows(torch.from_numpy(missing))}; give each lone row its own name")
+        raise ValueError(
+            f"{name} has empty entries in {_rows(torch.from_numpy(missing))}; give each lone row its own name"
+        )
     return groups.astype(np.str_)
 
 
