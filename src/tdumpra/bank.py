@@ -113,7 +113,7 @@ class PrototypeBank:
         wide = z.to(torch.promote_types(z.dtype, torch.float32))
         cosines = prototype_similarity(wide, self.prototypes.to(wide))
         # Dividing C x K cosines costs less than dividing D columns; a zero row was refused before.
-        return cosines / torch.linalg.vector_norm(wide, dim=1)[:, None, None]
+        return cosines / checks.row_norms(wide)[:, None, None]
 
     def class_scores(self, z: Float[Tensor, "n d"], *, kappa: float) -> Float[Tensor, "n c"]:
         """The mixture's unnormalised class scores of checked rows."""

@@ -44,7 +44,7 @@ def like(original: Any) -> Callable[[Tensor], Any]:
 
 
 def vmf_posterior(z: ArrayT, prototypes: Any, mask: Any = None, *, kappa: float = 20.0, tau: float = 1.0) -> ArrayT:
-    """Class probabilities by cosine to class prototypes, as a von Mises–Fisher mixture (vmf_mixture_score, sim_posterior).
+    """Class probabilities by cosine to class prototypes, as a mixture of von Mises–Fisher components.
 
     Args:
         z: embeddings (n, d); they are normalised here.
@@ -76,7 +76,7 @@ def vmf_posterior(z: ArrayT, prototypes: Any, mask: Any = None, *, kappa: float 
 
 
 def js_divergence(p: ArrayT, q: Any) -> ArrayT:
-    """Jensen–Shannon divergence of each pair of rows, in nats: 0 where they agree, ln 2 where they exclude each other."""
+    """Jensen–Shannon divergence of each pair of rows, in nats: 0 where they agree, ln 2 where nothing overlaps."""
     left, right = _two_posteriors(p, q, "p", "q")
     return like(p)(gate.js_divergence(left, right))  # type: ignore[no-any-return]
 

@@ -21,8 +21,8 @@ def audit_leakage(split: Any, groups: Any, labels: Any = None) -> dict[str, Any]
         labels: integer classes; when given, the count is also made class by class.
 
     Returns:
-        ``images`` leaked, ``of`` how many test images, their ``share``, the number of ``groups`` through which they leak,
-        and ``by_class`` with the same for each class. ``validation`` counts validation images that share a group with a
+        ``images`` leaked, ``of`` how many test images, their ``share``, the number of ``groups`` they leak through, and
+        ``by_class`` with the same for each class. ``validation`` counts validation images that share a group with a
         training image: a leak into the tuning. ``crossing_groups`` counts both kinds, ``example`` names one of them.
     """
     codes = check_split(split)
