@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,7 +60,7 @@ class PrototypeBank:
         n_classes: int | None = None,
         seed: int = 0,
         *,
-        ids: Sequence[str] | None = None,
+        ids: Any = None,
         merge_above: float | None = MERGE_ABOVE,
         engine: Engine | None = None,
     ) -> PrototypeBank:
@@ -188,7 +187,7 @@ def _count_classes(y: Tensor, n_classes: int | None) -> int:
     return len(present)
 
 
-def _check_ids(ids: Sequence[str] | None, n_rows: int) -> np.ndarray:
+def _check_ids(ids: Any, n_rows: int) -> np.ndarray:
     names = np.arange(n_rows) if ids is None else np.asarray(ids)
     if names.shape != (n_rows,):
         raise ValueError(f"ids needs one entry per row: {n_rows}, not shape {names.shape}")

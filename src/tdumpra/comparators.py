@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -30,8 +29,8 @@ _CHUNK_ENTRIES = 2**23
 class Case:
     """Everything a comparator may use. Anything it fits, it fits on ``validation``."""
 
-    train: TrainOutputs
-    validation: ValidationOutputs
+    train: TrainOutputs | None  # absent after loading a saved model, which keeps no training row
+    validation: ValidationOutputs | None
     test: TestOutputs
     decision: Decision
     decided: Decided  # the decision's own result on the test rows
@@ -51,21 +50,27 @@ def teacher(case: Case) -> Tensor | None:
     return None if case.test.p_teacher is None else widen(case.test.p_teacher)
 
 
-def temperature(case: Case) -> Tensor:
+def temperature(case: Case) -> Tensor | None:
     """The classifier with a fitted temperature, also where the decision uses none."""
+    if case.validation is None:
+        return None
     fitted = fit_temperature(widen(case.validation.p).log(), case.validation.y)
     return apply_temperature(widen(case.test.p), fitted)
 
 
-def logit_adjusted(case: Case) -> Tensor:
+def logit_adjusted(case: Case) -> Tensor | None:
     """The classifier divided by a power of the class prior: the honest rival, since retrieval ignores the prior too."""
+    if case.validation is None:
+        return None
     prior = case.decision.prior
     exponent = choose_prior_exponent(widen(case.validation.p), case.validation.y, prior, case.objective)
     return adjust_prior(widen(case.test.p), prior, exponent)
 
 
-def knn(case: Case) -> Tensor:
+def knn(case: Case) -> Tensor | None:
     """Shares of the classes among the nearest training rows, in the bank's space."""
+    if case.train is None:
+        return None
     return nearest_neighbour_shares(case.train.z, case.train.y, case.test.z, n_classes=case.test.n_classes)
 
 
@@ -112,10 +117,5 @@ def nearest_neighbour_shares(
     votes = torch.nn.functional.one_hot(y_train, n_classes).to(bank.dtype)
     k = min(n_neighbours, len(bank))
     step = max(1, _CHUNK_ENTRIES // len(bank))
-    nearest = [(chunk @ bank.T).topk(k, dim=1).indices for chunk in queries.split(step)]
+    nearest = [(chunk @ bank.T).topk(k, dim=1).indices for chunk in torch.split(queries, step)]
     return votes[torch.cat(nearest)].mean(1)
-
-
-def as_float64(p: Tensor) -> np.ndarray:
-    """A comparator's posterior as the metrics take it."""
-    return p.double().cpu().numpy()

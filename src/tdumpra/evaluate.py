@@ -1,16 +1,44 @@
-"""What the gate did to predictions, in figures that a sceptic asks for first."""
+"""Scoring on test outputs: every comparator, and what the gate did to predictions."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from tdumpra import checks
-from tdumpra.core import risk, significance
+from tdumpra.comparators import COMPARATORS, Case, Comparator
+from tdumpra.core import metrics, risk, significance
 from tdumpra.functional import posterior_and_labels
 
 Array = np.ndarray
+
+
+def evaluate(case: Case, comparators: Mapping[str, Comparator] = COMPARATORS) -> dict[str, Any]:
+    """The contents of ``evaluation.json``: all comparators' metrics, the gate's report, and the decision."""
+    labels, scores = case.test.y.numpy(), {}
+    for name, comparator in comparators.items():
+        p = comparator(case)
+        if p is not None:
+            scores[name] = metrics.classification_metrics(p.double().cpu().numpy(), labels)
+    decided, decision = case.decided, case.decision
+    report = gate_report(decided.p_cls, decided.p_sim, decided.p, case.test.y, case.test.groups, opened=decided.opened)
+    return {
+        "comparators": scores,
+        "gate": {
+            "mcnemar_p": report.pop("p_value"),
+            **report,
+            "guarantees_similarity": decision.guarantees_similarity,
+            "thresholds": asdict(decision.thresholds),
+            "rule": decision.rule,
+            "kappa": decision.kappa,
+            "tau": decision.tau,
+            "temperature": decision.temperature,
+            "prior_exponent": decision.prior_exponent,
+        },
+    }
 
 
 def gate_report(
@@ -27,8 +55,8 @@ def gate_report(
         opened: where the gate opened; if left out, where ``p_final`` differs from ``p_cls``.
 
     Returns:
-        ``n``; ``opened``, ``flipped`` (label changed), ``fixed`` (wrong to right), ``broken`` (right to wrong); ``p_value``
-        of the exact McNemar test; ``sign_flip_p`` over groups, if given; ``harm_upper``, the one-sided 95 %
+        ``n``; ``opened``, ``flipped`` (label changed), ``fixed`` (wrong to right), ``broken`` (right to wrong);
+        ``p_value`` of the exact McNemar test; ``sign_flip_p`` over groups, if given; ``harm_upper``, the one-sided 95 %
         Clopper–Pearson bound on the broken share; accuracies of the classifier, of retrieval, of the result and of an
         ``oracle`` that always follows the right path; the risk decomposition (``risk_change`` = ``open_share`` ×
         ``risk_change_where_open``), and the ``regret`` against the oracle with its bound ``misranked``.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tdumpra.bank import Exemplar
+from tdumpra.core.gate import GateThresholds
 from tdumpra.decision import Decided, Decision
 
 _SHOWN_PROTOTYPES = 5
@@ -67,7 +68,7 @@ def explain(
     class_names: Sequence[str] | None = None,
     group: str | None = None,
 ) -> Evidence:
-    """Evidence for one checked row ``p`` (1, C) and ``z`` (1, D); exemplars of the case's own ``group`` are left out."""
+    """Evidence for one checked row ``p`` (1, C), ``z`` (1, D); exemplars of the case's own ``group`` are left out."""
     decided = decision.decide(p, z)
     names = tuple(class_names) if class_names is not None else tuple(str(c) for c in range(p.shape[1]))
     similarity = decision.bank.similarity(z)
@@ -89,7 +90,7 @@ def explain(
         familiarity=float(decision.bank.familiarity(similarity)),
         entropy=float(decided.signals.entropy_cls),
         guarantees_similarity=decision.guarantees_similarity,
-        sentence=_sentence(decided, clauses, names),
+        sentence=_sentence(decision, decided, clauses, names),
     )
 
 
@@ -132,7 +133,7 @@ def _figures(value: float, threshold: float, sign: str) -> str:
     return f"{value!r} {sign} {threshold!r}"
 
 
-def _matches(decision: Decision, similarity: Tensor, names: tuple[str, ...], group: str | None) -> list[Match]:
+def _matches(decision: Decision, similarity: Tensor, names: tuple[str, ...], group: str | None) -> tuple[Match, ...]:
     """All live prototypes, nearest first."""
     bank = decision.bank
     live = bank.mask.to(similarity.device)
@@ -145,14 +146,18 @@ def _matches(decision: Decision, similarity: Tensor, names: tuple[str, ...], gro
         matches.append(
             Match(c, names[c], k, float(similarity[c, k]), float(share[c, k]), float(bank.weight[c, k]), others)
         )
-    return matches
+    return tuple(matches)
 
 
-def _sentence(decided: Decided, clauses: tuple[Clause, ...], names: tuple[str, ...]) -> str:
+def _sentence(decision: Decision, decided: Decided, clauses: tuple[Clause, ...], names: tuple[str, ...]) -> str:
     before, after = names[int(decided.signals.label_cls)], names[int(decided.p.argmax())]
     if decided.opened:
         why = "; ".join(clause.statement for clause in clauses)
         moved = f"prediction moved from {before} to {after}" if after != before else f"prediction stays {after}"
         return f"{why}: {moved}"
+    if decision.thresholds == GateThresholds.shut():
+        return (
+            f"retrieval did not change this prediction ({after}): tuning found nothing to gain and left the gate shut"
+        )
     failed = next(clause for clause in clauses if not clause.holds)
     return f"retrieval did not change this prediction ({after}): {failed.statement}"

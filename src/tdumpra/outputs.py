@@ -17,8 +17,43 @@ from tdumpra import checks
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Outputs:
-    """Checked rows: the classifier's posterior, the embedding that is matched, the label, and where the row belongs."""
+class TrainOutputs:
+    """What the bank is made of. A classifier's word on its own training rows is worth nothing, and is not asked."""
+
+    z: Tensor  # (n, D)
+    y: Tensor  # (n,)
+    groups: NDArray[np.str_] | None = None
+    ids: NDArray[np.str_] | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @classmethod
+    def check(
+        cls,
+        z: Any,
+        y: Any,
+        groups: Any = None,
+        *,
+        ids: Any = None,
+        n_classes: int | None = None,
+        suffix: str = "_train",
+    ) -> TrainOutputs:
+        """Check raw arrays; ``suffix`` completes their names in messages."""
+        embeddings = checks.check_embeddings(z, f"z{suffix}")
+        if not len(embeddings):
+            raise ValueError(f"z{suffix} is empty: a bank needs training embeddings")
+        return cls(
+            z=embeddings,
+            y=checks.check_labels(y, f"y{suffix}", n_rows=len(embeddings), n_classes=n_classes),
+            groups=checks.check_groups(groups, f"groups{suffix}", n_rows=len(embeddings)),
+            ids=checks.check_groups(ids, f"ids{suffix}", n_rows=len(embeddings)),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ScoredOutputs:
+    """Checked rows with both paths' inputs: the classifier's posterior, and the embedding that is matched."""
 
     p: Tensor  # (n, C) the classifier's probabilities
     z: Tensor  # (n, D) embeddings in the bank's space
@@ -50,12 +85,9 @@ class Outputs:
         suffix: str = "",
     ) -> Self:
         """Check raw arrays; ``suffix`` completes their names in messages, as in ``p_val``."""
-        rows = checks.check_probabilities(p, f"p{suffix}", n_classes=n_classes)
+        rows, embeddings = check_rows(p, z, n_classes=n_classes, width=width, suffix=suffix)
         if not len(rows):
             raise ValueError(f"p{suffix} is empty: there is nothing to work on")
-        embeddings = checks.check_embeddings(z, f"z{suffix}", width=width)
-        if len(embeddings) != len(rows):
-            raise ValueError(f"p{suffix} has {len(rows)} rows and z{suffix} has {len(embeddings)}")
         teacher = None
         if p_teacher is not None:
             teacher = checks.check_probabilities(p_teacher, f"pt{suffix}", n_classes=rows.shape[1])
@@ -71,20 +103,25 @@ class Outputs:
         )
 
 
-class TrainOutputs(Outputs):
-    """What the bank is made of."""
-
-    __slots__ = ()
-
-
-class ValidationOutputs(Outputs):
+class ValidationOutputs(ScoredOutputs):
     """What temperatures, thresholds and weights are chosen on."""
 
     __slots__ = ()
 
 
-class TestOutputs(Outputs):
+class TestOutputs(ScoredOutputs):
     """What is scored, once everything is fixed."""
 
     __slots__ = ()
     __test__ = False  # not a test case, whatever pytest thinks of the name
+
+
+def check_rows(
+    p: Any, z: Any, *, n_classes: int | None = None, width: int | None = None, suffix: str = ""
+) -> tuple[Tensor, Tensor]:
+    """The two inputs of a prediction, checked, with as many rows each."""
+    rows = checks.check_probabilities(p, f"p{suffix}", n_classes=n_classes)
+    embeddings = checks.check_embeddings(z, f"z{suffix}", width=width)
+    if len(embeddings) != len(rows):
+        raise ValueError(f"p{suffix} has {len(rows)} rows and z{suffix} has {len(embeddings)}")
+    return rows, embeddings

@@ -8,12 +8,14 @@ which wins nothing stays shut.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, fields
-from typing import Literal, NamedTuple, get_args
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from tdumpra.artifacts import Artifact
 from tdumpra.bank import MERGE_ABOVE, PrototypeBank
 from tdumpra.core import metrics, search
 from tdumpra.core.calibration import adjust_prior, apply_temperature, fit_temperature
@@ -56,6 +58,12 @@ class Preset:
         for rule in self.rule:
             check_rule(rule)
 
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Preset:
+        """A preset from plain values, as ``dataclasses.asdict`` gives them."""
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in content.items()}
+        return cls(**values)
+
 
 _PAPER_THETA = (0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -85,6 +93,19 @@ class Setting(NamedTuple):
     accuracy: float
     opened: int
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**self._asdict(), "thresholds": self.thresholds and asdict(self.thresholds)}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Setting:
+        """The inverse of :meth:`to_json`."""
+        thresholds = content["thresholds"]
+        return cls(**{**content, "thresholds": thresholds and GateThresholds(**thresholds)})
+
+
+_CURVE_ARRAYS = ("objective", "accuracy", "opened")
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Curve:
@@ -109,6 +130,40 @@ class Tuning:
     curve: Curve
     n_rows: int
 
+    def to_artifact(self) -> Artifact:
+        """Tensors and JSON values, the decision's included."""
+        decision = self.decision.to_artifact()
+        tensors = {f"curve.{name}": torch.from_numpy(getattr(self.curve, name)) for name in _CURVE_ARRAYS}
+        summary = {
+            "objective": self.objective,
+            "n_rows": self.n_rows,
+            "base": self.base.to_json(),
+            "best": self.best.to_json(),
+            "axes": self.curve.axes,
+            "tau": self.curve.tau,
+            "similarity_nll": self.curve.similarity_nll,
+        }
+        return Artifact({**decision.tensors, **tensors}, {**decision.meta, "tuning": summary})
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact) -> Tuning:
+        """The inverse of :meth:`to_artifact`."""
+        tensors, summary = dict(artifact.tensors), artifact.meta["tuning"]
+        curve = Curve(
+            axes={name: tuple(values) for name, values in summary["axes"].items()},
+            tau=tuple(summary["tau"]),
+            similarity_nll=tuple(summary["similarity_nll"]),
+            **{name: tensors.pop(f"curve.{name}").numpy() for name in _CURVE_ARRAYS},
+        )
+        return cls(
+            decision=Decision.from_artifact(Artifact(tensors, artifact.meta)),
+            objective=summary["objective"],
+            base=Setting.from_json(summary["base"]),
+            best=Setting.from_json(summary["best"]),
+            curve=curve,
+            n_rows=summary["n_rows"],
+        )
+
     @property
     def is_shut(self) -> bool:
         """Whether no candidate was better than leaving the classifier alone."""
@@ -122,7 +177,7 @@ class Tuning:
             return f"{tried}; none raised {name} without lowering accuracy, so the gate stays shut"
         return (
             f"{tried}; the best raises {name} from {self.base.objective:.4f} to {self.best.objective:.4f} "
-            f"at accuracy {self.best.accuracy:.4f} (before: {self.base.accuracy:.4f}) and opens on {self.best.opened} rows"
+            f"at accuracy {self.best.accuracy:.4f} (before: {self.base.accuracy:.4f}), open on {self.best.opened} rows"
         )
 
 
