@@ -14,12 +14,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tdumpra.core.calibration import adjust_prior, apply_temperature, fit_temperature
+from tdumpra.core.metrics import Objective
 from tdumpra.core.risk import bayes_gate
 from tdumpra.core.sphere import normalise
 from tdumpra.decision import Decided, Decision
 from tdumpra.functional import widen
 from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs
-from tdumpra.tune import Objective, choose_prior_exponent
+from tdumpra.tune import choose_prior_exponent
 
 N_NEIGHBOURS = 16
 _CHUNK_ENTRIES = 2**23

@@ -16,12 +16,13 @@ from tdumpra.artifacts import read_artifact, write_artifact
 from tdumpra.bank import PrototypeBank
 from tdumpra.comparators import Case
 from tdumpra.core.calibration import class_prior
+from tdumpra.core.metrics import Objective
 from tdumpra.decision import Decision
 from tdumpra.evaluate import evaluate
 from tdumpra.evidence import Evidence, explain
 from tdumpra.functional import like
 from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs, check_rows
-from tdumpra.tune import PRESETS, Objective, Preset, Tuning, check_objective, tune
+from tdumpra.tune import PRESETS, Preset, Tuning, check_objective, tune
 
 KIND, SCHEMA = "dual-path classifier", 1
 

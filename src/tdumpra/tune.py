@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,15 +20,13 @@ from tdumpra.bank import MERGE_ABOVE, PrototypeBank
 from tdumpra.core import metrics, search
 from tdumpra.core.calibration import adjust_prior, apply_temperature, fit_temperature
 from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds, fuse_linear, fuse_log_linear, gate_signals
-from tdumpra.core.metrics import ClassCounts
+from tdumpra.core.metrics import OBJECTIVES, ClassCounts, Objective
 from tdumpra.core.posterior import similarity_posterior
 from tdumpra.decision import Decision
 from tdumpra.functional import check_rule, widen
 from tdumpra.outputs import ValidationOutputs
 
 Array = np.ndarray
-Objective = Literal["balanced_accuracy", "accuracy", "macro_f1", "nll"]
-OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 PRIOR_EXPONENTS = tuple(np.round(np.linspace(0, 1, 21), 2).tolist())
 
 

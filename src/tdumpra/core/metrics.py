@@ -7,13 +7,15 @@ out of the averages.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.stats import rankdata
 
 Array = np.ndarray
+Objective = Literal["balanced_accuracy", "accuracy", "macro_f1", "nll"]  # figures that tuning can maximise
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 N_BINS = 15
 SMALLEST_PROBABILITY = float(np.finfo(np.float64).eps)  # as in scikit-learn's log_loss
 
