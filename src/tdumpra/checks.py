@@ -68,6 +68,9 @@ def check_embeddings(values: Any, name: str, *, width: int | None = None, unit: 
 def row_norms(z: Tensor) -> Tensor:
     """Euclidean norm of each row, in at least float32; a row with a NaN or an infinity has such a norm."""
     norms: Tensor = torch.linalg.vector_norm(z, dim=1, dtype=torch.promote_types(z.dtype, torch.float32))
+    extreme = (norms < 1e-15) | (norms > 1e15)  # where squares leave float32's range, and a direction is still there
+    if extreme.any():
+        norms[extreme] = torch.linalg.vector_norm(z[extreme], dim=1, dtype=torch.float64).to(norms.dtype)
     return norms
 
 
