@@ -56,7 +56,7 @@ class ImageProbe(NamedTuple):
 
 def decode_file(path: Path) -> UInt8[np.ndarray, "h w 3"]:
     """The image in ``path`` as upright RGB. Raises ``BrokenImageError`` whose message is the reason."""
-    _refuse_unreadable(path)
+    refuse_unreadable(path)
     with _reasons():
         if is_dicom(path):
             with _quiet():
@@ -71,7 +71,7 @@ def decode_file(path: Path) -> UInt8[np.ndarray, "h w 3"]:
 
 def probe_file(path: Path) -> ImageProbe:
     """Size, mode and format from the header alone. Raises like :func:`decode_file`, for what a header can show."""
-    _refuse_unreadable(path)
+    refuse_unreadable(path)
     with _reasons():
         if is_dicom(path):
             with _quiet():
@@ -96,8 +96,11 @@ def decode_mask(path: Path) -> UInt8[np.ndarray, "h w"]:
     return np.asarray(pixels.max(axis=2))
 
 
-def _refuse_unreadable(path: Path) -> None:
-    """Symbolic links are followed, wherever they lead: data sets are often folders of links into a store."""
+def refuse_unreadable(path: Path) -> None:
+    """Raise ``BrokenImageError`` unless ``path`` is a file with something in it that may be read.
+
+    Symbolic links are followed, wherever they lead: data sets are often folders of links into a store.
+    """
     try:
         status = path.stat()
     except FileNotFoundError:
