@@ -112,12 +112,12 @@ def _create(config: NetworkConfig, *, num_classes: int) -> nn.Module:
     default = timm.get_pretrained_cfg_value(config.backbone, "input_size")
     if default is not None and default[-1] != config.image_size:
         try:  # transformers are built for one image size
-            return cast(nn.Module, timm.create_model(config.backbone, img_size=config.image_size, **arguments))
+            return timm.create_model(config.backbone, img_size=config.image_size, **arguments)
         except TypeError:
             pass  # a convolutional network takes any size, and no such argument
         except (AssertionError, ValueError, RuntimeError) as error:
             raise NetworkError(f"{config.backbone} cannot take images of {config.image_size} px: {error}") from error
-    return cast(nn.Module, timm.create_model(config.backbone, **arguments))
+    return timm.create_model(config.backbone, **arguments)
 
 
 def _from_factory(path: str, num_classes: int) -> nn.Module:

@@ -62,7 +62,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
 
 def rename_lite(state: dict[str, Tensor], backbone: nn.Module) -> dict[str, Tensor]:
     """EfficientNet-Lite's original names in timm's: blocks numbered by stage, batch norms from one."""
-    blocks = [f"blocks.{s}.{b}" for s, stage in enumerate(backbone.blocks) for b in range(len(stage))]  # type: ignore[arg-type, union-attr]
+    blocks = [f"blocks.{s}.{b}" for s, stage in enumerate(backbone.blocks) for b in range(len(stage))]  # type: ignore[arg-type]
     separable = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
     inverted = {
         "_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2",

@@ -25,7 +25,7 @@ class EmaTeacher(nn.Module):
             forgotten in the first epoch. The paper has none.
     """
 
-    step: Tensor
+    step: int  # updates so far; a Python number, because reading a tensor back would stall a GPU at every update
 
     def __init__(self, student: nn.Module, momentum: float = 0.999, warmup: bool = True) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class EmaTeacher(nn.Module):
         for tensor in (*self.module.parameters(), *self.module.buffers()):
             if tensor.is_floating_point():
                 tensor.data = tensor.data.to(torch.promote_types(tensor.dtype, torch.float32))
-        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        self.step = 0
         self.eval()
 
     def current_momentum(self, step: int) -> float:
@@ -62,11 +62,19 @@ class EmaTeacher(nn.Module):
         sources = [theirs[name].to(target) for name, target in zip(averaged, targets, strict=True)]
         if targets:
             # lerp computes teacher + (1 - mu) (student - teacher), exact where the two agree
-            torch._foreach_lerp_(targets, sources, 1 - self.current_momentum(int(self.step)))
-        for name, tensor in ours.items():
-            if not tensor.is_floating_point():
-                tensor.copy_(theirs[name])
+            torch._foreach_lerp_(targets, sources, 1 - self.current_momentum(self.step))
+        copied = [name for name, tensor in ours.items() if not tensor.is_floating_point()]
+        if copied:
+            torch._foreach_copy_([ours[name] for name in copied], [theirs[name] for name in copied])
         self.step += 1
+
+    def get_extra_state(self) -> Tensor:
+        """The number of updates, for the state dict."""
+        return torch.tensor(self.step)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """The inverse of :meth:`get_extra_state`."""
+        self.step = int(state)
 
     def train(self, mode: bool = True) -> Self:
         """Stays in evaluation mode, whatever a parent asks."""
