@@ -80,9 +80,11 @@ class TrainConfig:
     channels_last: bool = True
     compile: bool = False
     deterministic: bool = False
+    log_every: int = 10  # steps
+    tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "checkpoint_every", "devices", "nodes"):
+        for name in ("epochs", "batch_size", "accumulate", "checkpoint_every", "devices", "nodes", "log_every"):
             check_count(getattr(self, name), name)
         for name in ("learning_rate", "contrastive_temperature", "checkpoint_minutes"):
             check_positive(getattr(self, name), name)
@@ -95,6 +97,7 @@ class EmbedConfig:
     """The pass that turns images into the tables that everything afterwards stands on."""
 
     batch_size: int = 256
+    checkpoint: Literal["last", "best"] = "last"  # "best" looks at validation data, which tuning needs fresh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,13 @@ from tdumpra.errors import TdumpraError
 from tdumpra.toml_tree import read_tree, to_toml
 
 _TRAINED_WITH = ("data", "augment", "network", "train")  # parts of the configuration that a checkpoint depends on
-_MAY_CHANGE = {"train.epochs_at_once", "data.cache", "data.pipeline", "data.workers", "train.checkpoint_every",
-               "train.checkpoint_minutes", "train.accelerator", "data.allow_missing"}  # fmt: skip
+_MAY_CHANGE = {  # what has no bearing on the weights
+    *(
+        f"train.{name}"
+        for name in ("accelerator", "checkpoint_every", "checkpoint_minutes", "log_every", "tensorboard")
+    ),
+    *(f"data.{name}" for name in ("allow_missing", "cache", "pipeline", "workers")),
+}
 _PACKAGES = (
     "torch",
     "torchvision",
@@ -145,7 +150,7 @@ class RunFolder:
         if differing:
             more = f" (and {len(differing) - 3} more)" if len(differing) > 3 else ""
             raise RunFolderError(
-                f"{self.root} was made with other settings: {'; '.join(differing[:3])}{more}; take another name or folder"
+                f"{self.root} was made with other settings: {'; '.join(differing[:3])}{more}; take another name"
             )
 
 
