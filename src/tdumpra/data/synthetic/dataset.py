@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,7 @@ from tdumpra.data.synthetic.photograph import draw_skin, photograph
 SIZE_MIN, SIZE_MAX = 32, 512
 
 _PHOTOGRAPHS = (0.70, 0.22, 0.08)  # shares of lesions with one, two and three photographs; HAM10000: 0.75, 0.19, 0.06
+_ID = re.compile(r"syn_(\d+)_(\d)")  # lesion, photograph
 _COUNTS, _INDIVIDUAL, _CAMERA = 2, 3, 4  # random streams, beside those of latent.py
 
 
@@ -31,7 +33,10 @@ class LesionReader:
 
     def __call__(self, record: Record) -> UInt8[np.ndarray, "size size 3"]:
         """The record's picture."""
-        lesion, number = (int(part) for part in record.id.split("_")[1:])
+        parts = _ID.fullmatch(record.id)
+        if parts is None:
+            raise ValueError(f"{record.id!r} is not the id of a synthetic record")
+        lesion, number = int(parts[1]), int(parts[2])
         drawn = appearance(lesion, seed=self.seed, mix=mixture(self.ambiguous))
         individual = stream(self.seed, _INDIVIDUAL, lesion)
         skin = draw_skin(individual)

@@ -72,20 +72,25 @@ def mixture(ambiguous: float) -> Mixture:
     one_hot = dict(zip(CLASS_NAMES, np.eye(len(CLASS_NAMES)), strict=True))
 
     names, weights, means, classes = [], [], [], []
-    for first, second, share in BRIDGES if ambiguous else ():
+    for first, second, share in BRIDGES:
         for t in _BRIDGE_STEPS:
             names.append(f"{first} ~ {second}")
             weights.append(ambiguous * share / len(_BRIDGE_STEPS))
             means.append((1 - t) * mode_means[first] + t * mode_means[second])
             classes.append((1 - t) * one_hot[first.split()[0]] + t * one_hot[second.split()[0]])
-    on_bridges = np.array(weights) @ np.array(classes) if weights else np.zeros(len(CLASS_NAMES))
-    typical = np.array(list(CLASS_SHARES.values())) - on_bridges  # what each class has left for its modes
+    typical = np.array(list(CLASS_SHARES.values())) - np.array(weights) @ np.array(classes)
     for mode in MODES:
         names.append(f"{mode.label} {mode.name}")
         weights.append(mode.share * typical[CLASS_NAMES.index(mode.label)])
         means.append(mode_means[names[-1]])
         classes.append(one_hot[mode.label])
-    return Mixture(tuple(names), np.array(weights), np.array(means), np.array(classes))
+    live = np.array(weights) > 0  # without ambiguity there are no bridges
+    return Mixture(
+        names=tuple(name for name, kept in zip(names, live, strict=True) if kept),
+        weights=np.array(weights)[live],
+        means=np.array(means)[live],
+        classes=np.array(classes)[live],
+    )
 
 
 def stream(seed: int, *place: int) -> np.random.Generator:

@@ -42,6 +42,7 @@ class _Ground(NamedTuple):
     coarse: Field  # noise of three grains
     medium: Field
     fine: Field
+    rays: Field  # -1 to 1 around the lesion, many times
 
 
 def paint_lesion(traits: Traits, rng: np.random.Generator, size: int) -> Layers:
@@ -63,11 +64,11 @@ def paint_lesion(traits: Traits, rng: np.random.Generator, size: int) -> Layers:
 
 def _outline(traits: Traits, rng: np.random.Generator, size: int) -> _Ground:
     coarse, medium, fine = (smooth_noise(rng, cells, size) for cells in (5, 13, 38))
-    radius = rng.uniform(0.38, 0.60)
+    radius = rng.uniform(0.42, 0.60)
     squeeze = rng.uniform(0.72, 1.0) ** 0.5
     x = np.broadcast_to(axis(size) * squeeze, (size, size))
     y = np.broadcast_to(axis(size)[:, None] / squeeze, (size, size))
-    distance = np.hypot(x, y)
+    distance = np.maximum(np.hypot(x, y), 1e-9)  # an odd size has a pixel at the very centre
     direction = (x + 1j * y) / distance
     rim = np.ones((size, size))
     harmonic = direction
@@ -75,30 +76,30 @@ def _outline(traits: Traits, rng: np.random.Generator, size: int) -> _Ground:
         harmonic = harmonic * direction  # e^{ikθ}
         rim += (0.02 + 0.24 * traits.irregular) / k * (harmonic * np.exp(1j * phase)).real
     rays = np.cos(rng.integers(20, 28) * np.angle(direction) + 1.2 * coarse + 1.1 * medium)
-    rim += 0.10 * traits.streaks * rays * (1 + 0.4 * coarse)
+    rim += 0.07 * traits.streaks * rays * (1 + 0.5 * coarse)
     ragged = (0.02 + 0.14 * traits.irregular) * (0.6 * coarse + 0.4 * medium) + 0.035 * fine
     depth = rim - distance / radius + ragged
     softness = 0.05 + 0.23 * (1 - traits.sharp)
     inside = step(depth, -softness, softness) * step(-distance, -0.98, -0.85)  # nothing reaches the frame's edge
-    return _Ground(x, y, inside, depth, coarse, medium, fine)
+    return _Ground(x, y, inside, depth, coarse, medium, fine, rays)
 
 
 def _melanin(traits: Traits, rng: np.random.Generator, ground: _Ground, dots: Field) -> Field:
-    x, y, _, depth, coarse, medium, fine = ground
+    x, y, _, depth, coarse, medium, fine, rays = ground
     lean = rng.uniform(0, 2 * np.pi)
     tilt = 2 * (np.cos(lean) * x + np.sin(lean) * y)
     uneven = traits.variegation * (0.55 * coarse + 0.3 * medium + 0.35 * tilt)
-    base = (0.10 + 1.4 * traits.melanin**1.3) * np.exp(uneven + 0.13 * coarse + 0.15 * medium + 0.15 * fine)
+    base = (0.10 + 1.65 * traits.melanin**1.5) * np.exp(uneven + 0.13 * coarse + 0.15 * medium + 0.15 * fine)
     base *= 0.62 + 0.5 * np.clip(depth, 0, 1)  # thicker in the middle
 
     warp = 0.045 * smooth_noise(rng, 8, len(x))
     holes = honeycomb(x + warp, y + 0.03 * medium, rng.uniform(0.095, 0.125))
     mesh = 1 - step(holes + 0.05 * fine, 0.05, 0.65)
-    base *= 1 + traits.network * (0.75 + 0.25 * np.tanh(coarse)) * (1.45 * mesh - 0.65)
+    base *= 1 + traits.network * (0.75 + 0.25 * np.tanh(coarse)) * (1.35 * mesh - 0.6)
 
     clods = 0.7 * traits.globules * dots * step(depth, -0.05, 0.25)
-    rays = 0.35 * traits.streaks * (1 - step(depth, 0.15, 0.5))
-    return np.asarray(base + clods + rays)
+    streaks = 0.28 * traits.streaks * (1 + rays) * (1 - step(depth, 0.05, 0.38))
+    return np.asarray(base + clods + streaks)
 
 
 def _blood(traits: Traits, rng: np.random.Generator, ground: _Ground, lakes: Field) -> Field:
@@ -128,8 +129,8 @@ def _blue(traits: Traits, rng: np.random.Generator, ground: _Ground, dots: Field
 def _white(traits: Traits, rng: np.random.Generator, ground: _Ground) -> Field:
     size = len(ground.x)
     milia = step(scatter(rng, 24, (0.018, 0.036), size, within=0.5), 0.3, 0.9) * step(ground.depth, 0.05, 0.25)
-    grain = smooth_noise(rng, 26, size)
-    flakes = step(0.75 * grain + 0.5 * ground.medium + 0.35 * ground.fine, 0.0, 2.0)
+    grain = smooth_noise(rng, 30, size)
+    flakes = step(0.8 * grain + 0.35 * ground.medium + 0.6 * ground.fine, -0.1, 2.0)
     scar = step(ground.depth + 0.12 * ground.medium + 0.07 * ground.fine, 0.35, 1.0)
     clear = (1 - 0.7 * traits.cysts * milia) * (1 - 0.9 * traits.scale * flakes) * (1 - 0.65 * traits.centre * scar)
     return 1 - clear

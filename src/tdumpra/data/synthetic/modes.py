@@ -46,39 +46,47 @@ class Mode(NamedTuple):
     traits: Traits
 
 
+# Hardly a trait belongs to one class alone: network, haze, cysts, scale, vessels and scars each occur in several, so it
+# takes a combination to tell. The modes of a class differ as much as classes do: their average is no face at all.
 MODES: Final = (
-    Mode("akiec", "actinic", 0.40, Traits(blood=0.45, irregular=0.5, sharp=0.15, scale=0.8)),
-    Mode("akiec", "bowen", 0.35, Traits(melanin=0.1, blood=0.4, irregular=0.35, sharp=0.6, dots=0.85, scale=0.3)),
-    Mode("akiec", "pigmented", 0.25, Traits(melanin=0.4, irregular=0.6, sharp=0.25, variegation=0.5, scale=0.55)),
+    Mode("akiec", "actinic", 0.40, Traits(blood=0.45, irregular=0.5, sharp=0.15, scale=0.85)),
+    Mode("akiec", "bowen", 0.35, Traits(melanin=0.1, blood=0.4, irregular=0.4, sharp=0.6, dots=0.85, scale=0.4)),
+    Mode("akiec", "pigmented", 0.25, Traits(melanin=0.4, irregular=0.6, sharp=0.25, variegation=0.5, scale=0.6)),
     Mode("bcc", "nodular", 0.40, Traits(blood=0.25, irregular=0.25, sharp=0.5, veil=0.1, vessels=0.9)),
-    Mode("bcc", "pigmented", 0.35, Traits(melanin=0.12, blood=0.15, irregular=0.5, sharp=0.4, nests=0.9, vessels=0.3)),
-    Mode("bcc", "superficial", 0.25, Traits(blood=0.6, irregular=0.5, sharp=0.15, vessels=0.4, scale=0.2, nests=0.1)),
-    Mode("bkl", "keratosis", 0.45, Traits(melanin=0.45, irregular=0.35, sharp=0.95, globules=0.2, cysts=0.85)),
-    Mode("bkl", "lentigo", 0.35, Traits(melanin=0.3, irregular=0.7, sharp=0.75, variegation=0.15, network=0.35)),
-    Mode("bkl", "lichenoid", 0.20, Traits(melanin=0.1, blood=0.3, irregular=0.4, sharp=0.2, globules=0.7, veil=0.3)),
+    Mode("bcc", "pigmented", 0.35, Traits(melanin=0.15, blood=0.15, irregular=0.5, sharp=0.4, nests=0.9, vessels=0.3)),
+    Mode("bcc", "superficial", 0.25, Traits(blood=0.65, irregular=0.5, sharp=0.15, nests=0.1, vessels=0.45, scale=0.2)),
+    Mode("bkl", "keratosis", 0.40, Traits(melanin=0.45, irregular=0.35, sharp=0.95, globules=0.2, cysts=0.85)),
+    Mode("bkl", "lentigo", 0.30, Traits(melanin=0.3, irregular=0.75, sharp=0.75, variegation=0.15, network=0.4)),
+    Mode("bkl", "lichenoid", 0.15, Traits(melanin=0.1, blood=0.3, irregular=0.4, sharp=0.2, globules=0.7, veil=0.3)),
+    Mode("bkl", "keratotic", 0.15, Traits(melanin=0.65, irregular=0.2, sharp=0.95, scale=0.65)),
     Mode("df", "classic", 0.60, Traits(melanin=0.35, irregular=0.1, sharp=0.2, network=0.45, centre=0.9)),
-    Mode("df", "pink", 0.40, Traits(melanin=0.05, blood=0.45, irregular=0.15, sharp=0.2, centre=0.75)),
+    Mode("df", "pink", 0.40, Traits(blood=0.45, irregular=0.15, sharp=0.2, vessels=0.2, centre=0.75)),
     Mode(
         "mel", "superficial", 0.40,
-        Traits(melanin=0.75, irregular=0.85, sharp=0.6, variegation=0.85, network=0.5, globules=0.3, veil=0.3),
+        Traits(melanin=0.75, irregular=0.85, sharp=0.6, variegation=0.85, network=0.5, streaks=0.3, veil=0.3),
     ),
     Mode("mel", "nodular", 0.25, Traits(melanin=0.95, irregular=0.45, sharp=0.8, variegation=0.5, veil=0.75)),
-    Mode("mel", "amelanotic", 0.15, Traits(blood=0.65, irregular=0.6, sharp=0.4, variegation=0.5, dots=0.4)),
+    Mode(
+        "mel", "amelanotic", 0.15,
+        Traits(blood=0.65, irregular=0.65, sharp=0.4, variegation=0.5, vessels=0.2, dots=0.4),
+    ),
     Mode(
         "mel", "regressing", 0.20,
-        Traits(melanin=0.45, irregular=0.8, variegation=0.8, globules=0.5, veil=0.4, centre=0.55),
+        Traits(melanin=0.45, irregular=0.8, sharp=0.3, variegation=0.8, globules=0.5, veil=0.4, centre=0.55),
     ),
-    Mode("nv", "reticular", 0.42, Traits(melanin=0.5, irregular=0.25, sharp=0.35, variegation=0.2, network=0.85)),
-    Mode("nv", "globular", 0.22, Traits(melanin=0.45, irregular=0.2, sharp=0.5, variegation=0.1, globules=0.85)),
-    Mode("nv", "dermal", 0.20, Traits(melanin=0.2, blood=0.25, irregular=0.1, sharp=0.3, globules=0.1)),
+    Mode("nv", "reticular", 0.34, Traits(melanin=0.5, irregular=0.25, sharp=0.35, variegation=0.2, network=0.85)),
+    Mode("nv", "globular", 0.20, Traits(melanin=0.45, irregular=0.2, sharp=0.5, variegation=0.1, globules=0.85)),
+    Mode("nv", "dermal", 0.16, Traits(melanin=0.2, blood=0.2, irregular=0.1, sharp=0.3, vessels=0.4)),
     Mode("nv", "blue", 0.08, Traits(melanin=0.45, irregular=0.1, sharp=0.6, veil=0.85)),
     Mode("nv", "starburst", 0.08, Traits(melanin=0.85, irregular=0.1, sharp=0.7, streaks=0.9)),
+    Mode("nv", "spitz", 0.07, Traits(blood=0.5, irregular=0.1, sharp=0.75, dots=0.65)),
+    Mode("nv", "congenital", 0.07, Traits(melanin=0.6, irregular=0.4, sharp=0.35, globules=0.6, cysts=0.55)),
     Mode("vasc", "cherry", 0.45, Traits(blood=0.45, irregular=0.15, sharp=0.85, lacunae=0.9)),
     Mode(
         "vasc", "angiokeratoma", 0.30,
-        Traits(melanin=0.6, blood=0.4, irregular=0.3, sharp=0.75, veil=0.4, lacunae=0.8),
+        Traits(melanin=0.6, blood=0.4, irregular=0.3, sharp=0.75, veil=0.4, scale=0.2, lacunae=0.8),
     ),
-    Mode("vasc", "granuloma", 0.25, Traits(blood=0.95, irregular=0.1, sharp=0.9, scale=0.3)),
+    Mode("vasc", "granuloma", 0.25, Traits(blood=0.95, irregular=0.1, sharp=0.9, scale=0.35)),
 )  # fmt: skip
 
 # Look-alikes, and each pair's share of all ambiguous lesions.

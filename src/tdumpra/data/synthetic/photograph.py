@@ -17,10 +17,10 @@ Colour = NDArray[np.float64]  # (3,) or (size, size, 3), linear in the camera's 
 # Skin around the lesions of HAM10000: median (206, 159, 167) of 255, a spread of about 20 that is mostly shared by the
 # three channels, and red against blue as its second direction. Absorption of melanin and blood by channel was fitted
 # by eye to its nevi and haemangiomas.
-_SKIN = np.array([0.82, 0.63, 0.65])
+_SKIN = np.array([0.85, 0.66, 0.69])
 _MELANIN = np.array([0.48, 0.95, 1.22])
 _BLOOD = np.array([0.14, 1.00, 0.72])
-_BLUE = np.array([0.38, 0.37, 0.46])
+_BLUE = np.array([0.37, 0.38, 0.49])
 _WHITE = np.array([0.93, 0.84, 0.84])
 
 
@@ -37,7 +37,7 @@ def draw_skin(rng: np.random.Generator) -> Skin:
     """Skin for one lesion."""
     tone, warmth = rng.normal(0, 0.06), rng.normal(0, 0.05)
     colour = _SKIN + tone + warmth * np.array([0.5, -0.2, -1.0])
-    hairiness = rng.choice([0.0, 2.0, 8.0], p=[0.6, 0.28, 0.12])
+    hairiness = rng.choice([0.0, 2.0, 7.0], p=[0.62, 0.28, 0.10])
     return Skin(colour, rng.uniform(0.3, 1.0), hairiness, int(rng.choice([0, 3, 9], p=[0.7, 0.2, 0.1])))
 
 
@@ -56,8 +56,8 @@ def photograph(layers: Layers, skin: Skin, rng: np.random.Generator, size: int) 
 
 def _place(layers: Layers, rng: np.random.Generator, size: int) -> list[Field]:
     """Rotate, zoom and shift the layers; a pixel whose source lies outside the frame gets nothing."""
-    angle, zoom = rng.uniform(0, 2 * np.pi), np.exp(rng.uniform(-0.2, 0.25))
-    shift = rng.uniform(-0.12, 0.12, 2) * size
+    angle, zoom = rng.uniform(0, 2 * np.pi), np.exp(rng.uniform(-0.12, 0.22))
+    shift = rng.uniform(-0.08, 0.08, 2) * size
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]) / zoom
     middle = np.full(2, (size - 1) / 2)
     offset = middle - turn @ (middle + shift)
@@ -89,7 +89,8 @@ def _add_hair(picture: Colour, skin: Skin, rng: np.random.Generator) -> None:
         bend, where = rng.normal(0, 0.25), rng.uniform(-1, 1)
         start, length, width = rng.uniform(-1.4, 0.4), rng.uniform(0.6, 2.0), rng.uniform(0.008, 0.015)
         line = np.exp(-0.5 * ((aside - where - bend * along**2) / width) ** 2)
-        cover = np.maximum(cover, line * ((along > start) & (along < start + length)))
+        tips = np.clip(5 * np.minimum(along - start, start + length - along), 0, 1)
+        cover = np.maximum(cover, line * tips)
     picture += 0.85 * cover[..., None] * (shade * np.array([1.0, 0.85, 0.8]) - picture)
 
 
@@ -116,11 +117,11 @@ def _expose(picture: Colour, rng: np.random.Generator) -> UInt8[np.ndarray, "siz
     slope = rng.normal(0, 0.05, 2)
     falloff = rng.uniform(0.02, 0.14)
     light = 1 + slope[0] * x + slope[1] * y - falloff * (x**2 + y**2) ** 1.5
-    edge = rng.uniform(1.12, 1.36) if rng.random() < 0.12 else 2.0  # a round aperture, in some cameras
+    edge = rng.uniform(1.12, 1.36) if rng.random() < 0.10 else 2.0  # a round aperture, in some cameras
     light = light * step(-np.hypot(x, y), -edge - 0.05, -edge + 0.03)
-    balance = np.exp(rng.normal(0, [0.035, 0.035, 0.05])) * np.exp(rng.normal(0, 0.05))
+    balance = np.exp(rng.normal(0, 0.025, 3) + rng.normal(0, 0.04))
     picture = picture * light[..., None] * balance
-    focus = rng.uniform(0.002, 0.012) * size / 2  # in pixels
+    focus = rng.uniform(0.002, 0.010) * size / 2  # in pixels
     picture = ndimage.gaussian_filter(picture, (focus, focus, 0), truncate=3)
     picture = picture + rng.normal(0, rng.uniform(0.004, 0.014), picture.shape)
     return np.asarray(np.clip(picture * 255 + 0.5, 0, 255).astype(np.uint8))
