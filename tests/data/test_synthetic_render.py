@@ -80,8 +80,8 @@ def test_traits_do_not_change_the_random_numbers():
 
 def test_layers_stay_inside_the_frame_and_their_range():
     full = Traits(*[1.0] * len(Traits._fields))
-    for seed in range(5):
-        layers = paint_lesion(full, rng(seed), 64)
+    for seed in range(25):
+        layers = paint_lesion(full, rng(seed), 40)
         for layer in layers:
             assert np.isfinite(layer).all()
             assert layer[0].max() == layer[-1].max() == layer[:, 0].max() == layer[:, -1].max() == 0

@@ -66,8 +66,8 @@ def _outline(traits: Traits, rng: np.random.Generator, size: int) -> _Ground:
     coarse, medium, fine = (smooth_noise(rng, cells, size) for cells in (5, 13, 38))
     radius = rng.uniform(0.42, 0.60)
     squeeze = rng.uniform(0.72, 1.0) ** 0.5
-    x = np.broadcast_to(axis(size) * squeeze, (size, size))
-    y = np.broadcast_to(axis(size)[:, None] / squeeze, (size, size))
+    across, down = np.meshgrid(axis(size), axis(size))
+    x, y = across * squeeze, down / squeeze
     distance = np.maximum(np.hypot(x, y), 1e-9)  # an odd size has a pixel at the very centre
     direction = (x + 1j * y) / distance
     rim = np.ones((size, size))
@@ -80,7 +80,8 @@ def _outline(traits: Traits, rng: np.random.Generator, size: int) -> _Ground:
     ragged = (0.02 + 0.14 * traits.irregular) * (0.6 * coarse + 0.4 * medium) + 0.035 * fine
     depth = rim - distance / radius + ragged
     softness = 0.05 + 0.23 * (1 - traits.sharp)
-    inside = step(depth, -softness, softness) * step(-distance, -0.98, -0.85)  # nothing reaches the frame's edge
+    frame = step(np.maximum(np.abs(across), np.abs(down)), 0.85, 0.95)  # nothing reaches the edge of the layers
+    inside = step(depth, -softness, softness) * (1 - frame)
     return _Ground(x, y, inside, depth, coarse, medium, fine, rays)
 
 
