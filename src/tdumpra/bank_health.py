@@ -79,9 +79,8 @@ def _purity(
         for k in range(int(bank.mask[c].sum())):
             members = ((labels == c) & (own == k)).nonzero().flatten().tolist()
             counts = Counter(sources[i] for i in members)
-            entries.append(
-                (counts.most_common(1)[0][0], counts.most_common(1)[0][1] / len(members)) if members else ("", 0.0)
-            )
+            source, count = counts.most_common(1)[0] if members else ("", 0)
+            entries.append((source, count / max(1, len(members))))
         result[name] = tuple(entries)
     return result
 
@@ -90,7 +89,7 @@ def _source_notes(purity: Mapping[str, tuple[tuple[str, float], ...]], sources: 
     """A prototype drawn almost wholly from one source is suspect only where that source is not most of the data."""
     total = Counter(sources)
     return [
-        f"class {name}: prototype {k} is {share:.0%} from {source!r}, which is {total[source] / len(sources):.0%} of the data"
+        f"class {name}: prototype {k} is {share:.0%} from {source!r}, {total[source] / len(sources):.0%} of the data"
         for name, entries in purity.items()
         for k, (source, share) in enumerate(entries)
         if share >= _PURE and total[source] / len(sources) < _PURE - 0.2
