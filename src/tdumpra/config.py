@@ -105,7 +105,7 @@ class BankConfig:
     """The prototype bank."""
 
     n_prototypes: int = 5
-    space: str = "teacher"  # "teacher", "student", or a file of another encoder's embeddings
+    space: str = "teacher"  # "teacher", "student", or another run's folder: its encoder is the second opinion
     thumbnails: bool = True  # keep small pictures of the exemplars in the model
 
 
@@ -116,6 +116,7 @@ class TuneConfig:
     preset: Literal["default", "paper", "paper-swapped"] = "default"
     objective: Objective = "balanced_accuracy"
     adjust_prior: bool = False
+    classifier: Literal["student", "teacher"] = "student"  # "teacher": both posteriors from one pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

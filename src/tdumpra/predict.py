@@ -1,21 +1,22 @@
 """Predictions on images from one file: networks, preprocessing, bank and thresholds, bound together by checksums.
 
-The teacher is lazy. The clause ``top probability < theta`` needs the student alone, so only rows below theta get the
+The teacher is lazy. The clause ``top probability < theta`` needs the classifier alone, so only rows below theta get the
 second pass: cost 1 + their share. Labels and openings are those of the eager path outside a numerical band around the
 thresholds, since kernels may round differently with the batch size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tdumpra import checks
 from tdumpra.artifacts import Artifact, fingerprint, read_artifact, write_artifact
 from tdumpra.config import NetworkConfig
 from tdumpra.core.gate import GateSignals
@@ -23,12 +24,12 @@ from tdumpra.data.transform import EvalTransform
 from tdumpra.decision import Decision
 from tdumpra.errors import ArtifactError, BrokenImageError
 from tdumpra.evidence import Evidence, explain
-from tdumpra.network import build_network
+from tdumpra.network import Encoding, build_network
 from tdumpra.toml_tree import from_plain
 
 KIND, SCHEMA = "model", 1
 Mode = Literal["lazy", "eager"]
-Classifier = Literal["student", "teacher"]
+Precision = Literal["float32", "bfloat16"]
 
 
 class Prediction(NamedTuple):
@@ -44,16 +45,38 @@ class Prediction(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Encoder:
+    """A network with its weights and the preprocessing that they were trained with."""
+
+    network: NetworkConfig
+    transform: EvalTransform
+    state: Mapping[str, Tensor]
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when a weight or the preprocessing does."""
+        parts: list[bytes | str] = [self.transform.fingerprint, str(asdict(self.network))]
+        for name, tensor in sorted(self.state.items()):
+            parts.append(name)
+            parts.append(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return fingerprint(*parts)
+
+    def build(self, n_classes: int, device: torch.device) -> nn.Module:
+        """The network, ready to be asked."""
+        network = build_network(replace(self.network, weights="none"), n_classes).network
+        state = {name: t.float() if t.is_floating_point() else t for name, t in self.state.items()}
+        network.load_state_dict(state)
+        return network.eval().to(device)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Model:
     """What ``model.safetensors`` holds."""
 
     decision: Decision
     class_names: tuple[str, ...]
-    network: NetworkConfig
-    transform: EvalTransform
-    space: str
-    student: Mapping[str, Tensor]
-    teacher: Mapping[str, Tensor] | None
+    classifier: Encoder
+    retrieval: Encoder | None  # None: the classifier's own embeddings are matched, in one pass
     thumbnails: Mapping[str, Tensor]  # exemplar id -> (h, w, 3) uint8; empty where privacy forbids them
     identity: Mapping[str, str]
 
@@ -61,18 +84,17 @@ class Model:
         """Write one sealed file; ``half`` stores the weights in float16."""
         decision = self.decision.to_artifact()
         tensors = {f"decision.{name}": tensor for name, tensor in decision.tensors.items()}
-        for role, state in (("student", self.student), ("teacher", self.teacher or {})):
-            for name, tensor in state.items():
-                small = half and tensor.dtype == torch.float32
-                tensors[f"{role}.{name}"] = tensor.half() if small else tensor
+        encoders: dict[str, Any] = {}
+        for role, encoder in self._encoders().items():
+            for name, tensor in encoder.state.items():
+                tensors[f"{role}.{name}"] = tensor.half() if half and tensor.dtype == torch.float32 else tensor
+            encoders[role] = {"network": asdict(encoder.network), "transform": encoder.transform.to_dict()}
         tensors |= {f"thumbnail.{name}": tensor for name, tensor in self.thumbnails.items()}
         meta = {
             "decision": decision.meta,
             "class_names": self.class_names,
-            "network": asdict(self.network),
-            "transform": self.transform.to_dict(),
-            "space": self.space,
-            "identity": {**self.identity, "encoder": encoder_fingerprint(self.student, self.teacher)},
+            "encoders": encoders,
+            "identity": dict(self.identity),
         }
         write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
 
@@ -80,27 +102,31 @@ class Model:
     def read(cls, path: str | Path) -> Model:
         """Read what :meth:`write` wrote."""
         artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
+        meta = artifact.meta
 
         def part(prefix: str) -> dict[str, Tensor]:
             return {n[len(prefix) + 1 :]: t for n, t in artifact.tensors.items() if n.startswith(f"{prefix}.")}
 
-        meta = artifact.meta
+        def encoder(role: str) -> Encoder:
+            said = meta["encoders"][role]
+            network = {key: value for key, value in said["network"].items() if value is not None}
+            transform = EvalTransform.from_dict(said["transform"])
+            return Encoder(network=from_plain(network, NetworkConfig), transform=transform, state=part(role))
+
         try:
-            transform = EvalTransform.from_dict(meta["transform"])
+            return cls(
+                decision=Decision.from_artifact(Artifact(part("decision"), meta["decision"])),
+                class_names=tuple(meta["class_names"]),
+                classifier=encoder("classifier"),
+                retrieval=encoder("retrieval") if "retrieval" in meta["encoders"] else None,
+                thumbnails=part("thumbnail"),
+                identity=meta["identity"],
+            )
         except ValueError as error:
             raise ArtifactError(f"{path}: {error}") from error
-        network = {key: value for key, value in meta["network"].items() if value is not None}
-        return cls(
-            decision=Decision.from_artifact(Artifact(part("decision"), meta["decision"])),
-            class_names=tuple(meta["class_names"]),
-            network=from_plain(network, NetworkConfig),
-            transform=transform,
-            space=meta["space"],
-            student=part("student"),
-            teacher=part("teacher") or None,
-            thumbnails=part("thumbnail"),
-            identity=meta["identity"],
-        )
+
+    def _encoders(self) -> dict[str, Encoder]:
+        return {"classifier": self.classifier} | ({"retrieval": self.retrieval} if self.retrieval else {})
 
 
 class Predictor:
@@ -109,9 +135,12 @@ class Predictor:
     Args:
         model: what ``model.safetensors`` holds.
         mode: ``lazy`` runs the second network only for rows below theta, ``eager`` for all.
-        classifier: ``student`` for both networks, ``teacher`` for one pass in all: both posteriors from the teacher.
         device: where to compute; a GPU if there is one.
         precision: ``float32``, or ``bfloat16`` for faster and slightly different outputs.
+
+    Attributes:
+        rows_seen: images that went through the classifier so far.
+        rows_matched: images that went through the second network as well.
     """
 
     def __init__(
@@ -119,24 +148,19 @@ class Predictor:
         model: Model,
         *,
         mode: Mode = "lazy",
-        classifier: Classifier = "student",
         device: str | torch.device | None = None,
-        precision: Literal["float32", "bfloat16"] = "float32",
+        precision: Precision = "float32",
     ) -> None:
-        if mode not in ("lazy", "eager"):
+        if mode not in get_args(Mode):
             raise ValueError(f"mode must be 'lazy' or 'eager', not {mode!r}")
-        if classifier not in ("student", "teacher"):
-            raise ValueError(f"classifier must be 'student' or 'teacher', not {classifier!r}")
-        self.model, self.mode = model, mode
+        if precision not in get_args(Precision):
+            raise ValueError(f"precision must be 'float32' or 'bfloat16', not {precision!r}")
+        self.model, self.mode, self.precision = model, mode, precision
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.precision = precision
-        matching = "teacher" if model.space == "teacher" and model.teacher is not None else "student"
-        roles = {matching, matching if classifier == "teacher" else "student"}
-        networks = {role: self._network(role) for role in roles}
-        self._first = networks[matching if classifier == "teacher" else "student"]
-        self._second = networks[matching]
-        self.rows_seen = 0  # how many images the two networks saw: the lazy path's cost can be read off them
-        self.rows_matched = 0
+        n_classes = len(model.class_names)
+        self._classifier = model.classifier.build(n_classes, self.device)
+        self._retrieval = None if model.retrieval is None else model.retrieval.build(n_classes, self.device)
+        self.rows_seen = self.rows_matched = 0
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Predictor:
@@ -146,58 +170,75 @@ class Predictor:
     def predict(
         self, images: Sequence[str | Path], *, batch_size: int = 64, evidence: bool = False
     ) -> Iterator[Prediction]:
-        """Predictions in order. A broken image gives a prediction with its ``error``, and the others go on."""
-        for start in range(0, len(images), batch_size):
-            yield from self._predict_batch([Path(image) for image in images[start : start + batch_size]], evidence)
+        """Predictions in order. A broken image gives a prediction with its ``error``, and the others go on.
+
+        ``evidence`` asks the second path about every image, and says what it found.
+        """
+        checks.check_count(batch_size, "batch_size")
+        paths = [Path(image) for image in ([images] if isinstance(images, str | Path) else images)]
+        for start in range(0, len(paths), batch_size):
+            yield from self._predict_batch(paths[start : start + batch_size], evidence)
 
     @torch.inference_mode()
-    def decide(self, pixels: Tensor, *, eager: bool = False) -> _Rows:
-        """Posterior, openings and signals of transformed images (n, 3, s, s); rows without signals are marked."""
+    def decide(self, pixels: Tensor, second_pixels: Callable[[Tensor], Tensor], *, eager: bool = False) -> Rows:
+        """Decide transformed images (n, 3, s, s); ``second_pixels`` gives those of some rows to the second network."""
         decision = self.model.decision
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"):
-            first = self._first(pixels)
+        first = self._run(self._classifier, pixels)
         p = first.logits.double().softmax(1).cpu()
-        self.rows_seen += len(p)
         p_cls = decision.classifier(p)
-        ask = torch.ones(len(p), dtype=torch.bool)
-        one_pass = self._first is self._second
-        if self.mode == "lazy" and not eager and not one_pass:
-            ask = p_cls.amax(1) < decision.thresholds.theta
+        self.rows_seen += len(p)
+        asked = torch.ones(len(p), dtype=torch.bool)
+        if self._retrieval is not None and self.mode == "lazy" and not eager:
+            asked = p_cls.amax(1) < decision.thresholds.theta
+        rows = asked.nonzero().flatten()
         final, opened = p_cls.clone(), torch.zeros(len(p), dtype=torch.bool)
-        rows = ask.nonzero().flatten()
         if not len(rows):
-            return _Rows(final, opened, ask, None, None, p)
-        if one_pass:
+            return Rows(final, opened, asked, p, None, None)
+        if self._retrieval is None:
             z = first.z
         else:
-            with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"):
-                z = self._second(pixels[rows.to(pixels.device)]).z
+            z = self._run(self._retrieval, second_pixels(rows)).z
             self.rows_matched += len(rows)
         z = z.float().cpu()
         decided = decision.decide(p[rows], z)
         final[rows], opened[rows] = decided.p, decided.opened
-        return _Rows(final, opened, ask, decided.signals, z, p)
+        return Rows(final, opened, asked, p, decided.signals, z)
+
+    def _run(self, network: nn.Module, pixels: Tensor) -> Encoding:
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"):
+            encoding: Encoding = network(pixels)
+        return encoding
 
     def _predict_batch(self, paths: list[Path], evidence: bool) -> Iterator[Prediction]:
-        framed, errors = [], {}
-        for i, path in enumerate(paths):
+        transform = self.model.classifier.transform
+        framed: dict[Path, np.ndarray] = {}
+        errors: dict[Path, str] = {}
+        for path in paths:
             try:
-                framed.append(self.model.transform.read(path))
+                framed[path] = transform.read(path)
             except BrokenImageError as error:
-                errors[i] = str(error)
+                errors[path] = str(error)
+        good = list(framed)
         rows = None
-        if framed:
-            pixels = torch.from_numpy(np.stack(framed)).to(self.device)
-            rows = self.decide(self.model.transform(pixels), eager=evidence)
-        position = 0
-        for i, path in enumerate(paths):
-            if i in errors or rows is None:
-                yield Prediction(str(path), "", {}, False, None, None, errors.get(i, "not read"))
-                continue
-            yield self._prediction(path, rows, position, evidence)
-            position += 1
+        if good:
+            pixels = transform(torch.from_numpy(np.stack(list(framed.values()))).to(self.device))
+            rows = self.decide(pixels, lambda some: self._second_pixels(good, pixels, some), eager=evidence)
+        place = {path: i for i, path in enumerate(good)}
+        for path in paths:
+            if rows is None or path in errors:
+                yield Prediction(str(path), "", {}, False, None, None, errors[path])
+            else:
+                yield self._prediction(path, rows, place[path], evidence)
 
-    def _prediction(self, path: Path, rows: _Rows, i: int, evidence: bool) -> Prediction:
+    def _second_pixels(self, paths: list[Path], pixels: Tensor, rows: Tensor) -> Tensor:
+        """What the second network sees: the same pixels, unless it was trained with other preprocessing."""
+        retrieval = self.model.retrieval
+        if retrieval is None or retrieval.transform == self.model.classifier.transform:
+            return pixels[rows.to(pixels.device)]
+        framed = np.stack([retrieval.transform.read(paths[i]) for i in rows.tolist()])
+        return retrieval.transform(torch.from_numpy(framed).to(self.device))
+
+    def _prediction(self, path: Path, rows: Rows, i: int, evidence: bool) -> Prediction:
         names = self.model.class_names
         signals, shown = None, None
         if rows.signals is not None and rows.z is not None and bool(rows.asked[i]):
@@ -215,31 +256,13 @@ class Predictor:
             evidence=shown,
         )
 
-    def _network(self, role: str) -> nn.Module:
-        model = self.model
-        bare = NetworkConfig(**{**asdict(model.network), "weights": "none"})
-        network = build_network(bare, len(model.class_names)).network
-        state = model.student if role == "student" or model.teacher is None else model.teacher
-        network.load_state_dict(
-            {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
-        )
-        return network.eval().to(self.device)
 
+class Rows(NamedTuple):
+    """A batch, decided: the second path's part exists for the rows in ``asked`` only."""
 
-class _Rows(NamedTuple):
     p: Tensor
     opened: Tensor
-    asked: Tensor  # rows whose second path was run
-    signals: GateSignals | None  # of those rows
+    asked: Tensor
+    p_raw: Tensor  # the classifier's, before calibration
+    signals: GateSignals | None
     z: Tensor | None
-    p_raw: Tensor
-
-
-def encoder_fingerprint(student: Mapping[str, Tensor], teacher: Mapping[str, Tensor] | None) -> str:
-    """Changes when any weight does."""
-    parts = []
-    for role, state in (("student", student), ("teacher", teacher or {})):
-        for name, tensor in sorted(state.items()):
-            data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-            parts += [f"{role}.{name}", data]
-    return fingerprint(*parts)

@@ -65,13 +65,12 @@ class OutputsTable:
             **artifact.tensors,
         )
 
-    def posterior(self) -> Tensor:
-        """The classifier's probabilities."""
-        return self.logits.double().softmax(1)
-
-    def posterior_teacher(self) -> Tensor | None:
-        """The teacher's own probabilities."""
-        return None if self.logits_teacher is None else self.logits_teacher.double().softmax(1)
+    def posterior(self, who: str = "student") -> Tensor:
+        """The probabilities of the ``student`` or of the ``teacher``."""
+        logits = self.logits if who == "student" else self.logits_teacher
+        if logits is None:
+            raise ArtifactError("a finished classifier has no teacher whose posterior could be used")
+        return logits.double().softmax(1)
 
     def embedding(self, space: str) -> Tensor:
         """``teacher`` (the student's where there is no teacher) or ``student``."""
@@ -80,8 +79,14 @@ class OutputsTable:
         return self.z_teacher if space == "teacher" and self.z_teacher is not None else self.z_student
 
 
-def split_outputs(tables: Mapping[str, OutputsTable], space: str) -> SplitOutputs:
-    """The three tables as what they may be used for: bank, tuning, scoring."""
+def split_outputs(
+    tables: Mapping[str, OutputsTable], *, space: str = "teacher", classifier: str = "student"
+) -> SplitOutputs:
+    """The three tables as what they may be used for: bank, tuning, scoring.
+
+    ``space`` names the embedding that the bank lives in. With ``classifier="teacher"`` both posteriors are the
+    teacher's, and one pass through one network gives everything.
+    """
     train, val, test = (tables[part] for part in ("train", "val", "test"))
     for part, table in tables.items():
         if table.identity != train.identity:
@@ -92,12 +97,12 @@ def split_outputs(tables: Mapping[str, OutputsTable], space: str) -> SplitOutput
 
     def scored(table: OutputsTable) -> dict[str, Any]:
         return {
-            "p": table.posterior(),
+            "p": table.posterior(classifier),
             "z": table.embedding(space),
             "y": table.labels,
             "groups": np.array(table.groups),
             "ids": np.array(table.ids),
-            "p_teacher": table.posterior_teacher(),
+            "p_teacher": None if table.logits_teacher is None else table.posterior("teacher"),
             "n_classes": n_classes,
         }
 
@@ -108,5 +113,7 @@ def split_outputs(tables: Mapping[str, OutputsTable], space: str) -> SplitOutput
         validation=ValidationOutputs.check(**scored(val), suffix="_val"),
         test=TestOutputs.check(**scored(test), suffix="_test"),
         n_classes=n_classes,
-        fingerprint=fingerprint(*(f"{key}={value}" for key, value in sorted(train.identity.items())), space),
+        fingerprint=fingerprint(
+            *(f"{key}={value}" for key, value in sorted(train.identity.items())), space, classifier
+        ),
     )

@@ -93,9 +93,9 @@ def train(
     if config.deterministic:
         torch.use_deterministic_algorithms(True)
     if config.channels_last:
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network.to(memory_format=torch.channels_last)
     if config.sync_batchnorm and fabric.world_size > 1:
-        network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
+        network = nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
     network.to(fabric.device)
     teacher = EmaTeacher(network, config.ema_momentum, config.ema_warmup).to(fabric.device)
     optimizer: Optimizer = AdamW(
@@ -224,7 +224,7 @@ def _average_buffers(network: nn.Module, fabric: Fabric) -> None:
     if fabric.world_size == 1 or not buffers:
         return
     joined = cast(Tensor, fabric.all_reduce(torch.cat([buffer.flatten() for buffer in buffers]), reduce_op="mean"))
-    for buffer, part in zip(buffers, joined.split([buffer.numel() for buffer in buffers]), strict=True):
+    for buffer, part in zip(buffers, torch.split(joined, [buffer.numel() for buffer in buffers]), strict=True):
         buffer.copy_(part.view_as(buffer))
 
 
