@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -77,6 +78,18 @@ class OutputsTable:
         if space not in ("teacher", "student"):
             raise ValueError(f"the bank's space must be 'teacher' or 'student', not {space!r}")
         return self.z_teacher if space == "teacher" and self.z_teacher is not None else self.z_student
+
+    def with_embedding(self, other: OutputsTable) -> OutputsTable:
+        """This classifier's rows with another encoder's embeddings, matched by id: a second opinion of its own."""
+        place = {name: i for i, name in enumerate(other.ids)}
+        missing = [name for name in self.ids if name not in place]
+        if missing:
+            raise ArtifactError(
+                f"the other encoder's table lacks {len(missing)} of the images, for example {missing[0]!r}"
+            )
+        rows = torch.tensor([place[name] for name in self.ids])
+        identity = {**self.identity, "retrieval": other.identity["encoder"]}
+        return replace(self, z_teacher=other.embedding("teacher")[rows], identity=identity)
 
 
 def split_outputs(
