@@ -23,7 +23,7 @@ def test_the_official_layout(ham_folder):
 def test_the_listed_duplicates_share_a_group(ham_folder):
     manifest = open_source(f"ham10000:{ham_folder}")
     assert [r.group for r in manifest.records[:4]] == ["HAM_1", "HAM_1", "HAM_2", "HAM_2"]
-    assert manifest.notes == ("1 duplicate pair merged into one group each",)
+    assert manifest.notes == ("groups merged along 1 duplicate pair",)
 
 
 def test_how_a_diagnosis_was_made_never_reaches_a_record(ham_folder):
@@ -77,6 +77,13 @@ def test_an_unknown_class_is_refused_with_its_line(ham_folder):
         open_source(f"ham10000:{ham_folder}")
 
 
+def test_a_row_without_an_image_is_refused(ham_folder):
+    table = ham_folder / "HAM10000_metadata.csv"
+    table.write_text(table.read_text().replace("ISIC_8,vasc", ",vasc"))
+    with pytest.raises(SourceError, match=r"a row in .* names no image"):
+        open_source(f"ham10000:{ham_folder}", allow_missing=True)
+
+
 def test_a_row_twice_is_refused(ham_folder):
     table = ham_folder / "HAM10000_metadata.csv"
     lines = table.read_text().splitlines()
@@ -91,4 +98,4 @@ def test_the_real_tables_hold_seven_thousand_lesions(ham10000_metadata):
     lesions = {r.meta["lesion_id"] for r in manifest.records}
     assert len(lesions) == 7165
     assert len(set(manifest.groups)) == 7165 - 15  # of the 18 listed pairs, 3 were one lesion already
-    assert "15 duplicate pairs merged into one group each" in manifest.notes
+    assert "groups merged along 15 duplicate pairs" in manifest.notes

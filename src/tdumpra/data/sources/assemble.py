@@ -63,6 +63,8 @@ def assemble(found: Found, options: SourceOptions, *, reader: Reader | None = No
     records = list(found.records)
     if not records:
         raise SourceError(f"{found.place} holds no images: check the path after '{found.name}:'")
+    if any(not r.id for r in records):
+        raise SourceError(f"a row in {found.place} names no image: fill its id, or remove the row")
     twice = [image for image, count in Counter(r.id for r in records).items() if count > 1]
     if twice:
         raise SourceError(
@@ -163,7 +165,7 @@ def _merge(records: list[Record], pairs: Sequence[tuple[str, str]]) -> tuple[lis
     if not joined:
         return records, ()
     merged = [r if groups[r.id] == r.group else replace(r, group=groups[r.id]) for r in records]
-    return merged, (f"{_count(joined, 'duplicate pair')} merged into one group each",)
+    return merged, (f"groups merged along {_count(joined, 'duplicate pair')}",)
 
 
 def _settle(
