@@ -83,7 +83,7 @@ def audit(
     group_by: GroupBy = None,
     duplicates: Duplicates = None,
     near_duplicates: Annotated[
-        bool | None, typer.Option(help="Search look-alikes of different groups; reads every image.  [default: yes]")
+        bool | None, typer.Option(help="Search look-alikes of different groups: on where images are read at all.")
     ] = None,
     as_json: Json = False,
     out: Out = None,
@@ -150,7 +150,7 @@ def _show_inspection(inspection: Inspection) -> None:
     _line(console, "missing files", [f"{len(inspection.missing):,}"])
     _line(console, "broken files", [f"{len(inspection.broken):,}"])
     for image, reason in list(inspection.broken.items())[:_SHOWN]:
-        console.print(f"  {image}: {reason}", markup=False, highlight=False)
+        console.print(f"  {image}: {reason}", markup=False, highlight=False, soft_wrap=True)
     _show_notes(console, inspection.notes)
 
 
@@ -185,12 +185,13 @@ def _show_audit(document: dict[str, Any], out: Path | None) -> None:
 
 def _show_notes(console: Console, notes: list[str] | tuple[str, ...]) -> None:
     for note in notes:
-        console.print(f"note: {note}", style="yellow", markup=False, highlight=False)
+        console.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def _line(console: Console, name: str, values: list[str]) -> None:
     more = f", and {len(values) - _SHOWN} more" if len(values) > _SHOWN else ""
-    console.print(f"{name}: {', '.join(values[:_SHOWN]) or '–'}{more}", markup=False, highlight=False)
+    text = f"{name}: {', '.join(values[:_SHOWN]) or '–'}{more}"
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

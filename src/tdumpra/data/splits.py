@@ -118,7 +118,6 @@ def make_split(
     by_group = protocol != "paper"
     labels, groups = manifest.labels, manifest.groups
     codes, notes = _own_split(manifest, by_group=by_group)
-    rng = np.random.default_rng(seed)
     shares = {_TEST: test_share, _VAL: val_share}
     if (codes == _TEST).any():
         del shares[_TEST]
@@ -132,6 +131,7 @@ def make_split(
         )
     for part, share in shares.items():
         pool = np.flatnonzero(codes == _TRAIN)
+        rng = np.random.default_rng((seed, part))  # a stream for each part: one draw does not disturb the other
         drawn = _draw(labels[pool], groups[pool] if by_group else pool, share, rng)
         codes[pool[drawn]] = part
         notes += _imbalance(labels[pool], drawn, share, SPLITS[part], manifest.class_names)

@@ -24,10 +24,10 @@ class FileReader:
 
     def __call__(self, record: Record) -> UInt8[np.ndarray, "height width 3"]:
         """The record's image as RGB; ``BrokenImageError`` where it has no file, or a bad one."""
-        from tdumpra.data.decode import decode_file
-
         if record.path is None:
             raise BrokenImageError("no file: the image is missing from the data set")
+        from tdumpra.data.decode import decode_file  # so that tables can be read without the image libraries
+
         return decode_file(record.path)
 
 
