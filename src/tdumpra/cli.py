@@ -5,7 +5,6 @@ A user's mistake ends in one line on standard error and exit code 2. ``TDUMPRA_T
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -22,6 +21,7 @@ from rich.table import Table
 
 from tdumpra import __version__
 from tdumpra.artifacts import jsonable
+from tdumpra.data.commands import app as data_app
 from tdumpra.errors import TdumpraError
 
 app = typer.Typer(
@@ -30,6 +30,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="A classifier, a bank of class prototypes, and a conservative gate between them.",
 )
+
+app.add_typer(data_app, name="data")
 
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results.", show_default=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")]
@@ -176,9 +178,3 @@ def _gate_story(evaluation: dict[str, Any]) -> str:
 def _print_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     if issubclass(category, UserWarning):
         Console(stderr=True, soft_wrap=True).print(f"[yellow]note:[/] {escape(str(message))}")
-
-
-if importlib.util.find_spec("tdumpra.data.commands") is not None:
-    from tdumpra.data.commands import app as data_app
-
-    app.add_typer(data_app, name="data")

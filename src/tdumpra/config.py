@@ -22,6 +22,7 @@ class DataConfig:
     """Where images come from, how they are split, and at which size they are kept."""
 
     source: str = "synthetic:"
+    test_source: str | None = None  # for the protocol "external"
     protocol: Literal["grouped", "paper", "external"] = "grouped"
     split_seed: int = 0  # apart from the training seed: seeds differ in training, not in test set
     split_file: str | None = None  # read this split instead of drawing one

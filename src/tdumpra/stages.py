@@ -25,7 +25,7 @@ from tdumpra.config import Config
 from tdumpra.data.manifest import Manifest
 from tdumpra.data.pipeline import Pipeline, make_pipeline
 from tdumpra.data.prepare import Prepared, prepare
-from tdumpra.data.sources import open_source
+from tdumpra.data.sources import open_source, with_external_test
 from tdumpra.data.splits import Split, make_split
 from tdumpra.data.transform import EvalTransform
 from tdumpra.encode import encode
@@ -75,6 +75,8 @@ def open_data(config: Config, console: Console) -> Dataset:
     """
     data = config.data
     manifest = open_source(data.source, allow_missing=data.allow_missing, group_column=data.group_by)
+    if data.test_source is not None:
+        manifest = with_external_test(manifest, open_source(data.test_source, allow_missing=data.allow_missing))
     if data.split_file is not None:
         split = Split.read(data.split_file, manifest)
     else:
@@ -276,7 +278,7 @@ def _tensorboard(config: Config, folder: RunFolder, fabric: Fabric) -> object | 
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise MissingExtraError("tensorboard", "track", "train.tensorboard") from error
-    return SummaryWriter(folder.root / "tensorboard")  # type: ignore[no-untyped-call]
+    return SummaryWriter(folder.root / "tensorboard")
 
 
 def _out_of_memory(config: Config) -> TrainingError:
