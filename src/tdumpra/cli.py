@@ -34,6 +34,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results.", show_default=False)]
+ConfigArgument = Annotated[Path, typer.Argument(help="A run's TOML file.", show_default=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")]
 
 _HEADINGS = {
@@ -135,6 +136,30 @@ def bench_command(
         raise TdumpraError("benchmarks are part of the source checkout: run this in its root folder")
     command = [sys.executable, str(script), *(names or []), *(["--out", str(out)] if out else [])]
     raise typer.Exit(subprocess.run(command, check=False).returncode)
+
+
+@app.command("train")
+def _train(config: ConfigArgument, out: OutOption = None) -> None:
+    """Train student and teacher; goes on where an earlier run stopped."""
+    from tdumpra.commands_run import train_command
+
+    train_command(config, out)
+
+
+@app.command("embed")
+def _embed(config: ConfigArgument, out: OutOption = None) -> None:
+    """Write logits and embeddings of every image: the tables that everything afterwards stands on."""
+    from tdumpra.commands_run import embed_command
+
+    embed_command(config, out)
+
+
+@app.command("bank")
+def _bank(config: ConfigArgument, out: OutOption = None) -> None:
+    """Cluster the training embeddings into prototypes, and look them over."""
+    from tdumpra.commands_run import bank_command
+
+    bank_command(config, out)
 
 
 def _show(evaluation: dict[str, Any], folder: Path, as_json: bool) -> None:
