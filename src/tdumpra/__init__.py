@@ -1,1 +1,57 @@
+"""Dual-path classification: your classifier, a bank of class prototypes, and a conservative gate between them.
+
+Names are loaded when they are first used, so that ``import tdumpra`` is quick and the array functions never import
+what only training needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from tdumpra.bank import PrototypeBank as PrototypeBank
+    from tdumpra.core.ema import EmaTeacher as EmaTeacher
+    from tdumpra.core.gate import GateThresholds as GateThresholds
+    from tdumpra.core.kmeans import spherical_kmeans as spherical_kmeans
+    from tdumpra.core.losses import supervised_contrastive_loss as supervised_contrastive_loss
+    from tdumpra.data.leakage import audit_leakage as audit_leakage
+    from tdumpra.estimator import DualPathClassifier as DualPathClassifier
+    from tdumpra.evaluate import gate_report as gate_report
+    from tdumpra.functional import classification_metrics as classification_metrics
+    from tdumpra.functional import expected_calibration_error as expected_calibration_error
+    from tdumpra.functional import fuse as fuse
+    from tdumpra.functional import js_divergence as js_divergence
+    from tdumpra.functional import vmf_posterior as vmf_posterior
+
+_HOME = {
+    "DualPathClassifier": "tdumpra.estimator",
+    "EmaTeacher": "tdumpra.core.ema",
+    "GateThresholds": "tdumpra.core.gate",
+    "PrototypeBank": "tdumpra.bank",
+    "audit_leakage": "tdumpra.data.leakage",
+    "classification_metrics": "tdumpra.functional",
+    "expected_calibration_error": "tdumpra.functional",
+    "fuse": "tdumpra.functional",
+    "gate_report": "tdumpra.evaluate",
+    "js_divergence": "tdumpra.functional",
+    "spherical_kmeans": "tdumpra.core.kmeans",
+    "supervised_contrastive_loss": "tdumpra.core.losses",
+    "vmf_posterior": "tdumpra.functional",
+}
+
+__all__ = [*_HOME, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(importlib.import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'tdumpra' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

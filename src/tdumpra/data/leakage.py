@@ -21,9 +21,9 @@ def audit_leakage(split: Any, groups: Any, labels: Any = None) -> dict[str, Any]
         labels: integer classes; when given, the count is also made class by class.
 
     Returns:
-        ``images`` and ``share`` of leaked test images, the number of ``groups`` through which they leak, ``of`` how many test images,
-        and ``by_class`` with the same for each class. ``validation`` counts validation images that share a group with a
-        training image: a leak into the tuning. ``example`` names one crossing group.
+        ``images`` leaked, ``of`` how many test images, their ``share``, the number of ``groups`` they leak through, and
+        ``by_class`` with the same for each class. ``validation`` counts validation images that share a group with a
+        training image: a leak into the tuning. ``crossing_groups`` counts both kinds, ``example`` names one of them.
     """
     codes = check_split(split)
     names = check_groups(groups, "groups", n_rows=len(codes))

@@ -1,0 +1,5 @@
+"""``python -m tdumpra``."""
+
+from tdumpra.cli import main
+
+main()

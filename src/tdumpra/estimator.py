@@ -1,0 +1,229 @@
+"""The array way in: an estimator after scikit-learn's manner for anyone's probabilities and embeddings."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
+from torch import Tensor
+
+from tdumpra.artifacts import read_artifact, write_artifact
+from tdumpra.bank import PrototypeBank
+from tdumpra.comparators import Case
+from tdumpra.core.calibration import class_prior
+from tdumpra.core.metrics import Objective
+from tdumpra.decision import Decision
+from tdumpra.evaluate import evaluate
+from tdumpra.evidence import Evidence, explain
+from tdumpra.functional import like
+from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs, check_rows
+from tdumpra.tune import PRESETS, Preset, Tuning, check_objective, tune
+
+KIND, SCHEMA = "dual-path classifier", 1
+
+
+class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
+    """A prototype bank beside your classifier, and a gate that lets it speak where it helps.
+
+    ``fit`` builds the bank from training embeddings, ``tune`` chooses temperatures and thresholds on validation data,
+    and ``predict_proba`` returns your classifier's (calibrated) rows unchanged except where the gate opens. The
+    embeddings may come from any encoder, of any width.
+
+    Args:
+        n_prototypes: prototypes per class, K.
+        objective: what tuning maximises while accuracy does not fall: ``balanced_accuracy``, ``accuracy``, ``macro_f1``
+            or ``nll``.
+        preset: ``default``, ``paper``, ``paper-swapped``, or a :class:`tdumpra.tune.Preset` of your own.
+        n_classes: only needed where some class has no training row.
+        adjust_prior: also divide the classifier by a power of the class prior, chosen by the same objective. This,
+            unlike the temperature, changes labels of rows whose gate is shut.
+        seed: of the clustering.
+
+    Attributes:
+        bank_: the fitted :class:`PrototypeBank`.
+        tuning_: what was tried and what won, the whole curve included.
+        decision_: bank, temperatures and thresholds as they are applied.
+    """
+
+    def __init__(
+        self,
+        n_prototypes: int = 5,
+        objective: Objective = "balanced_accuracy",
+        preset: str | Preset = "default",
+        n_classes: int | None = None,
+        *,
+        adjust_prior: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.n_prototypes = n_prototypes
+        self.objective = objective
+        self.preset = preset
+        self.n_classes = n_classes
+        self.adjust_prior = adjust_prior
+        self.seed = seed
+
+    def fit(self, z_train: Any, y_train: Any, groups: Any = None, *, ids: Any = None) -> Self:
+        """Build the bank from training embeddings and labels; ``groups`` are lesions or patients."""
+        preset = self._preset()
+        check_objective(self.objective)
+        train = TrainOutputs.check(z_train, y_train, groups, ids=ids, n_classes=self.n_classes)
+        self.bank_ = PrototypeBank.fit(
+            train.z,
+            train.y,
+            self.n_prototypes,
+            train.groups,
+            self.n_classes,
+            self.seed,
+            ids=train.ids,
+            merge_above=preset.merge_above,
+        )
+        self.classes_ = np.arange(self.bank_.n_classes)
+        self._prior = class_prior(train.y, self.bank_.n_classes)
+        self._train: TrainOutputs | None = train
+        self._validation: ValidationOutputs | None = None
+        self.__dict__.pop("tuning_", None)  # a new bank needs new thresholds
+        return self
+
+    def tune(self, p_val: Any, z_val: Any, y_val: Any, groups: Any = None) -> Self:
+        """Choose temperatures, concentration, thresholds and weight on validation data."""
+        bank = self._bank("tune")
+        validation = ValidationOutputs.check(
+            p_val, z_val, y_val, groups, n_classes=bank.n_classes, width=bank.width, suffix="_val"
+        )
+        if self._train is not None:
+            _refuse_shared_groups({"training": self._train.groups}, validation.groups, "validation")
+        self.tuning_ = tune(
+            bank,
+            validation,
+            self._prior,
+            preset=self._preset(),
+            objective=self.objective,
+            adjust_for_prior=self.adjust_prior,
+        )
+        self._validation = validation
+        return self
+
+    @property
+    def decision_(self) -> Decision:
+        """The fitted state that is applied."""
+        if not hasattr(self, "tuning_"):
+            missing = "tune(p_val, z_val, y_val)" if hasattr(self, "bank_") else "fit(z_train, y_train) and tune(…)"
+            raise NotFittedError(f"this DualPathClassifier is not ready: call {missing} first")
+        return self.tuning_.decision
+
+    def predict_proba(self, p: Any, z: Any) -> Any:
+        """Final probabilities, in the kind and type of ``p``. Rows whose gate is shut are the classifier's own."""
+        decision = self.decision_
+        rows, embeddings = check_rows(p, z, n_classes=decision.bank.n_classes, width=decision.bank.width)
+        final, start = torch.empty_like(rows), 0
+        for part in decision.chunks(rows, embeddings):
+            final[start : start + len(part.p)] = part.p
+            start += len(part.p)
+        return like(p)(final)
+
+    def predict(self, p: Any, z: Any) -> Any:
+        """Class numbers."""
+        probabilities = self.predict_proba(p, z)
+        return probabilities.argmax(1)
+
+    def explain(
+        self, p_row: Any, z_row: Any, *, class_names: list[str] | None = None, group: str | None = None
+    ) -> Evidence:
+        """Evidence for one case; ``group`` keeps its own lesion's images out of it."""
+        decision = self.decision_
+        p, z = check_rows(
+            _one_row(p_row), _one_row(z_row), n_classes=decision.bank.n_classes, width=decision.bank.width
+        )
+        if len(p) != 1:
+            raise ValueError(f"explain takes one case at a time, not {len(p)}")
+        if class_names is not None and len(class_names) != decision.bank.n_classes:
+            raise ValueError(f"class_names has {len(class_names)} entries for {decision.bank.n_classes} classes")
+        return explain(decision, p, z, class_names=class_names, group=group)
+
+    def report(
+        self, p_test: Any, z_test: Any, y_test: Any, groups: Any = None, *, p_teacher: Any = None
+    ) -> dict[str, Any]:
+        """Score every comparator and the gate on test data: the contents of ``evaluation.json``."""
+        decision = self.decision_
+        test = TestOutputs.check(
+            p_test,
+            z_test,
+            y_test,
+            groups,
+            p_teacher=p_teacher,
+            n_classes=decision.bank.n_classes,
+            width=decision.bank.width,
+            suffix="_test",
+        )
+        seen = {"training": self._train, "validation": self._validation}
+        _refuse_shared_groups({name: outputs and outputs.groups for name, outputs in seen.items()}, test.groups, "test")
+        return evaluate(
+            Case(
+                train=self._train,
+                validation=self._validation,
+                test=test,
+                decision=decision,
+                decided=decision.decide(test.p, test.z),
+                objective=self.tuning_.objective,
+            )
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write what prediction and evidence need, and the tuning's whole curve, to one sealed safetensors file."""
+        self.decision_  # noqa: B018  # says what to call first
+        fitted = self.tuning_.to_artifact()
+        params = self.get_params(deep=False)
+        if isinstance(self.preset, Preset):
+            params["preset"] = asdict(self.preset)
+        meta = {**fitted.meta, "params": params}
+        write_artifact(path, kind=KIND, schema=SCHEMA, tensors=fitted.tensors, meta=meta)
+
+    @classmethod
+    def load(cls, path: str | Path) -> DualPathClassifier:
+        """Read what :meth:`save` wrote. Training rows are not kept, so ``report`` leaves out what needs them."""
+        artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
+        params = artifact.meta["params"]
+        if isinstance(params["preset"], dict):
+            params["preset"] = Preset.from_json(params["preset"])
+        self = cls(**params)
+        self.tuning_ = Tuning.from_artifact(artifact)
+        self.bank_, self._prior = self.decision_.bank, self.decision_.prior
+        self.classes_ = np.arange(self.bank_.n_classes)
+        self._train = self._validation = None
+        return self
+
+    def _bank(self, caller: str) -> PrototypeBank:
+        if not hasattr(self, "bank_"):
+            raise NotFittedError(f"call fit(z_train, y_train) before {caller}")
+        return self.bank_
+
+    def _preset(self) -> Preset:
+        if isinstance(self.preset, Preset):
+            return self.preset
+        if self.preset not in PRESETS:
+            raise ValueError(f"preset must be one of {', '.join(PRESETS)} or a Preset, not {self.preset!r}")
+        return PRESETS[self.preset]
+
+
+def _one_row(row: Any) -> Any:
+    """A single case as a matrix of one row."""
+    row = row if isinstance(row, Tensor) else np.asarray(row)
+    return row[None] if row.ndim == 1 else row
+
+
+def _refuse_shared_groups(seen: dict[str, Any], groups: Any, where: str) -> None:
+    """A lesion that the bank or the tuning has seen is no test of either."""
+    for name, others in seen.items():
+        if groups is None or others is None:
+            continue
+        shared = np.intersect1d(groups, others)
+        if len(shared):
+            raise ValueError(
+                f"{len(shared)} groups are in both the {name} and the {where} data, for example {str(shared[0])!r}: "
+                "results would be too good; split by group"
+            )

@@ -1,0 +1,163 @@
+"""Why a case was decided as it was: clauses, prototypes, familiarity, and one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tdumpra.bank import Exemplar
+from tdumpra.core.gate import GateThresholds
+from tdumpra.decision import Decided, Decision
+
+_SHOWN_PROTOTYPES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One condition of the gate with the case's value; the gate opens if all hold."""
+
+    name: str
+    statement: str  # for a person, with value and threshold
+    value: float
+    threshold: float
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A prototype near the case: its cosine, its share of all the similarity evidence, its nearest training cases."""
+
+    label: int
+    name: str
+    prototype: int
+    cosine: float
+    share: float
+    weight: float  # share of the class's training rows that it stands for
+    exemplars: tuple[Exemplar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Everything behind one decision."""
+
+    label: int
+    label_classifier: int
+    label_similarity: int
+    class_names: tuple[str, ...]
+    p: tuple[float, ...]
+    p_classifier: tuple[float, ...]
+    p_similarity: tuple[float, ...]
+    opened: bool
+    clauses: tuple[Clause, ...]
+    matches: tuple[Match, ...]
+    opposing: Match | None  # the strongest prototype of another class than the final label
+    familiarity: float  # percentile of the training rows' top cosine
+    entropy: float  # of the classifier, in nats
+    guarantees_similarity: bool
+    sentence: str
+
+
+def explain(
+    decision: Decision,
+    p: Tensor,
+    z: Tensor,
+    *,
+    class_names: Sequence[str] | None = None,
+    group: str | None = None,
+) -> Evidence:
+    """Evidence for one checked row ``p`` (1, C), ``z`` (1, D); exemplars of the case's own ``group`` are left out."""
+    decided = decision.decide(p, z)
+    names = tuple(class_names) if class_names is not None else tuple(str(c) for c in range(p.shape[1]))
+    similarity = decision.bank.similarity(z)
+    matches = _matches(decision, similarity[0], names, group)
+    label = int(decided.p.argmax())
+    clauses = _clauses(decision, decided, names)
+    return Evidence(
+        label=label,
+        label_classifier=int(decided.signals.label_cls),
+        label_similarity=int(decided.signals.label_sim),
+        class_names=names,
+        p=tuple(decided.p[0].tolist()),
+        p_classifier=tuple(decided.p_cls[0].tolist()),
+        p_similarity=tuple(decided.p_sim[0].tolist()),
+        opened=bool(decided.opened),
+        clauses=clauses,
+        matches=matches[:_SHOWN_PROTOTYPES],
+        opposing=next((match for match in matches if match.label != label), None),
+        familiarity=float(decision.bank.familiarity(similarity)),
+        entropy=float(decided.signals.entropy_cls),
+        guarantees_similarity=decision.guarantees_similarity,
+        sentence=_sentence(decision, decided, clauses, names),
+    )
+
+
+def _clauses(decision: Decision, decided: Decided, names: tuple[str, ...]) -> tuple[Clause, ...]:
+    t, s = decision.thresholds, decided.signals
+    # (name, value, threshold, words where it holds, words where it does not, whether small values hold)
+    rows = [
+        ("theta", float(s.gamma_cls), t.theta, "classifier unsure", "classifier sure", True),
+        ("beta", float(s.gamma_sim), t.beta, "retrieval decisive", "retrieval not decisive", False),
+        ("margin", float(s.margin_sim), t.margin, "retrieval's lead large", "retrieval's lead small", False),
+        ("delta", float(s.js), t.delta, "posteriors differ", "posteriors alike", False),
+    ]
+    if t.entropy is not None:
+        rows.append(("entropy", float(s.entropy_cls), t.entropy, "classifier spread", "classifier concentrated", False))
+    clauses = []
+    for name, value, threshold, yes, no, small_holds in rows:
+        holds = _compare(value, threshold, small_holds, s.gamma_cls.dtype)
+        sign = ("<" if holds else "≥") if small_holds else (">" if holds else "≤")
+        statement = f"{yes if holds else no} ({_figures(value, threshold, sign)})"
+        clauses.append(Clause(name, statement, value, threshold, holds))
+    differ = bool(s.label_cls != s.label_sim)
+    said = f"{names[int(s.label_cls)]} against {names[int(s.label_sim)]}" if differ else names[int(s.label_cls)]
+    verb = "labels disagree" if differ else "labels agree"
+    clauses.append(Clause("disagreement", f"{verb} ({said})", float(differ), 0.0, differ))
+    return tuple(clauses)
+
+
+def _compare(value: float, threshold: float, small_holds: bool, dtype: torch.dtype) -> bool:
+    """As the gate compares: in the signals' own precision."""
+    signal = torch.tensor(value, dtype=dtype)
+    return bool(signal < threshold) if small_holds else bool(signal > threshold)
+
+
+def _figures(value: float, threshold: float, sign: str) -> str:
+    """Two decimals, or as many as it takes for the statement to read true."""
+    for digits in range(2, 8):
+        left, right = f"{value:.{digits}f}", f"{threshold:.{digits}f}"
+        if left != right or value == threshold:
+            return f"{left} {sign} {right}"
+    return f"{value!r} {sign} {threshold!r}"
+
+
+def _matches(decision: Decision, similarity: Tensor, names: tuple[str, ...], group: str | None) -> tuple[Match, ...]:
+    """All live prototypes, nearest first."""
+    bank = decision.bank
+    live = bank.mask.to(similarity.device)
+    share = torch.where(live, decision.kappa * similarity, -torch.inf).flatten().softmax(0).view_as(similarity)
+    order = similarity.masked_fill(~live, -torch.inf).flatten().argsort(descending=True, stable=True)
+    matches = []
+    for flat in order[: int(live.sum())].tolist():
+        c, k = divmod(flat, similarity.shape[1])
+        others = tuple(each for each in bank.exemplars[c][k] if group is None or each.group != group)
+        matches.append(
+            Match(c, names[c], k, float(similarity[c, k]), float(share[c, k]), float(bank.weight[c, k]), others)
+        )
+    return tuple(matches)
+
+
+def _sentence(decision: Decision, decided: Decided, clauses: tuple[Clause, ...], names: tuple[str, ...]) -> str:
+    before, after = names[int(decided.signals.label_cls)], names[int(decided.p.argmax())]
+    if decided.opened:
+        why = "; ".join(clause.statement for clause in clauses)
+        moved = f"prediction moved from {before} to {after}" if after != before else f"prediction stays {after}"
+        return f"{why}: {moved}"
+    if decision.thresholds == GateThresholds.shut():
+        return (
+            f"retrieval did not change this prediction ({after}): tuning found nothing to gain and left the gate shut"
+        )
+    failed = next(clause for clause in clauses if not clause.holds)
+    return f"retrieval did not change this prediction ({after}): {failed.statement}"

@@ -1,0 +1,172 @@
+"""Reading a user's saved outputs: ``.npz``, ``.csv`` or ``.parquet`` into the three typed splits.
+
+A file holds ``p`` or ``logits``, ``z``, ``y`` and ``split``, and may hold ``pt``, ``zt``, ``group`` and ``id``. In a
+table the columns of a matrix are called ``p_0, p_1, …``. The bank lives in the space of ``zt`` where there is one, else
+in that of ``z``.
+"""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.special import softmax
+
+from tdumpra import checks
+from tdumpra.artifacts import fingerprint
+from tdumpra.data.leakage import refuse_crossing_groups
+from tdumpra.errors import InputFileError, MissingExtraError
+from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs
+
+Array = np.ndarray
+_MATRICES = ("p", "logits", "z", "pt", "zt")
+_COLUMNS = ("y", "split", "group", "id")
+
+
+class SplitOutputs(NamedTuple):
+    """A file's rows as what they may be used for."""
+
+    train: TrainOutputs
+    validation: ValidationOutputs
+    test: TestOutputs
+    n_classes: int
+    fingerprint: str
+
+
+def read_outputs(path: str | Path) -> SplitOutputs:
+    """Read, check and split a file of outputs; rows of probabilities are renormalised once, in float64."""
+    path = Path(path)
+    arrays = _read_arrays(path)
+    _require(path, arrays)
+    try:
+        return _split(arrays, fingerprint(path.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise InputFileError(f"{path}: {error}") from error
+
+
+def _read_arrays(path: Path) -> dict[str, Array]:
+    readers = {".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}
+    if path.suffix.lower() not in readers:
+        raise InputFileError(
+            f"{path}: outputs are read from .npz, .csv or .parquet, not {path.suffix or 'a file without suffix'}"
+        )
+    if not path.is_file():
+        raise InputFileError(f"{path} does not exist, or is not a file")
+    return readers[path.suffix.lower()](path)
+
+
+def _read_npz(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in (*_MATRICES, *_COLUMNS) if name in file}
+    except ValueError as error:  # numpy's word for an array of Python objects, and for a file that is no archive
+        if "pickle" in str(error).lower():
+            raise InputFileError(
+                f"{path} holds pickled Python objects, which are never loaded: save plain arrays"
+            ) from error
+        raise InputFileError(f"{path} is not a readable .npz file: {error}") from error
+    except (OSError, EOFError, zipfile.BadZipFile, KeyError) as error:
+        raise InputFileError(f"{path} is not a readable .npz file, or is truncated: {error}") from error
+
+
+def _read_csv(path: Path) -> dict[str, Array]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            header = file.readline()
+        delimiter = csv.Sniffer().sniff(header, delimiters=",;\t").delimiter
+        # the names stay strings: a group called 007 is not 7
+        frame = pd.read_csv(path, sep=delimiter, encoding="utf-8-sig", dtype={"group": str, "id": str, "split": str})
+    except (csv.Error, UnicodeDecodeError, OSError, ValueError) as error:
+        raise InputFileError(f"{path} is not a readable .csv table: {error}") from error
+    return _from_frame(frame)
+
+
+def _read_parquet(path: Path) -> dict[str, Array]:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "parquet", "reading .parquet") from error
+    try:
+        return _from_frame(pd.read_parquet(path))
+    except (OSError, ValueError) as error:
+        raise InputFileError(f"{path} is not a readable .parquet table: {error}") from error
+
+
+def _from_frame(frame: pd.DataFrame) -> dict[str, Array]:
+    arrays: dict[str, Array] = {}
+    for name in _MATRICES:
+        columns = [f"{name}_{i}" for i in range(len(frame.columns)) if f"{name}_{i}" in frame]
+        if columns:
+            arrays[name] = frame[columns].to_numpy()
+    return {**arrays, **{name: frame[name].to_numpy() for name in _COLUMNS if name in frame}}
+
+
+def _require(path: Path, arrays: Mapping[str, Array]) -> None:
+    needed = {"p (or logits)": ("p", "logits"), "z": ("z", "zt"), "y": ("y",), "split": ("split",)}
+    missing = [name for name, any_of in needed.items() if not any(key in arrays for key in any_of)]
+    if missing:
+        found = ", ".join(arrays) or "nothing that it knows"
+        raise InputFileError(f"{path} lacks {', '.join(missing)}; tdumpra found {found}")
+
+
+def _split(arrays: Mapping[str, Array], digest: str) -> SplitOutputs:
+    p = _probabilities(arrays)
+    z = arrays.get("zt", arrays.get("z"))
+    n_rows, n_classes = p.shape
+    for name, array in arrays.items():
+        if array.ndim == 0 or len(array) != n_rows:
+            raise ValueError(f"{name} has {len(array) if array.ndim else 'no'} rows where p has {n_rows}")
+    codes = check_all_splits(arrays["split"])
+    groups, ids = arrays.get("group"), arrays.get("id")
+    if groups is not None:
+        refuse_crossing_groups(codes, checks.check_groups(groups, "group", n_rows=n_rows))
+    teacher = None if "pt" not in arrays else _renormalised(arrays["pt"], "pt")
+
+    def rows(array: Array | None, code: int) -> Any:
+        return None if array is None else array[codes == code]
+
+    def scored(code: int) -> dict[str, Any]:
+        return {"ids": rows(ids, code), "p_teacher": rows(teacher, code), "n_classes": n_classes}
+
+    y = arrays["y"]
+    return SplitOutputs(
+        train=TrainOutputs.check(
+            rows(z, 0), rows(y, 0), rows(groups, 0), ids=rows(ids, 0), n_classes=n_classes, suffix=" (train)"
+        ),
+        validation=ValidationOutputs.check(
+            rows(p, 1), rows(z, 1), rows(y, 1), rows(groups, 1), suffix=" (val)", **scored(1)
+        ),
+        test=TestOutputs.check(rows(p, 2), rows(z, 2), rows(y, 2), rows(groups, 2), suffix=" (test)", **scored(2)),
+        n_classes=n_classes,
+        fingerprint=digest,
+    )
+
+
+def check_all_splits(split: Any) -> Array:
+    """Split codes, with at least one row each for the bank, the tuning and the test."""
+    codes = checks.check_split(split)
+    empty = [word for code, word in enumerate(checks.SPLITS) if not (codes == code).any()]
+    if empty:
+        raise ValueError(f"split leaves {' and '.join(empty)} empty; train, val and test all need rows")
+    return codes
+
+
+def _probabilities(arrays: Mapping[str, Array]) -> Array:
+    if "p" in arrays:
+        return _renormalised(arrays["p"], "p")
+    logits = arrays["logits"]
+    if logits.ndim != 2 or not np.issubdtype(logits.dtype, np.floating) or not np.isfinite(logits).all():
+        raise ValueError("logits must be a matrix of finite floating-point numbers")
+    p: Array = softmax(logits.astype(np.float64), axis=1)
+    return p
+
+
+def _renormalised(values: Array, name: str) -> Array:
+    p = checks.check_probabilities(values, name).double()
+    renormalised: Array = (p / p.sum(1, keepdim=True)).numpy()
+    return renormalised

@@ -1,0 +1,127 @@
+"""A model's outputs on one split. Which split it is, is a type: the tuner cannot be handed test data.
+
+The bank is built from :class:`TrainOutputs`, everything is tuned on :class:`ValidationOutputs`, and
+:class:`TestOutputs` are only ever scored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tdumpra import checks
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TrainOutputs:
+    """What the bank is made of. A classifier's word on its own training rows is worth nothing, and is not asked."""
+
+    z: Tensor  # (n, D)
+    y: Tensor  # (n,)
+    groups: NDArray[np.str_] | None = None
+    ids: NDArray[np.str_] | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @classmethod
+    def check(
+        cls,
+        z: Any,
+        y: Any,
+        groups: Any = None,
+        *,
+        ids: Any = None,
+        n_classes: int | None = None,
+        suffix: str = "_train",
+    ) -> TrainOutputs:
+        """Check raw arrays; ``suffix`` completes their names in messages."""
+        embeddings = checks.check_embeddings(z, f"z{suffix}")
+        if not len(embeddings):
+            raise ValueError(f"z{suffix} is empty: a bank needs training embeddings")
+        return cls(
+            z=embeddings,
+            y=checks.check_labels(y, f"y{suffix}", n_rows=len(embeddings), n_classes=n_classes),
+            groups=checks.check_groups(groups, f"groups{suffix}", n_rows=len(embeddings)),
+            ids=checks.check_groups(ids, f"ids{suffix}", n_rows=len(embeddings)),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ScoredOutputs:
+    """Checked rows with both paths' inputs: the classifier's posterior, and the embedding that is matched."""
+
+    p: Tensor  # (n, C) the classifier's probabilities
+    z: Tensor  # (n, D) embeddings in the bank's space
+    y: Tensor  # (n,)
+    groups: NDArray[np.str_] | None = None
+    ids: NDArray[np.str_] | None = None
+    p_teacher: Tensor | None = None  # (n, C) the teacher's own classifier, where there is one
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def n_classes(self) -> int:
+        """C."""
+        return self.p.shape[1]
+
+    @classmethod
+    def check(
+        cls,
+        p: Any,
+        z: Any,
+        y: Any,
+        groups: Any = None,
+        *,
+        ids: Any = None,
+        p_teacher: Any = None,
+        n_classes: int | None = None,
+        width: int | None = None,
+        suffix: str = "",
+    ) -> Self:
+        """Check raw arrays; ``suffix`` completes their names in messages, as in ``p_val``."""
+        rows, embeddings = check_rows(p, z, n_classes=n_classes, width=width, suffix=suffix)
+        if not len(rows):
+            raise ValueError(f"p{suffix} is empty: there is nothing to work on")
+        teacher = None
+        if p_teacher is not None:
+            teacher = checks.check_probabilities(p_teacher, f"pt{suffix}", n_classes=rows.shape[1])
+            if len(teacher) != len(rows):
+                raise ValueError(f"p{suffix} has {len(rows)} rows and pt{suffix} has {len(teacher)}")
+        return cls(
+            p=rows,
+            z=embeddings,
+            y=checks.check_labels(y, f"y{suffix}", n_rows=len(rows), n_classes=rows.shape[1]),
+            groups=checks.check_groups(groups, f"groups{suffix}", n_rows=len(rows)),
+            ids=checks.check_groups(ids, f"ids{suffix}", n_rows=len(rows)),
+            p_teacher=teacher,
+        )
+
+
+class ValidationOutputs(ScoredOutputs):
+    """What temperatures, thresholds and weights are chosen on."""
+
+    __slots__ = ()
+
+
+class TestOutputs(ScoredOutputs):
+    """What is scored, once everything is fixed."""
+
+    __slots__ = ()
+    __test__ = False  # not a test case, whatever pytest thinks of the name
+
+
+def check_rows(
+    p: Any, z: Any, *, n_classes: int | None = None, width: int | None = None, suffix: str = ""
+) -> tuple[Tensor, Tensor]:
+    """The two inputs of a prediction, checked, with as many rows each."""
+    rows = checks.check_probabilities(p, f"p{suffix}", n_classes=n_classes)
+    embeddings = checks.check_embeddings(z, f"z{suffix}", width=width)
+    if len(embeddings) != len(rows):
+        raise ValueError(f"p{suffix} has {len(rows)} rows and z{suffix} has {len(embeddings)}")
+    return rows, embeddings
