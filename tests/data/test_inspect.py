@@ -4,12 +4,9 @@ import json
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tdumpra.data.inspect import inspect_manifest
 from tdumpra.data.sources import open_source
-
-pytest.importorskip("tdumpra.data.decode")
 
 
 def test_counts_sizes_and_masks(ham_folder):
