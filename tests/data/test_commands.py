@@ -12,8 +12,6 @@ from tdumpra.data.sources import open_source
 from tdumpra.data.splits import Split
 from tdumpra.errors import SourceError
 
-pytest.importorskip("tdumpra.data.decode")
-
 
 def run(*arguments: object) -> Result:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})

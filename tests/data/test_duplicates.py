@@ -9,6 +9,7 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 
 from tdumpra.data.duplicates import (
+    MAX_DISTANCE,
     find_near_duplicates,
     hash_neighbours,
     orient,
@@ -115,6 +116,18 @@ def test_the_same_picture_is_found_in_every_guise(tmp_path):
 
 def test_spots_on_other_skin_are_not_taken_for_duplicates():
     assert found([skin(seed) for seed in range(40)]) == []
+
+
+def test_pictures_that_only_the_hash_takes_for_one_are_told_apart():
+    lighting = np.random.default_rng(9).integers(0, 256, (14, 14, 3), dtype=np.uint8)
+    coarse = resized(lighting, 160, 120).astype(float)
+    pictures = []
+    for seed in range(2):
+        texture = gaussian_filter(np.random.default_rng(seed).standard_normal((120, 160, 1)), (1, 1, 0)) * 40
+        pictures.append(np.clip(0.7 * coarse + 38 + texture, 0, 255).astype(np.uint8))
+    small = np.stack([small_version(picture) for picture in pictures])
+    assert len(hash_neighbours(perceptual_hashes(small), np.arange(2), MAX_DISTANCE)) == 1
+    assert found(list(pictures)) == []
 
 
 def test_duplicates_within_a_group_are_no_news():

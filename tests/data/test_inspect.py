@@ -4,12 +4,9 @@ import json
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tdumpra.data.inspect import inspect_manifest
 from tdumpra.data.sources import open_source
-
-pytest.importorskip("tdumpra.data.decode")
 
 
 def test_counts_sizes_and_masks(ham_folder):
@@ -50,6 +47,7 @@ def test_headers_alone_overlook_a_file_cut_short(ham_folder):
     (part / "ISIC_1.jpg").write_bytes(b"")
     manifest = open_source(f"ham10000:{ham_folder}")
     assert set(inspect_manifest(manifest, decode=False).broken) == {"ISIC_1"}
+    assert set(inspect_manifest(manifest).broken) == {"ISIC_1", "ISIC_3"}
 
 
 def test_images_without_a_file_are_not_read_for_their_metadata(ham_folder):

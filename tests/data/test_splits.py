@@ -102,6 +102,13 @@ def test_the_paper_protocol_splits_by_image_and_leaks():
     assert audit_leakage(split.codes, manifest.groups)["share"] > 0.5
 
 
+def test_a_large_group_is_taken_where_it_brings_a_class_nearer_to_its_share():
+    # eight lesions of five images: of the 8 images asked, one lesion gives 5 and two give 10, which is nearer
+    manifest = make_manifest([0] * 40 + [1] * 40, [f"{row // 5}" for row in range(80)])
+    split = make_split(manifest)
+    assert len(split.rows("test")) == 20
+
+
 def test_what_groups_do_not_allow_is_said():
     # three lesions of forty images each: no fifth of them can be had
     manifest = make_manifest(

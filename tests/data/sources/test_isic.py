@@ -82,6 +82,7 @@ def test_the_official_test_set_comes_along_without_the_unknown(isic2019, write_i
         ("ISIC_1,1,1,0,0,0,0,0,0,0", "exactly one class must be 1 and the others 0; 2 are 1"),
         ("ISIC_1,0,0,0,0,0,0,0,0,0", "exactly one class must be 1 and the others 0; 0 are 1"),
         ("ISIC_1,0.4,0.6,0,0,0,0,0,0,0", "exactly one class must be 1"),
+        ("ISIC_1,1,0.6,0,0,0,0,0,0,0", "exactly one class must be 1"),
         ("ISIC_1,yes,0,0,0,0,0,0,0,0", "must hold 0 and 1 only"),
     ],
 )
