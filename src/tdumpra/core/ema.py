@@ -3,7 +3,7 @@ r"""The teacher: an exponential moving average of the student (paper, ema_teache
 from __future__ import annotations
 
 import copy
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +68,7 @@ class EmaTeacher(nn.Module):
                 tensor.copy_(theirs[name])
         self.step += 1
 
-    def train(self, mode: bool = True) -> Self:
+    def train(self, mode: bool = True) -> EmaTeacher:
         """Stays in evaluation mode, whatever a parent asks."""
         return super().train(False)
 
