@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ class KMeansResult(NamedTuple):
     history: tuple[float, ...]
 
 
+@runtime_checkable
 class Engine(Protocol):
     """One run from given centres: rows of length one in, a result out."""
 

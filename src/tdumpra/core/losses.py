@@ -95,18 +95,27 @@ def supervised_contrastive_loss(
         raise ValueError(f"reduction must be 'mean' or 'sum', not {reduction!r}")
     with torch.autocast(z.device.type, enabled=False):
         wide = z.to(torch.promote_types(z.dtype, torch.float32))
-        classes, members = torch.unique(labels, return_inverse=True)
-        positives = torch.bincount(members, minlength=len(classes))[members] - 1  # |P(i)|
+        members = _dense(labels)
+        size = torch.zeros_like(members).index_add_(0, members, torch.ones_like(members))
+        positives = size[members] - 1  # |P(i)|
         counts = positives > 0
         anchors = counts.sum().clamp(min=1) if reduction == "mean" else 1
         anchor_weight = counts.to(wide.dtype) / anchors
 
         # The positives' part needs no similarity matrix: sum_p z_i.z_p = z_i.(sum of the class - z_i).
-        class_sum = wide.new_zeros(len(classes), wide.shape[1]).index_add(0, members, wide)
+        class_sum = torch.zeros_like(wide).index_add(0, members, wide)  # as many rows as there could be classes
         attraction = (wide * (class_sum[members] - wide)).sum(1) / positives.clamp(min=1)
         repulsion = _LogSumExpOfOthers.apply(wide, temperature)
         loss: Tensor = (anchor_weight * (repulsion - attraction / temperature)).sum()
         return loss
+
+
+def _dense(labels: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """Labels renumbered from zero without gaps. ``unique`` would do it too, and make a GPU wait for the host."""
+    ordered, order = labels.sort()
+    number = torch.zeros_like(order)  # int64, whatever the labels are
+    number[1:] = (ordered[1:] != ordered[:-1]).cumsum(0)
+    return torch.empty_like(number).scatter_(0, order, number)
 
 
 class _LogSumExpOfOthers(torch.autograd.Function):
