@@ -24,6 +24,7 @@ from tdumpra.core.ema import EmaTeacher
 from tdumpra.core.losses import joint_loss
 from tdumpra.data.augment import AugmentConfig
 from tdumpra.data.pipeline import DevicePipeline
+from tdumpra.data.prefetch import prefetch
 from tdumpra.data.sampling import BatchPlan
 from tdumpra.data.transform import EvalTransform, Framing
 from tdumpra.network import build_network
@@ -109,7 +110,7 @@ def _measure(name: str, *, compiled: bool) -> dict[str, float]:
     def batches() -> Any:
         epoch = 0
         while True:
-            yield from pipeline.train(plan, epoch)
+            yield from prefetch(pipeline.train(plan, epoch), fabric.device)
             epoch += 1
 
     def bare() -> Callable[[], None]:

@@ -26,6 +26,7 @@ from tdumpra.core import metrics
 from tdumpra.core.ema import EmaTeacher
 from tdumpra.core.losses import JointLoss, joint_loss
 from tdumpra.data.pipeline import Pipeline
+from tdumpra.data.prefetch import prefetch
 from tdumpra.data.sampling import BatchPlan
 from tdumpra.encode import encode
 from tdumpra.errors import TdumpraError
@@ -127,7 +128,7 @@ def train(
     with screen.training(config.epochs, plan.n_batches, progress), _stop_signals() as stop:
         for epoch in range(progress.epoch, config.epochs):
             student.train()
-            for batch in task.pipeline.train(plan, epoch, start=progress.batch):
+            for batch in prefetch(task.pipeline.train(plan, epoch, start=progress.batch), fabric.device):
                 labels = task.labels[batch.numbers].repeat(len(batch.views))
                 views = batch.views.flatten(0, 1)
                 if config.channels_last:
