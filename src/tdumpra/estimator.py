@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from tdumpra.artifacts import read_artifact, write_artifact
+from tdumpra.artifacts import jsonable, read_artifact, write_artifact
 from tdumpra.bank import PrototypeBank
 from tdumpra.comparators import Case
 from tdumpra.core.calibration import class_prior
@@ -179,7 +179,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         params = self.get_params(deep=False)
         if isinstance(self.preset, Preset):
             params["preset"] = asdict(self.preset)
-        meta = {**fitted.meta, "params": params}
+        meta = {**fitted.meta, "params": jsonable(params)}  # a numpy integer is a fine n_prototypes
         write_artifact(path, kind=KIND, schema=SCHEMA, tensors=fitted.tensors, meta=meta)
 
     @classmethod
