@@ -78,6 +78,7 @@ class PrototypeBank:
             engine: another k-means engine, for instance :func:`tdumpra.faiss_kmeans.faiss_lloyd`.
         """
         checks.check_count(n_prototypes, "n_prototypes")
+        checks.check_count(seed, "seed", least=0)
         rows = checks.check_embeddings(z, "z")
         if not len(rows):
             raise ValueError("z has no rows: a bank needs training embeddings")

@@ -204,7 +204,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
     def _preset(self) -> Preset:
         if isinstance(self.preset, Preset):
             return self.preset
-        if self.preset not in PRESETS:
+        if not isinstance(self.preset, str) or self.preset not in PRESETS:
             raise ValueError(f"preset must be one of {', '.join(PRESETS)} or a Preset, not {self.preset!r}")
         return PRESETS[self.preset]
 

@@ -40,6 +40,8 @@ class TrainOutputs:
         suffix: str = "_train",
     ) -> TrainOutputs:
         """Check raw arrays; ``suffix`` completes their names in messages."""
+        if n_classes is not None:
+            checks.check_count(n_classes, "n_classes", least=2)
         embeddings = checks.check_embeddings(z, f"z{suffix}")
         if not len(embeddings):
             raise ValueError(f"z{suffix} is empty: a bank needs training embeddings")
