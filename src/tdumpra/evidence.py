@@ -72,7 +72,8 @@ def explain(
     decided = decision.decide(p, z)
     names = tuple(class_names) if class_names is not None else tuple(str(c) for c in range(p.shape[1]))
     similarity = decision.bank.similarity(z)
-    matches = _matches(decision, similarity[0], names, group)
+    own = None if group is None else str(group)  # the bank keeps groups as strings, whatever they were
+    matches = _matches(decision, similarity[0], names, own)
     label = int(decided.p.argmax())
     clauses = _clauses(decision, decided, names)
     return Evidence(
