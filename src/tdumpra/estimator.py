@@ -19,7 +19,7 @@ from tdumpra.core.calibration import class_prior
 from tdumpra.decision import Decision
 from tdumpra.evaluate import evaluate
 from tdumpra.evidence import Evidence, explain
-from tdumpra.functional import like
+from tdumpra.functional import like, narrow
 from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs, check_rows
 from tdumpra.tune import PRESETS, Objective, Preset, Tuning, check_objective, tune
 
@@ -121,7 +121,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         rows, embeddings = check_rows(p, z, n_classes=decision.bank.n_classes, width=decision.bank.width)
         final, start = torch.empty_like(rows), 0
         for part in decision.chunks(rows, embeddings):
-            final[start : start + len(part.p)] = part.p
+            final[start : start + len(part.p)] = narrow(part.p, rows.dtype)
             start += len(part.p)
         return like(p)(final)
 

@@ -43,6 +43,20 @@ def like(original: Any) -> Callable[[Tensor], Any]:
     return restore
 
 
+def narrow(p: Tensor, dtype: torch.dtype) -> Tensor:
+    """``p`` rounded to ``dtype``, each row's label kept.
+
+    Half precision can make two classes equal, and then the first of them would become the label: the former first is
+    lifted by one unit in the last place.
+    """
+    if p.dtype == dtype:
+        return p
+    rounded, label = p.to(dtype), p.argmax(-1)
+    rows = (rounded.argmax(-1) != label).nonzero().squeeze(1)
+    rounded.view(torch.int16)[rows, label[rows]] += 1  # the next larger number, of positive ones
+    return rounded
+
+
 def vmf_posterior(z: ArrayT, prototypes: Any, mask: Any = None, *, kappa: float = 20.0, tau: float = 1.0) -> ArrayT:
     """Class probabilities by cosine to class prototypes, as a mixture of von Mises–Fisher components.
 
@@ -100,7 +114,8 @@ def fuse(p_cls: Any, p_sim: Any, thresholds: GateThresholds, *, rule: FusionRule
     fused = gate.fuse(left, right, thresholds, rule=rule)
     restore = like(p_cls)
     signals = GateSignals(*(restore(signal) for signal in fused.signals))
-    return Fused(restore(fused.p), restore(fused.opened), signals)
+    final = narrow(fused.p, checks.to_tensor(p_cls, "p_cls").dtype)
+    return Fused(restore(final), restore(fused.opened), signals)
 
 
 def classification_metrics(p: Any, y: Any) -> dict[str, float]:
