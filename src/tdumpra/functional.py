@@ -139,11 +139,11 @@ def check_rule(rule: str) -> None:
         raise ValueError(f"rule must be one of {', '.join(map(repr, FUSION_RULES))}, not {rule!r}")
 
 
-def posterior_and_labels(p: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+def posterior_and_labels(p: Any, y: Any, name: str = "p") -> tuple[np.ndarray, np.ndarray]:
     """Probabilities in float64 and their labels, checked; at least one row."""
-    rows = checks.check_probabilities(p, "p")
+    rows = checks.check_probabilities(p, name)
     if not len(rows):
-        raise ValueError("p has no rows")
+        raise ValueError(f"{name} has no rows")
     labels = checks.check_labels(y, "y", n_rows=len(rows), n_classes=rows.shape[1])
     return rows.double().cpu().numpy(), labels.numpy()
 
