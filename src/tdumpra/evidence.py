@@ -28,7 +28,7 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A prototype near the case: its cosine, its share of all the similarity evidence, its nearest training cases."""
+    """A prototype near the case: its cosine, its share of retrieval's posterior, its nearest training cases."""
 
     label: int
     name: str
@@ -73,7 +73,7 @@ def explain(
     names = tuple(class_names) if class_names is not None else tuple(str(c) for c in range(p.shape[1]))
     similarity = decision.bank.similarity(z)
     own = None if group is None else str(group)  # the bank keeps groups as strings, whatever they were
-    matches = _matches(decision, similarity[0], names, own)
+    matches = _matches(decision, similarity[0], decided.p_sim[0], names, own)
     label = int(decided.p.argmax())
     clauses = _clauses(decision, decided, names)
     return Evidence(
@@ -134,11 +134,13 @@ def _figures(value: float, threshold: float, sign: str) -> str:
     return f"{value!r} {sign} {threshold!r}"
 
 
-def _matches(decision: Decision, similarity: Tensor, names: tuple[str, ...], group: str | None) -> tuple[Match, ...]:
-    """All live prototypes, nearest first."""
+def _matches(
+    decision: Decision, similarity: Tensor, p_sim: Tensor, names: tuple[str, ...], group: str | None
+) -> tuple[Match, ...]:
+    """All live prototypes, nearest first. A class's shares add up to its probability under retrieval."""
     bank = decision.bank
     live = bank.mask.to(similarity.device)
-    share = torch.where(live, decision.kappa * similarity, -torch.inf).flatten().softmax(0).view_as(similarity)
+    share = p_sim[:, None] * torch.where(live, decision.kappa * similarity, -torch.inf).softmax(1)
     order = similarity.masked_fill(~live, -torch.inf).flatten().argsort(descending=True, stable=True)
     matches = []
     for flat in order[: int(live.sum())].tolist():
