@@ -108,21 +108,17 @@ def _clauses(decision: Decision, decided: Decided, names: tuple[str, ...]) -> tu
         rows.append(("entropy", float(s.entropy_cls), t.entropy, "classifier spread", "classifier concentrated", False))
     clauses = []
     for name, value, threshold, yes, no, small_holds in rows:
-        holds = _compare(value, threshold, small_holds, s.gamma_cls.dtype)
+        # As the gate compares, in the signals' own precision: float32's 0.7 is not below a threshold of 0.7.
+        limit = float(torch.tensor(threshold, dtype=s.gamma_cls.dtype))
+        holds = value < limit if small_holds else value > limit
         sign = ("<" if holds else "≥") if small_holds else (">" if holds else "≤")
-        statement = f"{yes if holds else no} ({_figures(value, threshold, sign)})"
+        statement = f"{yes if holds else no} ({_figures(value, limit, sign)})"
         clauses.append(Clause(name, statement, value, threshold, holds))
     differ = bool(s.label_cls != s.label_sim)
     said = f"{names[int(s.label_cls)]} against {names[int(s.label_sim)]}" if differ else names[int(s.label_cls)]
     verb = "labels disagree" if differ else "labels agree"
     clauses.append(Clause("disagreement", f"{verb} ({said})", float(differ), 0.0, differ))
     return tuple(clauses)
-
-
-def _compare(value: float, threshold: float, small_holds: bool, dtype: torch.dtype) -> bool:
-    """As the gate compares: in the signals' own precision."""
-    signal = torch.tensor(value, dtype=dtype)
-    return bool(signal < threshold) if small_holds else bool(signal > threshold)
 
 
 def _figures(value: float, threshold: float, sign: str) -> str:
