@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import softmax
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
 
 from tdumpra import DualPathClassifier
 from tdumpra.core.gate import GateThresholds
-from tdumpra.decision import Decision
 
 Array = np.ndarray
 THRESHOLDS = GateThresholds(theta=0.6, beta=0.5, margin=0.2, delta=0.05, alpha=0.1)
@@ -63,27 +64,19 @@ def fit_and_tune(problem: Problem, **params: Any) -> DualPathClassifier:
     return classifier.tune(val.p, val.z, val.y, val.groups)
 
 
-def with_thresholds(decision: Decision, thresholds: GateThresholds, **changes: Any) -> Decision:
-    """The same fitted state behind another gate."""
-    return Decision(
-        **{
-            "bank": decision.bank,
-            "thresholds": thresholds,
-            "kappa": decision.kappa,
-            "tau": decision.tau,
-            "temperature": decision.temperature,
-            "rule": decision.rule,
-            "prior": decision.prior,
-            "prior_exponent": decision.prior_exponent,
-            **changes,
-        }
-    )
-
-
 def random_posterior(rng: np.random.Generator, n: int, n_classes: int, sharpness: float = 1.5) -> Array:
     """Rows of probabilities, some flat and some decisive, in float64."""
     p: Array = softmax(sharpness * rng.normal(size=(n, n_classes)), axis=1)
     return p
+
+
+def likeliest_temperature(log_p: Array, y: Array) -> float:
+    """By scipy, between the bounds that tuning keeps to."""
+
+    def loss(log_temperature: float) -> float:
+        return float(-log_softmax(log_p / math.exp(log_temperature), axis=1)[np.arange(len(y)), y].mean())
+
+    return math.exp(minimize_scalar(loss, bounds=(math.log(0.05), math.log(20)), options={"xatol": 1e-9}).x)
 
 
 def unit(x: Array) -> Array:

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax
 
 from tdumpra import GateThresholds, PrototypeBank, fuse
 from tdumpra.core.calibration import class_prior
 from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs
 from tdumpra.tune import OBJECTIVES, PRESETS, Preset, Setting, Tuning, choose, choose_prior_exponent, tune
-from tests.support import Array, make_problem, random_posterior
+from tests.support import Array, likeliest_temperature, make_problem, random_posterior
 
 SMALL = Preset(
     kappa=(5.0, 20.0),
@@ -232,20 +230,13 @@ class TestShutGate:
         assert f"{tuning.curve.objective.size} settings" in tuning.sentence()
 
 
-def fitted_by_scipy(log_p: Array, y: Array) -> float:
-    def loss(log_temperature: float) -> float:
-        return float(-log_softmax(log_p / math.exp(log_temperature), axis=1)[np.arange(len(y)), y].mean())
-
-    return math.exp(minimize_scalar(loss, bounds=(math.log(0.05), math.log(20)), options={"xatol": 1e-8}).x)
-
-
 class TestTemperatures:
     def test_are_the_likeliest(self):
         tuning, val = tune_on(0), make_problem(0, dtype=np.float64).val
-        assert tuning.decision.temperature == pytest.approx(fitted_by_scipy(np.log(val.p), val.y), rel=1e-3)
+        assert tuning.decision.temperature == pytest.approx(likeliest_temperature(np.log(val.p), val.y), rel=1e-3)
         for kappa, tau in zip(SMALL.kappa, tuning.curve.tau, strict=True):
             scores = np.log(tuning.decision.bank.posterior(val.z, kappa=kappa))
-            assert tau == pytest.approx(fitted_by_scipy(scores, val.y), rel=1e-3)
+            assert tau == pytest.approx(likeliest_temperature(scores, val.y), rel=1e-3)
 
     def test_change_probabilities_and_no_label(self):
         tuning, val = tune_on(0), make_problem(0, dtype=np.float64).val
