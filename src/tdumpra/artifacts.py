@@ -47,7 +47,9 @@ def write_artifact(
 def read_artifact(path: str | Path, *, kind: str, schema: int) -> Artifact:
     """Read what :func:`write_artifact` wrote, or say in one sentence why it cannot be used."""
     data = _read_bytes(path)
-    if data[:1] == b"\x80" or data[:2] == b"PK":
+    # A header of 0x..80 bytes begins like a pickle, one of 0x4b50 like a zip archive: the JSON behind it tells.
+    opens_json = data[_HEADER_LENGTH : _HEADER_LENGTH + 1] == b"{"
+    if not opens_json and (data[:1] == b"\x80" or data[:2] == b"PK"):
         raise ArtifactError(f"{path} is a pickle or zip archive, not a tdumpra {kind} file; it was not opened")
     header_end = _HEADER_LENGTH + int.from_bytes(data[:_HEADER_LENGTH], "little")
     if len(data) < _HEADER_LENGTH or header_end > len(data):
