@@ -93,7 +93,7 @@ class PrototypeBank:
         wanted = [min(n_prototypes, len(np.unique(lesions[(y == c).numpy()]))) for c in range(n_classes)]
         _warn_of_small_classes(n_prototypes, wanted)
         clusters = [
-            _cluster(unit, (y == c).nonzero().squeeze(1), k, seed=seed, merge_above=merge_above, engine=engine)
+            _cluster(unit, (y == c).nonzero().squeeze(1), k, seed=int(seed), merge_above=merge_above, engine=engine)
             for c, k in enumerate(wanted)
         ]
         return _assemble(unit, clusters, names, lesions, n_prototypes)
