@@ -332,6 +332,20 @@ class TestFile:
         with pytest.raises(ArtifactError, match=message):
             PrototypeBank.load(path)
 
+    def test_no_length_of_a_header_is_taken_for_a_pickle_or_an_archive(self, tmp_path):
+        """A file begins with its header's length: 0x..80 begins a pickle too, and 0x4b50 reads "PK"."""
+        path = tmp_path / "bank.safetensors"
+
+        def first_bytes(padding: int) -> bytes:
+            ids = ["x" * padding, "b", "c", "d"]
+            PrototypeBank.fit(directions(0, 40, 90, 130), [0, 0, 1, 1], 1, list("abcd"), ids=ids).save(path)
+            assert PrototypeBank.load(path).mask.all()
+            return bytes(path.read_bytes()[:2])
+
+        lengths = [int.from_bytes(first_bytes(padding), "little") for padding in range(1, 300, 8)]
+        assert any(length % 256 == 0x80 for length in lengths)
+        assert first_bytes(1 + 0x4B50 - lengths[0]) == b"PK"
+
     def test_a_missing_file_is_refused(self, tmp_path):
         with pytest.raises(ArtifactError, match="cannot read"):
             PrototypeBank.load(tmp_path / "absent.safetensors")
