@@ -142,7 +142,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"explain takes one case at a time, not {len(p)}")
         if class_names is not None and len(class_names) != decision.bank.n_classes:
             raise ValueError(f"class_names has {len(class_names)} entries for {decision.bank.n_classes} classes")
-        return explain(decision, p, z, class_names=class_names, group=group)
+        return explain(decision, p.cpu(), z.cpu(), class_names=class_names, group=group)
 
     def report(
         self, p_test: Any, z_test: Any, y_test: Any, groups: Any = None, *, p_teacher: Any = None
