@@ -187,9 +187,11 @@ class TestDescription:
         assert found.tolist() == [100, 0]
 
     def test_dead_slots_are_never_familiar(self):
-        bank = PrototypeBank.fit(directions(0, 5, 10, 15), [0, 0, 2, 2], 2, n_classes=3)
-        # a dead slot's cosine is 0; all live ones are negative here, and no training row was as far away
-        assert float(bank.familiarity(bank.similarity(torch.from_numpy(directions(187))))) == 0
+        # Class 0 has its one prototype at 13.9°, from which the row at 120° is far (cosine -0.28); class 2 has one at
+        # 12.5°. The query lies opposite to both. A dead slot's cosine is 0, nearer than that row, and must not count.
+        bank = PrototypeBank.fit(directions(0, 0, 0, 0, 120, 10, 15), [0, 0, 0, 0, 0, 2, 2], 1, n_classes=3)
+        assert bank.reference[0] < -0.2
+        assert float(bank.familiarity(bank.similarity(torch.from_numpy(directions(193))))) == 0
 
     def test_many_rows_keep_a_thousand_quantiles(self):
         rng = np.random.default_rng(0)

@@ -527,3 +527,17 @@ class TestReport:
         assert report["gate"]["flipped"] == (label != before).sum()
         assert report["gate"]["fixed"] == ((label == test.y) & (before != test.y)).sum()
         assert report["gate"]["broken"] == ((label != test.y) & (before == test.y)).sum()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_rows_on_a_gpu(problem):
+    """Results come back to where the rows lay; tuning, report and evidence are those of main memory."""
+    on_gpu = Problem(*(s._replace(p=torch.tensor(s.p).cuda(), z=torch.tensor(s.z).cuda()) for s in problem))
+    here, there = fit_and_tune(problem), fit_and_tune(on_gpu)
+    assert there.tuning_.best == here.tuning_.best
+    p = there.predict_proba(on_gpu.test.p, on_gpu.test.z)
+    assert p.is_cuda
+    np.testing.assert_allclose(p.cpu(), here.predict_proba(*problem.test[:2]), atol=1e-5)
+    assert there.report(*on_gpu.test[:4]) == here.report(*problem.test[:4])
+    assert there.explain(on_gpu.test.p[0], on_gpu.test.z[0]) == here.explain(problem.test.p[0], problem.test.z[0])
