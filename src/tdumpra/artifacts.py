@@ -46,7 +46,7 @@ def write_artifact(
     payload = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
-    write_bytes(path, _seal(safetensors.torch.save(payload, metadata=header)))
+    write_bytes(path, _seal(_in_order(safetensors.torch.save(payload, metadata=header))))
 
 
 def read_artifact(path: str | Path, *, kind: str, schema: int) -> Artifact:
@@ -131,6 +131,14 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def _in_order(data: bytes) -> bytes:
+    """The same safetensors file with its header sorted: safetensors shuffles it, and equal contents are equal bytes."""
+    end = _HEADER_LENGTH + int.from_bytes(data[:_HEADER_LENGTH], "little")
+    header = json.dumps(json.loads(data[_HEADER_LENGTH:end]), sort_keys=True).encode()
+    header += b" " * (-len(header) % 8)  # the tensors behind it stay aligned
+    return len(header).to_bytes(_HEADER_LENGTH, "little") + header + data[end:]
 
 
 def _seal(data: bytes) -> bytes:

@@ -114,7 +114,8 @@ def nearest_neighbour_shares(
     n_neighbours: int = N_NEIGHBOURS,
 ) -> Float[Tensor, "n c"]:
     """Class shares among the training rows with the largest cosine."""
-    bank, queries = normalise(z_train), normalise(z)
+    bank = normalise(z_train)
+    queries = normalise(z).to(bank)
     votes = torch.nn.functional.one_hot(y_train, n_classes).to(bank.dtype)
     k = min(n_neighbours, len(bank))
     step = max(1, _CHUNK_ENTRIES // len(bank))

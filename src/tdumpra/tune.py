@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tdumpra.artifacts import Artifact
 from tdumpra.bank import MERGE_ABOVE, PrototypeBank
+from tdumpra.checks import check_positive
 from tdumpra.core import metrics, search
 from tdumpra.core.calibration import adjust_prior, apply_temperature, fit_temperature
 from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds, fuse_linear, fuse_log_linear, gate_signals
@@ -48,8 +49,13 @@ class Preset:
         for field in fields(self):
             if field.name in {"temperatures", "merge_above"}:
                 continue
-            if not getattr(self, field.name):
+            candidates = getattr(self, field.name)
+            if not isinstance(candidates, tuple):
+                raise TypeError(f"{field.name} must be a tuple of candidates, not {candidates!r}")
+            if not candidates:
                 raise ValueError(f"a preset needs at least one candidate for {field.name}")
+        for kappa in self.kappa:
+            check_positive(kappa, "kappa")
         for name in ("theta", "beta", "margin", "delta", "alpha"):
             for value in getattr(self, name):  # each candidate is checked where thresholds check themselves
                 GateThresholds(**{"theta": 0.5, "beta": 0.5, "margin": 0.5, "delta": 0.5, "alpha": 0.5, name: value})

@@ -52,7 +52,9 @@ class EmaTeacher(nn.Module):
             self._pairs = _pair(self.module, student)
         pairs = self._pairs
         if pairs.averaged:
-            sources = [source.to(target) for target, source in zip(pairs.averaged, pairs.sources, strict=True)]
+            sources = pairs.sources
+            if not pairs.alike:
+                sources = [source.to(target) for target, source in zip(pairs.averaged, sources, strict=True)]
             # lerp computes teacher + (1 - mu) (student - teacher), exact where the two agree
             torch._foreach_lerp_(pairs.averaged, sources, 1 - self.current_momentum(self.step))
         if pairs.copied:
@@ -94,6 +96,7 @@ class _Pairs(NamedTuple):
     sources: list[Tensor]
     copied: list[Tensor]
     originals: list[Tensor]
+    alike: bool  # in type and device, so that nothing needs converting
 
     def hold(self, student: nn.Module) -> bool:
         return self.student is student and all(slot.home.get(slot.name) is slot.tensor for slot in self.slots)
@@ -119,7 +122,12 @@ def _pair(teacher: nn.Module, student: nn.Module) -> _Pairs:
         sources=[theirs[name].tensor for name in averaged],
         copied=[ours[name].tensor for name in copied],
         originals=[theirs[name].tensor for name in copied],
+        alike=all(_kind(ours[name].tensor) == _kind(theirs[name].tensor) for name in averaged),
     )
+
+
+def _kind(tensor: Tensor) -> tuple[torch.dtype, torch.device]:
+    return tensor.dtype, tensor.device
 
 
 def _slots(module: nn.Module) -> dict[str, _Slot]:
