@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from tdumpra.data.augment import AugmentConfig, AugmentParams, apply_one, draw
 from tdumpra.data.augment_batch import apply_batch
 from tdumpra.data.sampling import BatchPlan, Sample
 from tdumpra.data.store import ImageStore
-from tdumpra.data.transform import EvalTransform, normalise
+from tdumpra.data.transform import EvalTransform
 from tdumpra.data.workers import available_cores
 
 VIEWS = 2
@@ -67,7 +68,14 @@ class Pipeline(ABC):
         """The images ``numbers`` in that order, unaugmented; the last batch may be smaller."""
 
     def _normalise(self, x: Float32[Tensor, "*batch 3 h w"]) -> Float32[Tensor, "*batch 3 h w"]:
-        return normalise(x, self.evaluation.mean, self.evaluation.std)
+        mean, std = self._colours
+        return (x - mean) / std
+
+    @cached_property
+    def _colours(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation on the device, where copying them for each batch would make it wait."""
+        mean, std = torch.tensor([self.evaluation.mean, self.evaluation.std], device=self.device).view(2, 3, 1, 1)
+        return mean, std
 
 
 def make_pipeline(

@@ -10,7 +10,7 @@ import torch
 
 from tdumpra.data.pipeline import TrainBatch
 
-_AHEAD = 2  # batches that wait at the most
+_AHEAD = 1  # batches that are made or wait; each takes device memory
 
 
 def prefetch(batches: Iterator[TrainBatch], device: torch.device) -> Iterator[TrainBatch]:
@@ -22,15 +22,17 @@ def prefetch(batches: Iterator[TrainBatch], device: torch.device) -> Iterator[Tr
     if device.type != "cuda":
         yield from batches
         return
-    ready: queue.Queue[tuple[TrainBatch, torch.cuda.Event] | BaseException | None] = queue.Queue(maxsize=_AHEAD)
+    ready: _Queue = queue.SimpleQueue()
+    room = threading.Semaphore(_AHEAD)
     stop = threading.Event()
-    thread = threading.Thread(target=_produce, args=(batches, device, ready, stop), daemon=True)
+    thread = threading.Thread(target=_produce, args=(batches, device, ready, room, stop), daemon=True)
     thread.start()
     try:
         while (item := ready.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
             batch, made = item
+            room.release()
             here = torch.cuda.current_stream(device)
             here.wait_event(made)
             for tensor in batch:
@@ -38,24 +40,24 @@ def prefetch(batches: Iterator[TrainBatch], device: torch.device) -> Iterator[Tr
             yield batch
     finally:
         stop.set()
-        while thread.is_alive():  # make room, so that a waiting producer sees the signal
-            try:
-                ready.get_nowait()
-            except queue.Empty:
-                thread.join(0.05)
+        room.release()  # so that a waiting producer sees the signal
+        thread.join()
+
+
+_Queue = queue.SimpleQueue[tuple[TrainBatch, torch.cuda.Event] | BaseException | None]
 
 
 def _produce(
-    batches: Iterator[TrainBatch],
-    device: torch.device,
-    ready: queue.Queue[tuple[TrainBatch, torch.cuda.Event] | BaseException | None],
-    stop: threading.Event,
+    batches: Iterator[TrainBatch], device: torch.device, ready: _Queue, room: threading.Semaphore, stop: threading.Event
 ) -> None:
     try:
-        stream = torch.cuda.Stream(device)
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
+            room.acquire()
             for batch in batches:
                 ready.put((batch, stream.record_event()))
+                del batch  # or it would be kept while the next one is made
+                room.acquire()
                 if stop.is_set():
                     return
         ready.put(None)
