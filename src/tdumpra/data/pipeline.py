@@ -131,6 +131,9 @@ class WorkerPipeline(Pipeline):
             batch_size=None,
             num_workers=min(self.workers, len(samples)),
             pin_memory=on_gpu,
+            # a loader draws a seed for its workers: from the global generator it would disturb dropout's stream, and a
+            # run resumed within an epoch would not be the uninterrupted one
+            generator=torch.Generator(),
         )
         for images, numbers in loader:
             yield images.to(self.device, non_blocking=on_gpu), numbers.to(self.device, non_blocking=on_gpu)
