@@ -1,6 +1,7 @@
 """The command line. It parses, calls, prints; what it calls does the work.
 
-A user's mistake ends in one line on standard error and exit code 2. ``TDUMPRA_TRACEBACK=1`` shows where it came from.
+A user's mistake ends in one line on standard error and exit code 2, a stop by Ctrl-C in one line and 130.
+``TDUMPRA_TRACEBACK=1`` shows where a mistake came from.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rich.table import Table
 from tdumpra import __version__
 from tdumpra.artifacts import jsonable
 from tdumpra.data.commands import app as data_app
-from tdumpra.errors import TdumpraError
+from tdumpra.errors import StopRequestedError, TdumpraError
 
 app = typer.Typer(
     add_completion=False,
@@ -36,6 +37,8 @@ app.add_typer(data_app, name="data")
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results.", show_default=False)]
 ConfigArgument = Annotated[Path, typer.Argument(help="A run's TOML file.", show_default=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")]
+
+_INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended: 128 + SIGINT
 
 _HEADINGS = {
     "accuracy": "accuracy",
@@ -53,11 +56,22 @@ def main() -> None:
     warnings.showwarning = _print_warning
     try:
         app()
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:  # typer's answer to Ctrl-C, which says nothing
+            _complain("stopped")
+        raise
+    except StopRequestedError as error:
+        _complain(str(error))
+        sys.exit(_INTERRUPTED)
     except (TdumpraError, ValueError, TypeError) as error:
         if os.environ.get("TDUMPRA_TRACEBACK"):
             raise
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]tdumpra:[/] {escape(' '.join(str(error).split()))}")
+        _complain(str(error))
         sys.exit(2)
+
+
+def _complain(sentence: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(f"[bold red]tdumpra:[/] {escape(' '.join(sentence.split()))}")
 
 
 def _version(value: bool) -> None:

@@ -28,7 +28,7 @@ from tdumpra.core.losses import JointLoss, joint_loss
 from tdumpra.data.pipeline import Pipeline
 from tdumpra.data.sampling import BatchPlan
 from tdumpra.encode import encode
-from tdumpra.errors import TdumpraError
+from tdumpra.errors import StopRequestedError, TdumpraError
 from tdumpra.network import Encoding
 from tdumpra.run_folder import RunFolder
 from tdumpra.train_screen import Screen
@@ -38,10 +38,6 @@ Array = np.ndarray
 
 class TrainingError(TdumpraError):
     """Training cannot go on, and the message says what to change."""
-
-
-class StopRequestedError(TdumpraError):
-    """The user asked to stop; the state was saved."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
