@@ -138,6 +138,11 @@ def _restore_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor], groups:
     params = [group["params"] for group in optimizer.state_dict()["param_groups"]]
     restored = [{**group, "params": numbers} for group, numbers in zip(groups, params, strict=True)]
     optimizer.load_state_dict({"state": state, "param_groups": restored})
+    for parameter, values in optimizer.state.items():
+        for name, value in values.items():
+            if value.shape == parameter.shape and value.stride() != parameter.stride():
+                # files know no memory layout, and fused kernels walk parameter and state side by side
+                values[name] = torch.empty_like(parameter).copy_(value)
 
 
 def _prefixed(prefix: str, tensors: dict[str, Any]) -> dict[str, Tensor]:

@@ -110,6 +110,7 @@ def train_stage(
         train=rows,
         validation=dataset.rows("val") if "val" not in parts else np.empty(0, np.int64),
         ids=tuple(record.id for record in dataset.manifest.records),
+        n_classes=len(dataset.manifest.class_names),
         identity=_identity(config, dataset, transform),
     )
     screen = Screen(
