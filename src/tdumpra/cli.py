@@ -152,6 +152,44 @@ def bench_command(
     raise typer.Exit(subprocess.run(command, check=False).returncode)
 
 
+@app.command("run")
+def _run(config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False) -> None:
+    """Every stage of a run, skipping those whose inputs have not changed."""
+    from tdumpra.commands_run import run_command, run_root
+    from tdumpra.config import read_config
+    from tdumpra.run_folder import run_folders
+
+    evaluations = run_command(config, out, quiet=as_json)
+    settings = read_config(config)
+    folders = run_folders(run_root(settings, out), settings.seeds)
+    if as_json and evaluations:
+        typer.echo(json.dumps({str(seed): jsonable(evaluation) for seed, evaluation in evaluations.items()}, indent=2))
+        return
+    for seed, evaluation in evaluations.items():
+        _show(evaluation, folders[seed].root, as_json=False)
+
+
+@app.command("predict")
+def _predict(
+    model: Annotated[Path, typer.Argument(help="model.safetensors, or the folder of its run.", show_default=False)],
+    images: Annotated[list[Path], typer.Argument(help="Images, or folders of images.", show_default=False)],
+    as_json: JsonOption = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print the predictions as CSV and nothing else.")] = False,
+    eager: Annotated[bool, typer.Option("--eager", help="Ask the second network about every image.")] = False,
+    batch_size: Annotated[int, typer.Option(help="Images at once.")] = 64,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …", show_default=False)] = None,
+    precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+) -> None:
+    """Predict images: label, probability, and whether the gate opened."""
+    from tdumpra.commands_predict import predict_command
+
+    mode = "eager" if eager else "lazy"
+    predict_command(
+        model, images, as_json=as_json, as_csv=as_csv, batch_size=batch_size, mode=mode, device=device,
+        precision=precision,
+    )  # fmt: skip
+
+
 @app.command("train")
 def _train(config: ConfigArgument, out: OutOption = None) -> None:
     """Train student and teacher; goes on where an earlier run stopped."""

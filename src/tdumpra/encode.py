@@ -65,5 +65,5 @@ def _gather(shard: Tensor, total: int, batch_size: int, fabric: Fabric) -> Tenso
     padding = shard[:1].expand(rounds * batch_size - len(shard), *shard.shape[1:])
     gathered = fabric.all_gather(torch.cat([shard, padding]))  # (world, rounds * batch_size, ...)
     assert isinstance(gathered, Tensor)
-    by_batch = gathered.unflatten(1, (rounds, batch_size)).transpose(0, 1)  # (rounds, world, batch_size, ...)
+    by_batch = gathered.view(world, rounds, batch_size, *shard.shape[1:]).transpose(0, 1)
     return by_batch.flatten(0, 2)[:total]

@@ -141,9 +141,7 @@ def train(
                         group["lr"] = learning_rate
                     if config.clip_norm is not None:
                         # an infinite gradient is the scaler's business in fp16, and the watch's otherwise
-                        fabric.clip_gradients(
-                            student, optimizer, max_norm=config.clip_norm, error_if_nonfinite=False
-                        )
+                        fabric.clip_gradients(student, optimizer, max_norm=config.clip_norm, error_if_nonfinite=False)
                     optimizer.step()
                     optimizer.zero_grad()
                     _average_buffers(network, fabric)

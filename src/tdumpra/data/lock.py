@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-
 _of_this_process_alone: set[int] = set()  # descriptors that a forked child closes
 
 
