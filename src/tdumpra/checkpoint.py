@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -81,12 +81,25 @@ def load_checkpoint(
         raise ArtifactError(f"{path} does not belong to this network: {str(error).splitlines()[0]}") from error
 
 
-def read_networks(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
-    """The student's and the teacher's weights (the teacher's without its step), and what they belong to."""
+class Networks(NamedTuple):
+    """The weights of a checkpoint, the teacher's without its step, and what they belong to."""
+
+    student: dict[str, Tensor]
+    teacher: dict[str, Tensor]
+    identity: dict[str, str]
+
+
+def read_networks(path: Path) -> Networks:
+    """What embedding and prediction need of a checkpoint."""
     artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
     student = _unprefixed("student", artifact.tensors)
     teacher = _unprefixed("teacher.module", artifact.tensors)
-    return student, teacher, artifact.meta["identity"]
+    return Networks(student, teacher, artifact.meta["identity"])
+
+
+def is_finished(path: Path) -> bool:
+    """Whether training has reached its end in this checkpoint, if it exists."""
+    return path.exists() and bool(read_artifact(path, kind=KIND, schema=SCHEMA).meta["progress"]["finished"])
 
 
 def generator_states() -> dict[str, Tensor]:
@@ -138,6 +151,11 @@ def _restore_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor], groups:
     params = [group["params"] for group in optimizer.state_dict()["param_groups"]]
     restored = [{**group, "params": numbers} for group, numbers in zip(groups, params, strict=True)]
     optimizer.load_state_dict({"state": state, "param_groups": restored})
+    for parameter, values in optimizer.state.items():
+        for name, value in values.items():
+            if value.shape == parameter.shape and value.stride() != parameter.stride():
+                # files know no memory layout, and fused kernels walk parameter and state side by side
+                values[name] = torch.empty_like(parameter).copy_(value)
 
 
 def _prefixed(prefix: str, tensors: dict[str, Any]) -> dict[str, Tensor]:

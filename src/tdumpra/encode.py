@@ -26,13 +26,14 @@ def encode(
 ) -> list[Encoding]:
     """Each network's outputs on the images ``numbers``, on the CPU, in that order, the same on every process.
 
-    Process r of w takes every w-th image from the r-th on; shards are padded to equal length for the gather, and the
-    padding is dropped. Networks are put back into the mode they were in.
+    Process r of w takes every w-th batch from the r-th on, so that any number of processes runs the very batches of
+    one, and rounding cannot differ. Shards are padded to equal length for the gather, and the padding is dropped.
+    Networks are put back into the mode they were in.
     """
     modes = [network.training for network in networks]
     for network in networks:
         network.eval()
-    mine = numbers[fabric.global_rank :: fabric.world_size]
+    mine = _shard(numbers, batch_size, fabric)
     parts: list[list[Encoding]] = [[] for _ in networks]
     for batch in pipeline.evaluate(mine, batch_size):
         images = batch.images.to(memory_format=torch.channels_last)
@@ -45,16 +46,24 @@ def encode(
     for network, mode in zip(networks, modes, strict=True):
         network.train(mode)
     joined = [Encoding(*(torch.cat(column) for column in zip(*each, strict=True))) for each in parts if each]
-    return [Encoding(*(_gather(column, len(numbers), fabric).cpu() for column in each)) for each in joined]
+    return [Encoding(*(_gather(column, len(numbers), batch_size, fabric).cpu() for column in each)) for each in joined]
 
 
-def _gather(shard: Tensor, total: int, fabric: Fabric) -> Tensor:
-    """Interleave the processes' shards: row i came from process i modulo their number."""
+def _shard(numbers: Int64[np.ndarray, " n"], batch_size: int, fabric: Fabric) -> Int64[np.ndarray, " m"]:
+    """This process's batches, one after the other; one image at least, so that all take part in the gather."""
+    batch = np.arange(len(numbers)) // batch_size
+    mine = numbers[batch % fabric.world_size == fabric.global_rank]
+    return mine if len(mine) else numbers[:1]
+
+
+def _gather(shard: Tensor, total: int, batch_size: int, fabric: Fabric) -> Tensor:
+    """Interleave the processes' batches: batch i came from process i modulo their number. Only the last is short."""
     world = fabric.world_size
     if world == 1:
         return shard
-    longest = -(-total // world)
-    padded = torch.cat([shard, shard[:1].expand(longest - len(shard), *shard.shape[1:])])
-    gathered = fabric.all_gather(padded)  # (world, longest, ...)
+    rounds = -(-total // (batch_size * world))
+    padding = shard[:1].expand(rounds * batch_size - len(shard), *shard.shape[1:])
+    gathered = fabric.all_gather(torch.cat([shard, padding]))  # (world, rounds * batch_size, ...)
     assert isinstance(gathered, Tensor)
-    return gathered.transpose(0, 1).flatten(0, 1)[:total]
+    by_batch = gathered.view(world, rounds, batch_size, *shard.shape[1:]).transpose(0, 1)
+    return by_batch.flatten(0, 2)[:total]

@@ -62,7 +62,9 @@ class Encoder:
         return fingerprint(*parts)
 
     def build(self, n_classes: int, device: torch.device) -> nn.Module:
-        """The network, ready to be asked."""
+        """The network, ready to be asked. Another run's encoder may tell other classes apart than this one's."""
+        if "classifier.weight" in self.state and not self.network.finished:
+            n_classes = len(self.state["classifier.weight"])
         network = build_network(replace(self.network, weights="none"), n_classes).network
         state = {name: t.float() if t.is_floating_point() else t for name, t in self.state.items()}
         network.load_state_dict(state)
@@ -156,7 +158,12 @@ class Predictor:
         if precision not in get_args(Precision):
             raise ValueError(f"precision must be 'float32' or 'bfloat16', not {precision!r}")
         self.model, self.mode, self.precision = model, mode, precision
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        try:
+            self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        except RuntimeError as error:
+            raise ValueError(f"device must be 'cpu', 'cuda' or the like, not {device!r}") from error
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"PyTorch sees no CUDA device here, and device is {str(self.device)!r}: use 'cpu'")
         n_classes = len(model.class_names)
         self._classifier = model.classifier.build(n_classes, self.device)
         self._retrieval = None if model.retrieval is None else model.retrieval.build(n_classes, self.device)

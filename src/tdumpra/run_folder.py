@@ -106,9 +106,10 @@ class RunFolder:
         try:
             for folder in (self.root, self.root / "checkpoints", self.root / "outputs"):
                 folder.mkdir(parents=True, exist_ok=True)
+            (self.root / ".lock").touch()
         except OSError as error:
-            raise RunFolderError(f"cannot make the folder {self.root}: {error.strerror or error}") from error
-        with exclusive(self.root / ".lock", on_wait=refuse):
+            raise RunFolderError(f"cannot use the folder {self.root}: {error.strerror or error}") from error
+        with exclusive(self.root / ".lock", on_wait=refuse, inherited=False):  # data workers only read
             own = dataclasses.replace(config, seeds=(seed,))
             if self.config.exists():
                 self._refuse_other_training(own)
@@ -118,8 +119,11 @@ class RunFolder:
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Add a line to ``metrics.jsonl``. A crash can cut the last line short; readers leave such a line out."""
-        with self.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(jsonable(row)) + "\n")
+        try:
+            with self.metrics.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(jsonable(row)) + "\n")
+        except OSError as error:
+            raise RunFolderError(f"cannot write {self.metrics}: {error.strerror or error}") from error
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl`` that are whole."""
@@ -133,10 +137,15 @@ class RunFolder:
                 continue
         return rows
 
-    def rewind_metrics(self, step: int) -> None:
-        """Drop what was logged after ``step``, when training goes on from there."""
-        rows = [row for row in self.read_metrics() if row.get("step", 0) <= step]
-        write_bytes(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
+    def rewind_metrics(self, step: int, epoch: int) -> None:
+        """Drop what was logged after ``step``, and of validations after ``epoch``, when training goes on from there."""
+        rows = [
+            row
+            for row in self.read_metrics()
+            if row.get("step", 0) <= step and ("validation" not in row or row["epoch"] <= epoch)
+        ]
+        if rows or self.metrics.exists():
+            write_bytes(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
     def _refuse_other_training(self, config: Config) -> None:
         if not (self.checkpoint("last").exists() or self.outputs("train").exists()):

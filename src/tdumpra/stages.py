@@ -1,25 +1,27 @@
-"""The stages of a run, each a function of what the one before left in the run's folder.
+"""The stages that touch pixels: training and embedding. What comes after them is in ``table_stages``.
 
 A stage whose inputs have not changed is not run again: checkpoints know their data, split, preprocessing and network,
-tables know their encoder, the bank knows its tables.
+tables know their encoder.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
-from torch import nn
+from rich.markup import escape
+from torch import Tensor
 
 from tdumpra.artifacts import fingerprint
-from tdumpra.bank import PrototypeBank
-from tdumpra.bank_health import BankHealth, bank_health
-from tdumpra.checkpoint import read_networks
+from tdumpra.checkpoint import is_finished, read_networks
 from tdumpra.checks import SPLITS
 from tdumpra.config import Config
 from tdumpra.data.manifest import Manifest
@@ -31,13 +33,11 @@ from tdumpra.data.transform import EvalTransform
 from tdumpra.encode import encode
 from tdumpra.errors import ArtifactError, MissingExtraError, TdumpraError
 from tdumpra.network import Built, Encoding, build_network
-from tdumpra.output_files import SplitOutputs, read_outputs
 from tdumpra.predict import Encoder
 from tdumpra.run_folder import RunFolder
-from tdumpra.tables import OutputsTable, split_outputs
+from tdumpra.tables import OutputsTable
 from tdumpra.train import Task, TrainingError, train
 from tdumpra.train_screen import Screen
-from tdumpra.tune import PRESETS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,11 +60,10 @@ class Dataset:
 
 
 class Encoders(NamedTuple):
-    """The networks of a run after training, and the preprocessing they share."""
+    """The networks of a run after training, and what they belong to."""
 
-    student: nn.Module
-    teacher: nn.Module | None
-    transform: EvalTransform
+    student: Encoder
+    teacher: Encoder | None  # a finished classifier has none
     identity: dict[str, str]
 
 
@@ -87,16 +86,16 @@ def open_data(config: Config, console: Console) -> Dataset:
     where = dict(zip(split.ids, split.codes.tolist(), strict=True))
     codes = np.array([where[record.id] for record in prepared.manifest.records], dtype=np.int8)
     for note in (*manifest.notes, *split.notes, *prepared.notes):
-        console.print(f"[yellow]note:[/] {note}", soft_wrap=True)
+        console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
     return Dataset(prepared, codes, split)
 
 
 def train_stage(
     config: Config, dataset: Dataset, folder: RunFolder, *, seed: int, fabric: Fabric, console: Console
-) -> None:
-    """Train student and teacher, from the last checkpoint if there is one."""
-    if config.network.finished:
-        return
+) -> bool:
+    """Train student and teacher, from the last checkpoint if there is one; whether there was anything to do."""
+    if config.network.finished or is_finished(folder.checkpoint("last")):
+        return False
     torch.manual_seed(seed)  # the heads, and the backbone where it has no weights
     built = build_network(config.network, len(dataset.manifest.class_names))
     transform = _transform(config, built)
@@ -110,51 +109,49 @@ def train_stage(
         train=rows,
         validation=dataset.rows("val") if "val" not in parts else np.empty(0, np.int64),
         ids=tuple(record.id for record in dataset.manifest.records),
+        n_classes=len(dataset.manifest.class_names),
         identity=_identity(config, dataset, transform),
     )
-    screen = Screen(
-        console, name=f"seed {seed}", quiet=not fabric.is_global_zero, tensorboard=_tensorboard(config, folder, fabric)
-    )
+    writer = _tensorboard(config, folder, fabric)
+    screen = Screen(console, name=f"seed {seed}", quiet=not fabric.is_global_zero, tensorboard=writer)
     try:
-        train(built.network, task, config.train, folder, seed=seed, fabric=fabric, screen=screen)
-    except torch.cuda.OutOfMemoryError as error:
-        raise _out_of_memory(config) from error
-    except RuntimeError as error:
-        if "not enough memory" in str(error) or "out of memory" in str(error):
-            raise _out_of_memory(config) from error
-        raise
+        with _memory_in_a_sentence(_training_memory(config)):
+            train(built.network, task, config.train, folder, seed=seed, fabric=fabric, screen=screen)
+    finally:
+        if writer is not None:
+            writer.close()
+    return True
 
 
 def load_encoders(config: Config, dataset: Dataset, folder: RunFolder) -> Encoders:
-    """The networks that training left, or the finished classifier."""
-    built = build_network(
-        config.network if config.network.finished else replace(config.network, weights="none"),
-        len(dataset.manifest.class_names),
-    )
-    if config.network.finished:
-        transform = _transform(config, built)
-        state = built.network.state_dict()
-        identity = _identity(config, dataset, transform)
-        encoder = Encoder(network=config.network, transform=transform, state=state)
-        return Encoders(built.network, None, transform, {**identity, "encoder": encoder.fingerprint})
-    path = folder.checkpoint(config.embed.checkpoint)
-    if not path.exists():
-        raise ArtifactError(f"{path} does not exist: run  tdumpra train  first")
-    student, teacher, identity = read_networks(path)
-    transform = _transform(config, built)
-    expected = _identity(config, dataset, transform)
-    differing = [key for key in expected if identity.get(key) != expected[key]]
+    """The networks that training left, or the finished classifier; refused if they belong to other data."""
+    encoders = read_encoders(config, folder, len(dataset.manifest.class_names))
+    expected = _identity(config, dataset, encoders.student.transform)
+    differing = [key for key in expected if encoders.identity.get(key, expected[key]) != expected[key]]
     if differing:
+        path = folder.checkpoint(config.embed.checkpoint)
         raise ArtifactError(f"{path} was trained with other {' and '.join(differing)} than this configuration names")
-    networks = [
-        built.network,
-        build_network(replace(config.network, weights="none"), len(dataset.manifest.class_names)).network,
-    ]
-    for network, state in zip(networks, (student, teacher), strict=True):
-        network.load_state_dict(state)
-    encoders = [Encoder(network=config.network, transform=transform, state=state) for state in (student, teacher)]
-    weights = fingerprint(*(encoder.fingerprint for encoder in encoders))
-    return Encoders(networks[0], networks[1], transform, {**expected, "encoder": weights})
+    return encoders._replace(identity={**expected, "encoder": encoders.identity["encoder"]})
+
+
+def read_encoders(config: Config, folder: RunFolder, n_classes: int) -> Encoders:
+    """The same without a look at the data; ``identity`` is what the checkpoint says of itself."""
+    finished = config.network.finished
+    path = folder.checkpoint(config.embed.checkpoint)
+    if not finished and not path.exists():
+        raise ArtifactError(f"{path} does not exist: run  tdumpra train  first")
+    built = build_network(config.network if finished else replace(config.network, weights="none"), n_classes)
+
+    def encoder(state: dict[str, Tensor]) -> Encoder:
+        return Encoder(network=config.network, transform=_transform(config, built), state=state)
+
+    if finished:
+        student = encoder(built.network.state_dict())
+        return Encoders(student, None, {"encoder": student.fingerprint})
+    states = read_networks(path)
+    student, teacher = encoder(states.student), encoder(states.teacher)
+    weights = fingerprint(student.fingerprint, teacher.fingerprint)
+    return Encoders(student, teacher, {**states.identity, "encoder": weights})
 
 
 def embed_stage(config: Config, dataset: Dataset, folder: RunFolder, *, fabric: Fabric, console: Console) -> bool:
@@ -162,61 +159,23 @@ def embed_stage(config: Config, dataset: Dataset, folder: RunFolder, *, fabric: 
     encoders = load_encoders(config, dataset, folder)
     if all(_is_current(folder.outputs(part), encoders.identity) for part in SPLITS):
         return False
-    pipeline = _pipeline(config, dataset, encoders.transform, fabric)
-    networks = [n.to(fabric.device) for n in (encoders.student, encoders.teacher) if n is not None]
+    pipeline = _pipeline(config, dataset, encoders.student.transform, fabric)
+    networks = [
+        encoder.build(len(dataset.manifest.class_names), fabric.device)
+        for encoder in (encoders.student, encoders.teacher)
+        if encoder is not None
+    ]
     for part in SPLITS:
         rows = dataset.rows(part)
         if not len(rows):
             raise TdumpraError(f"no image is left for {part}: the bank, the tuning and the test all need some")
-        encodings = encode(networks, pipeline, rows, batch_size=config.embed.batch_size, fabric=fabric)
+        with _memory_in_a_sentence(f"embed.batch_size = {config.embed.batch_size}: lower it"):
+            encodings = encode(networks, pipeline, rows, batch_size=config.embed.batch_size, fabric=fabric)
         if fabric.is_global_zero:
             _table(dataset, rows, encodings, encoders.identity).write(folder.outputs(part))
             console.print(f"embedded {len(rows):,} images of {part}", soft_wrap=True)
     fabric.barrier()
     return True
-
-
-def read_tables(folder: RunFolder) -> dict[str, OutputsTable]:
-    """The tables of a run; says which stage to run if one is missing."""
-    for part in SPLITS:
-        if not folder.outputs(part).exists():
-            raise ArtifactError(f"{folder.outputs(part)} does not exist: run  tdumpra embed  first")
-    return {part: OutputsTable.read(folder.outputs(part)) for part in SPLITS}
-
-
-def bank_stage(config: Config, folder: RunFolder) -> tuple[PrototypeBank, BankHealth]:
-    """Cluster the training embeddings and look the bank over."""
-    tables = read_tables(folder)
-    train_table = tables["train"]
-    outputs = table_outputs(config, tables).train
-    bank = PrototypeBank.fit(
-        outputs.z,
-        outputs.y,
-        config.bank.n_prototypes,
-        outputs.groups,
-        len(train_table.class_names),
-        ids=outputs.ids,
-        merge_above=PRESETS[config.tune.preset].merge_above,
-    )
-    bank.save(folder.bank)
-    sources = train_table.metadata.get("source") or train_table.metadata.get("dataset")
-    return bank, bank_health(bank, train_table.class_names, outputs.z, outputs.y, sources)
-
-
-def table_outputs(config: Config, tables: dict[str, OutputsTable]) -> SplitOutputs:
-    """The run's tables as typed outputs, with the bank in the space that the configuration names."""
-    if config.bank.space in ("teacher", "student"):
-        return split_outputs(tables, space=config.bank.space, classifier=config.tune.classifier)
-    others = read_tables(RunFolder(Path(config.bank.space)))
-    joined = {part: tables[part].with_embedding(others[part]) for part in SPLITS}
-    return split_outputs(joined, space="teacher", classifier=config.tune.classifier)
-
-
-def outputs_for(config: Config, folder: RunFolder, seed: int) -> SplitOutputs:
-    """The outputs that everything after embedding stands on: saved ones, or this run's own tables."""
-    if config.outputs:
-        return read_outputs(config.outputs[config.seeds.index(seed) % len(config.outputs)])
-    return table_outputs(config, read_tables(folder))
 
 
 def _transform(config: Config, built: Built) -> EvalTransform:
@@ -250,7 +209,12 @@ def _check_classes(dataset: Dataset, rows: np.ndarray) -> None:
 
 
 def _is_current(path: Path, identity: dict[str, str]) -> bool:
-    return path.exists() and OutputsTable.read(path).identity == identity
+    if not path.exists():
+        return False
+    try:
+        return OutputsTable.read(path).identity == identity
+    except ArtifactError:
+        return False  # a damaged table is made again
 
 
 def _table(dataset: Dataset, rows: np.ndarray, encodings: list[Encoding], identity: dict[str, str]) -> OutputsTable:
@@ -271,7 +235,7 @@ def _table(dataset: Dataset, rows: np.ndarray, encodings: list[Encoding], identi
     )
 
 
-def _tensorboard(config: Config, folder: RunFolder, fabric: Fabric) -> object | None:
+def _tensorboard(config: Config, folder: RunFolder, fabric: Fabric) -> Any:
     if not config.train.tensorboard or not fabric.is_global_zero:
         return None
     try:
@@ -281,10 +245,19 @@ def _tensorboard(config: Config, folder: RunFolder, fabric: Fabric) -> object | 
     return SummaryWriter(folder.root / "tensorboard")
 
 
-def _out_of_memory(config: Config) -> TrainingError:
-    train_config = config.train
-    return TrainingError(
-        f"out of memory with train.batch_size = {train_config.batch_size} ({2 * train_config.batch_size} views of "
-        f"{config.network.image_size} px): lower it (train.accumulate keeps the step the same), or use "
-        'train.precision = "bf16-mixed"'
+@contextmanager
+def _memory_in_a_sentence(settings: str) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # the CPU's allocator has no exception of its own
+        if isinstance(error, torch.OutOfMemoryError) or re.search("not enough memory|out of memory", str(error)):
+            raise TrainingError(f"out of memory with {settings}") from error
+        raise
+
+
+def _training_memory(config: Config) -> str:
+    batch = config.train.batch_size
+    return (
+        f"train.batch_size = {batch} ({2 * batch} views of {config.network.image_size} px): lower it "
+        '(train.accumulate keeps the step the same), or use train.precision = "bf16-mixed"'
     )

@@ -7,11 +7,13 @@ a CPU with deterministic algorithms, with the very weights of a run that was not
 from __future__ import annotations
 
 import math
+import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -29,7 +31,7 @@ from tdumpra.data.pipeline import Pipeline
 from tdumpra.data.prefetch import prefetch
 from tdumpra.data.sampling import BatchPlan
 from tdumpra.encode import encode
-from tdumpra.errors import TdumpraError
+from tdumpra.errors import StopRequestedError, TdumpraError
 from tdumpra.network import Encoding
 from tdumpra.run_folder import RunFolder
 from tdumpra.train_screen import Screen
@@ -41,10 +43,6 @@ class TrainingError(TdumpraError):
     """Training cannot go on, and the message says what to change."""
 
 
-class StopRequestedError(TdumpraError):
-    """The user asked to stop; the state was saved."""
-
-
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Task:
     """What is to be learned: images by number, their labels, and which of them are for training and validation."""
@@ -54,6 +52,7 @@ class Task:
     train: Array
     validation: Array  # empty where training takes validation images too
     ids: tuple[str, ...]
+    n_classes: int  # those without a training image included
     identity: dict[str, Any]  # fingerprints of data, split, preprocessing and network
 
 
@@ -69,6 +68,8 @@ def make_fabric(config: TrainConfig) -> Fabric:
     if accelerator == "cpu" and config.precision == "16-mixed":
         raise TrainingError('16-bit floats with a gradient scaler need a GPU: use "bf16-mixed" or "32-true" on a CPU')
     many = config.devices * config.nodes > 1
+    if accelerator == "cpu" and many and config.sync_batchnorm:
+        raise TrainingError("train.sync_batchnorm needs GPUs: PyTorch has no synchronised BatchNorm for CPU processes")
     return Fabric(
         accelerator=accelerator,
         devices=config.devices,
@@ -82,16 +83,9 @@ def train(
     network: nn.Module, task: Task, config: TrainConfig, folder: RunFolder, *, seed: int, fabric: Fabric, screen: Screen
 ) -> Progress:
     """Train ``network`` in place, from the folder's last checkpoint if there is one; returns where training stands."""
-    plan = BatchPlan(
-        numbers=task.train,
-        batch_size=config.batch_size,
-        seed=seed,
-        balanced=config.sampler == "balanced",
-        labels=task.labels.cpu().numpy()[task.train],
-        rank=fabric.global_rank,
-        world_size=fabric.world_size,
-    )
+    plan = _plan(config, task, seed, fabric)
     if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses to be deterministic
         torch.use_deterministic_algorithms(True)
     if config.channels_last:
         network.to(memory_format=torch.channels_last)
@@ -113,8 +107,8 @@ def train(
         )
         set_generator_states(generators)
         _restore_scaler(fabric, scaler)
-        if fabric.is_global_zero:
-            folder.rewind_metrics(progress.step)
+    if fabric.is_global_zero:
+        folder.rewind_metrics(progress.step, progress.epoch)
     if progress.finished:
         return progress
     compiled = torch.compile(network) if config.compile else network
@@ -133,11 +127,12 @@ def train(
                 views = batch.views.flatten(0, 1)
                 if config.channels_last:
                     views = views.contiguous(memory_format=torch.channels_last)
+                in_step = batches_in_step(progress.batch, plan.n_batches, config.accumulate)
                 last_of_step = (progress.batch + 1) % config.accumulate == 0 or progress.batch + 1 == plan.n_batches
                 with fabric.no_backward_sync(student, enabled=not last_of_step):
                     encoding = student(views)
                     loss = _joined_loss(encoding, labels, config, class_weights, fabric)
-                    fabric.backward(loss.total / config.accumulate)
+                    fabric.backward(loss.total / in_step)
                 watch.look(loss.total, progress)
                 progress.batch += 1
                 screen.advance(progress)
@@ -146,7 +141,8 @@ def train(
                     for group in optimizer.param_groups:
                         group["lr"] = learning_rate
                     if config.clip_norm is not None:
-                        fabric.clip_gradients(student, optimizer, max_norm=config.clip_norm)
+                        # an infinite gradient is the scaler's business in fp16, and the watch's otherwise
+                        fabric.clip_gradients(student, optimizer, max_norm=config.clip_norm, error_if_nonfinite=False)
                     optimizer.step()
                     optimizer.zero_grad()
                     _average_buffers(network, fabric)
@@ -159,24 +155,29 @@ def train(
                     if fabric.world_size == 1 or progress.step % config.log_every == 0:
                         stopping = stop.is_set(fabric)
                         if stopping or keeper.is_due():
-                            watch.refuse_non_finite(learning_rate)
+                            watch.refuse_non_finite(learning_rate, network)
                             keeper.save(progress)
                         if stopping:
                             raise StopRequestedError(
                                 f"stopped after step {progress.step}; the same command goes on from there"
                             )
-            watch.refuse_non_finite(learning_rate)
+            watch.refuse_non_finite(learning_rate, network)
             progress.epoch, progress.batch = epoch + 1, 0
             better = _validate(network, teacher, task, config, folder, progress, fabric, screen)
             patience_ended = config.early_stop is not None and progress.epochs_since_best >= config.early_stop
             progress.finished = progress.epoch == config.epochs or patience_ended
+            if better:  # before "last", which knows of it: were the run killed in between, it would be saved never
+                keeper.save(progress, "best")
             if progress.epoch % config.checkpoint_every == 0 or progress.finished:
                 keeper.save(progress)
-            if better:
-                keeper.save(progress, "best")
             if progress.finished:
                 break
     return progress
+
+
+def batches_in_step(batch: int, n_batches: int, accumulate: int) -> int:
+    """How many batches make up the step that ``batch`` belongs to; the last step of an epoch may have fewer."""
+    return min(accumulate, n_batches - batch // accumulate * accumulate)
 
 
 def learning_rate_at(step: int, steps_per_epoch: int, config: TrainConfig) -> float:
@@ -188,6 +189,22 @@ def learning_rate_at(step: int, steps_per_epoch: int, config: TrainConfig) -> fl
         return config.learning_rate
     share = (step - warmup) / max(1, config.epochs * steps_per_epoch - warmup)
     return config.learning_rate * (1 + math.cos(math.pi * min(1.0, share))) / 2
+
+
+def _plan(config: TrainConfig, task: Task, seed: int, fabric: Fabric) -> BatchPlan:
+    if config.batch_size > len(task.train):
+        raise TrainingError(
+            f"train.batch_size is {config.batch_size}, and there are {len(task.train)} training images: lower it"
+        )
+    return BatchPlan(
+        numbers=task.train,
+        batch_size=config.batch_size,
+        seed=seed,
+        balanced=config.sampler == "balanced",
+        labels=task.labels.cpu().numpy()[task.train],
+        rank=fabric.global_rank,
+        world_size=fabric.world_size,
+    )
 
 
 def _joined_loss(
@@ -233,8 +250,9 @@ def _class_weights(config: TrainConfig, task: Task, device: torch.device) -> Ten
     """Inverse class shares, scaled so that the average training image weighs one."""
     if config.class_weights == "none":
         return None
-    counts = torch.bincount(task.labels.cpu()[torch.from_numpy(task.train)]).clamp(min=1).float()
-    return (counts.sum() / (len(counts) * counts)).to(device)
+    counts = torch.bincount(task.labels.cpu()[torch.from_numpy(task.train)], minlength=task.n_classes).float()
+    present = int((counts > 0).sum())
+    return (counts.sum() / (present * counts.clamp(min=1))).to(device)  # an absent class weighs on nothing
 
 
 def _validate(
@@ -323,28 +341,39 @@ class _FiniteWatch:
         self.first = torch.where(self.first < 0, here, self.first)
         self.seen.append((progress.step, progress.epoch, progress.batch))
 
-    def refuse_non_finite(self, learning_rate: float) -> None:
+    def refuse_non_finite(self, learning_rate: float, network: nn.Module | None = None) -> None:
+        """Stop if a loss since the last check was no number; given a ``network`` to be saved, look at its weights."""
         first, seen = int(self.first), self.seen
         self.seen = []
+        what = "the loss"
         if first < 0:
-            return
+            if network is None or not seen or _is_finite(network):
+                return
+            first, what = -1, "a weight"  # a finite loss may still have had an infinite gradient
         step, epoch, batch = seen[first]
-        sample = next(self.plan.batches(epoch, start=batch))
-        self.folder.append_metrics(
-            {
-                "step": step,
-                "epoch": epoch,
-                "batch": batch,
-                "learning_rate": learning_rate,
-                "error": "the loss is not finite",
-                "ids": [self.task.ids[number] for number in sample.numbers],
-            }
-        )
+        whole = replace(self.plan, rank=0, world_size=1)  # the images of all processes
+        sample = next(whole.batches(epoch, start=batch))
+        if self.plan.rank == 0:
+            self.folder.append_metrics(
+                {
+                    "step": step,
+                    "epoch": epoch,
+                    "batch": batch,
+                    "learning_rate": learning_rate,
+                    "error": f"{what} is not finite",
+                    "ids": [self.task.ids[number] for number in sample.numbers],
+                }
+            )
         raise TrainingError(
-            f"the loss is no longer a finite number at step {step} (epoch {epoch + 1}, learning rate "
+            f"{what} is no longer a finite number at step {step} (epoch {epoch + 1}, learning rate "
             f"{learning_rate:.3g}); {self.folder.metrics} names the images of that batch, and the last checkpoint is "
             "from before it. Try a lower train.learning_rate, train.clip_norm, or precision 32-true"
         )
+
+
+def _is_finite(network: nn.Module) -> bool:
+    largest = torch._foreach_norm([p.detach() for p in network.parameters()], ord=math.inf)
+    return bool(torch.stack([each.float() for each in largest]).isfinite().all())
 
 
 class _Stop:
@@ -363,6 +392,9 @@ class _Stop:
 def _stop_signals() -> Iterator[_Stop]:
     """Ctrl-C and SIGTERM ask for a stop at the next step; a second Ctrl-C stops at once."""
     stop = _Stop()
+    if threading.current_thread() is not threading.main_thread():  # Python lets no other thread handle signals
+        yield stop
+        return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def ask(number: int, _: Any) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import timm
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
@@ -25,11 +25,14 @@ class WeightsError(TdumpraError):
     """Weights cannot be had, or do not fit."""
 
 
-def load_backbone_weights(backbone: nn.Module, name: str, source: str) -> None:
-    """Load ImageNet or other weights into a backbone without head. ``source`` is as in ``NetworkConfig.weights``."""
+def load_backbone_weights(backbone: nn.Module, name: str, source: str, create: Callable[[], nn.Module]) -> None:
+    """Load ImageNet or other weights into a backbone without head. ``source`` is as in ``NetworkConfig.weights``.
+
+    ``create`` makes the same backbone with the weights of timm's hub, which timm fits to the image size.
+    """
     if source == "none":
         return
-    state = _from_source(name, source, backbone)
+    state = _from_hub(name, create) if source == "timm" else _from_disk(name, source, backbone)
     wanted = backbone.state_dict().keys()
     _load(backbone, {key: value for key, value in state.items() if key in wanted or not key.startswith(_HEADS)}, source)
 
@@ -81,16 +84,16 @@ def rename_lite(state: dict[str, Tensor], backbone: nn.Module) -> dict[str, Tens
     return renamed
 
 
-def _from_source(name: str, source: str, backbone: nn.Module) -> dict[str, Tensor]:
-    if source == "timm":
-        return _from_hub(name)
+def _from_disk(name: str, source: str, backbone: nn.Module) -> dict[str, Tensor]:
     state = _from_wheel(name) if source == "lite" else read_state(Path(source))
     return rename_lite(state, backbone) if "_conv_stem.weight" in state else state
 
 
-def _from_hub(name: str) -> dict[str, Tensor]:
+def _from_hub(name: str, create: Callable[[], nn.Module]) -> dict[str, Tensor]:
+    if ":" in name:
+        raise WeightsError(f'timm has no weights for {name}: set network.weights to a file of them, or to "none"')
     try:
-        return dict(timm.create_model(name, pretrained=True, num_classes=0).state_dict())
+        return dict(create().state_dict())
     except Exception as error:  # the hub's client has a dozen of its own, and a new one each year
         raise WeightsError(
             f"timm could not get pretrained weights for {name} ({type(error).__name__}). Either connect to the network "

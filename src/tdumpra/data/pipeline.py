@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
@@ -139,6 +140,10 @@ class WorkerPipeline(Pipeline):
             batch_size=None,
             num_workers=min(self.workers, len(samples)),
             pin_memory=on_gpu,
+            # a loader draws a seed for its workers: from the global generator it would disturb dropout's stream, and a
+            # run resumed within an epoch would not be the uninterrupted one
+            generator=torch.Generator(),
+            worker_init_fn=_leave_signals_to_parent,
         )
         for images, numbers in loader:
             yield images.to(self.device, non_blocking=on_gpu), numbers.to(self.device, non_blocking=on_gpu)
@@ -208,6 +213,12 @@ class _Views(_SampleDataset):
         for row in range(VIEWS * n):
             views[row] = apply_one(images[row % n], params[row : row + 1], size)
         return views.view(VIEWS, n, 3, size, size), torch.from_numpy(np.ascontiguousarray(sample.numbers))
+
+
+def _leave_signals_to_parent(_: int) -> None:
+    """Ctrl-C reaches every process of a terminal, and SLURM's SIGTERM every process of a job: the parent decides."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _batches(numbers: Int64[np.ndarray, " n"], batch_size: int) -> Iterator[Int64[np.ndarray, " m"]]:
