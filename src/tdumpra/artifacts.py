@@ -53,7 +53,7 @@ def read_artifact(path: str | Path, *, kind: str, schema: int) -> Artifact:
     """Read what :func:`write_artifact` wrote, or say in one sentence why it cannot be used."""
     data = _read_bytes(path)
     header_end = _HEADER_LENGTH + int.from_bytes(data[:_HEADER_LENGTH], "little")
-    if len(data) < _HEADER_LENGTH or header_end > len(data):
+    if header_end > len(data):  # true of fewer than 8 bytes too
         # Only here: a sound header whose length ends in 0x80 begins like a pickle.
         if data[:1] == b"\x80" or data[:2] == b"PK":
             raise ArtifactError(f"{path} is a pickle or zip archive, not a tdumpra {kind} file; it was not opened")
