@@ -12,7 +12,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -102,9 +102,9 @@ def _measure(name: str, *, compiled: bool) -> dict[str, float]:
     def setup() -> tuple[nn.Module, Any, Any]:
         torch.manual_seed(0)
         network = build_network(NetworkConfig(backbone=name, weights="none"), CLASSES).network
-        network.to(fabric.device, memory_format=torch.channels_last)
+        network.to(fabric.device).to(memory_format=torch.channels_last)
         optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, weight_decay=1e-4, fused=on_gpu)
-        student, wrapped = fabric.setup(torch.compile(network) if compiled else network, optimizer)
+        student, wrapped = fabric.setup(cast(nn.Module, torch.compile(network)) if compiled else network, optimizer)
         return network, student, wrapped
 
     def batches() -> Any:

@@ -90,7 +90,7 @@ class PrototypeBank:
         names = _check_ids(ids, len(rows))
         lesions = names if lesions is None else lesions
         unit = normalise(rows).cpu()
-        wanted = [min(n_prototypes, len(np.unique(lesions[(y == c).numpy()]))) for c in range(n_classes)]
+        wanted = [min(int(n_prototypes), len(np.unique(lesions[(y == c).numpy()]))) for c in range(n_classes)]
         _warn_of_small_classes(n_prototypes, wanted)
         clusters = [
             _cluster(unit, (y == c).nonzero().squeeze(1), k, seed=int(seed), merge_above=merge_above, engine=engine)

@@ -62,7 +62,7 @@ def _read_arrays(path: Path) -> dict[str, Array]:
 
 def _read_npz(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             return {name: file[name] for name in (*_MATRICES, *_COLUMNS) if name in file}
     except ValueError as error:  # numpy's word for an array of Python objects, and for a file that is no archive
         if "pickle" in str(error).lower():

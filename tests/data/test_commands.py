@@ -119,3 +119,19 @@ def test_a_folder_that_cannot_be_made(ham_folder, tmp_path):
 
 def test_grouping_by_another_column(ham_folder):
     assert run_json("inspect", f"ham10000:{ham_folder}", "--group-by", "sex", "--headers-only")["groups"] == 1
+
+
+def test_prepare_decodes_once_and_counts_the_broken(ham_folder, tmp_path):
+    (ham_folder / "HAM10000_images_part_1" / "ISIC_1.jpg").write_bytes(b"")
+    document = run_json("prepare", f"ham10000:{ham_folder}", "--out", tmp_path / "cache", "--size", "16x24")
+    assert (document["images"], document["broken"], document["bytes"]) == (7, 1, 7 * 16 * 24 * 3)
+    assert "ISIC_1" in (tmp_path / "cache" / "quarantine.csv").read_text()
+    again = run("prepare", f"ham10000:{ham_folder}", "--out", tmp_path / "cache", "--size", "16x24").stdout
+    assert "7 images of 16×24" in again
+    assert "1 broken" in again
+
+
+@pytest.mark.parametrize("size", ["x", "12xb", "ax3", "-4", "3.5"])
+def test_a_size_is_one_number_or_two(size, tmp_path):
+    with pytest.raises(ValueError, match="--size is a number, or HEIGHTxWIDTH"):
+        run("prepare", "synthetic:n=20", "--out", tmp_path, f"--size={size}")

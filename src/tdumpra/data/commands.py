@@ -1,4 +1,4 @@
-"""``tdumpra data``: what is in a data set, and what leaks from its training part into its test."""
+"""``tdumpra data``: what is in a data set, what leaks from its training part into its test, and its images decoded."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tdumpra.artifacts import jsonable, write_bytes, write_json
 from tdumpra.checks import SPLITS
 from tdumpra.data.audit import Audit
+from tdumpra.data.cache import cache_folder
 from tdumpra.data.duplicates import find_near_duplicates
 from tdumpra.data.duplicates_page import duplicates_page
 from tdumpra.data.inspect import Inspection, inspect_manifest
+from tdumpra.data.prepare import QUARANTINE, prepare
 from tdumpra.data.sources import SOURCE_KINDS, open_source, with_external_test
 from tdumpra.data.splits import make_split
+from tdumpra.data.transform import Framing
 
 app = typer.Typer(name="data", help="Look at a data set before training on it.", no_args_is_help=True)
 
@@ -113,6 +117,52 @@ def audit(
         _print_json(result.document())
     else:
         _show_audit(result.document(), out)
+
+
+@app.command("prepare")
+def prepare_command(
+    source: Source,
+    out: Annotated[Path, typer.Option(help="Folder of the cache, and of quarantine.csv.")] = Path("runs/cache"),
+    size: Annotated[str, typer.Option(help="SIDE, or HEIGHTxWIDTH, of the cached images.")] = "224",
+    crop: Annotated[bool, typer.Option("--crop", help="Keep proportions and cut the longer side.")] = False,
+    lesion_margin: Annotated[
+        float | None, typer.Option(help="Cut out the lesion along its mask, with this margin.", show_default=False)
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that decode; all cores.", show_default=False)] = None,
+    allow_missing: AllowMissing = False,
+    as_json: Json = False,
+) -> None:
+    """Decode every image once into a cache, and set apart those that are broken."""
+    height, width = _parse_size(size)
+    framing = Framing(height=height, width=width, fit="crop" if crop else "stretch", lesion_margin=lesion_margin)
+    manifest = open_source(source, allow_missing=allow_missing)
+    _make_folder(out)
+    prepared = prepare(manifest, out, framing, workers=workers, progress=not as_json)
+    document = {
+        "images": len(prepared.manifest),
+        "broken": len(prepared.quarantine),
+        "bytes": prepared.images.nbytes,
+        "folder": str(cache_folder(out, framing)),
+        "quarantine": str(out / QUARANTINE),
+    }
+    if as_json:
+        _print_json(document)
+        return
+    console = Console()
+    for note in (*manifest.notes, *prepared.notes):
+        console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+    console.print(
+        f"{document['images']:,} images of {height}×{width}, {prepared.images.nbytes / 1e9:.2f} GB, in "
+        f"{escape(str(document['folder']))}; {document['broken']} broken",
+        soft_wrap=True,
+    )
+
+
+def _parse_size(size: str) -> tuple[int, int]:
+    height, _, width = size.partition("x")
+    if not height.isdecimal() or not (width.isdecimal() or not width):
+        raise ValueError(f"--size is a number, or HEIGHTxWIDTH, not {size!r}")
+    return int(height), int(width or height)
 
 
 def _write_audit(audit: Audit, out: Path) -> None:
