@@ -370,7 +370,9 @@ def test_a_class_with_one_image_is_trained_on(tmp_path):
 
 
 def test_out_of_memory_says_what_to_lower(tmp_path):
-    with pytest.raises(TrainingError, match=r"out of memory with train\.batch_size = 8 \(16 views of 16 px\): lower it"):
+    with pytest.raises(
+        TrainingError, match=r"out of memory with train\.batch_size = 8 \(16 views of 16 px\): lower it"
+    ):
         train_run(settings("tiny_networks:out_of_memory"), tmp_path)
 
 
@@ -406,7 +408,9 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
 
 def test_a_folder_of_other_settings_says_what_differs(tmp_path):
     train_run(settings(epochs=1), tmp_path)
-    with pytest.raises(RunFolderError, match=r"made with other settings: train\.learning_rate was 0\.01 and is now 0\.5"):
+    with pytest.raises(
+        RunFolderError, match=r"made with other settings: train\.learning_rate was 0\.01 and is now 0\.5"
+    ):
         train_run(settings(epochs=1, learning_rate=0.5), tmp_path)
 
 
