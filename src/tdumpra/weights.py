@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import pickle
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from tdumpra.errors import MissingExtraError, TdumpraError
@@ -52,14 +51,19 @@ def read_state(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
-        raise WeightsError(f"{path} holds no weights that can be read safely: {str(error).splitlines()[0]}") from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle's protocol, which is the file's own business
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged pickle can fail in any of a dozen ways
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise WeightsError(f"{path} holds no weights that can be read safely: {why}") from error
     for wrapper in ("state_dict", "model", "model_state_dict"):
         if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
             state = state[wrapper]
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise WeightsError(f"{path} is not a state dict of tensors")
+    if state and all(key.startswith("module.") for key in state):  # saved from within a parallel wrapper
+        return {key.removeprefix("module."): value for key, value in state.items()}
     return state
 
 
