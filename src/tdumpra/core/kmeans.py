@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tdumpra.core.sphere import normalise
 
-_CHUNK_ENTRIES = 2**20  # similarities in memory at once: 4 MiB, which stays in a core's cache
+_CHUNK_ENTRIES = 2**19  # similarities in memory at once: 2 MiB, which stays in the cache beside their rows
 
 
 class KMeansResult(NamedTuple):
