@@ -378,7 +378,7 @@ def test_out_of_memory_says_what_to_lower(tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_gpu_that_is_not_there_is_refused():
-    with pytest.raises(TrainingError, match='train.accelerator is "cuda", and PyTorch sees no CUDA device'):
+    with pytest.raises(TrainingError, match=r'train\.accelerator is "cuda", and PyTorch sees no CUDA device'):
         make_fabric(TrainConfig(accelerator="cuda"))
 
 

@@ -1,4 +1,4 @@
-"""Small problems and the stages on them, shared by the tests of training and prediction and by their child processes."""
+"""Small problems and the stages on them, for the tests of training and prediction and for their child processes."""
 
 from __future__ import annotations
 
