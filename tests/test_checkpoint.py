@@ -130,7 +130,7 @@ def test_a_killed_process_leaves_no_lock_behind_though_its_children_live(tmp_pat
     while not (tmp_path / "held").exists():
         time.sleep(0.01)
         assert process.exitcode is None
-    with pytest.raises(RunFolderError, match="another process is working in .*: wait for it, or choose another"):
+    with pytest.raises(RunFolderError, match=r"another process is working in .*: wait for it, or choose another"):
         train_run(DROPOUT, tmp_path)
     process.kill()
     process.join()
