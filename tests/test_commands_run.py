@@ -80,7 +80,7 @@ def write_config(path: Path, cache: Path, *, seeds: str = "[0]", train: str = ""
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory) -> Path:
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
@@ -156,7 +156,7 @@ def test_run_on_saved_outputs_trains_nothing(tdumpra, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, cache) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     out = tmp_path_factory.mktemp("trained")
     from tdumpra.commands_run import run_command
 
@@ -165,7 +165,7 @@ def trained(tmp_path_factory, cache) -> Path:
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory) -> Path:
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("images")
     manifest = open_source(SOURCE)
     for i, record in enumerate(manifest.records[:4]):

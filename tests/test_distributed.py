@@ -20,6 +20,7 @@ from tdumpra import train as train_module
 from tdumpra.bank import PrototypeBank
 from tdumpra.checkpoint import is_finished, read_networks
 from tdumpra.config import Config
+from tdumpra.core.ema import EmaTeacher
 from tdumpra.encode import encode
 from tdumpra.network import Encoding
 from tdumpra.run_folder import RunFolder
@@ -28,7 +29,7 @@ from tdumpra.tables import OutputsTable
 from tdumpra.train import _joined_loss, _plan, train
 from tdumpra.train_screen import Screen
 
-TWO = {"devices": 2, "batch_size": 8}
+TWO: dict[str, Any] = {"devices": 2, "batch_size": 8}
 
 
 def run_two(target: Any, config: Config, root: Path) -> None:
@@ -89,7 +90,7 @@ def first_step_of_a_rank(rank: int, config: Config, root: Path) -> None:
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_two_processes_give_the_gradient_of_the_joined_batch(tmp_path, reduction):
     # no BatchNorm: its statistics are each process's own unless they are synchronised, which needs GPUs
-    options = {"contrastive_weight": 0.5, "contrastive_reduction": reduction, "label_smoothing": 0.1}
+    options: dict[str, Any] = {"contrastive_weight": 0.5, "contrastive_reduction": reduction, "label_smoothing": 0.1}
     config = settings("tiny_networks:without_norm", **TWO, **options)
     run_two(first_step_of_a_rank, config, tmp_path)
     alone = replace(config, train=replace(config.train, devices=1))
@@ -112,13 +113,13 @@ def train_a_rank(rank: int, config: Config, root: Path) -> None:
     network, task = make_task(config, colours(), fabric)
     teachers: list[Any] = []
 
-    real = train_module.EmaTeacher
+    real = EmaTeacher
 
     def keep(*args: Any) -> Any:
         teachers.append(real(*args))
         return teachers[0]
 
-    train_module.EmaTeacher = keep  # type: ignore[assignment, misc]
+    setattr(train_module, "EmaTeacher", keep)  # noqa: B010  # the module does not export it
     train(
         network, task, config.train, RunFolder(root), seed=0, fabric=fabric,
         screen=Screen(silent(), name="", quiet=True),

@@ -213,6 +213,8 @@ def test_round_trip_bit_for_bit(model, images, tmp_path):
     model.write(tmp_path / "m.safetensors")
     read = Model.read(tmp_path / "m.safetensors")
     for before, after in ((model.classifier, read.classifier), (model.retrieval, read.retrieval)):
+        assert before is not None
+        assert after is not None
         assert after.fingerprint == before.fingerprint
         assert (after.network, after.transform) == (before.network, before.transform)
         assert_same(dict(before.state), dict(after.state))
@@ -298,7 +300,7 @@ def test_a_broken_image_among_good_ones(model, images, tmp_path):
 
 def test_one_image_twice_and_a_single_path(model, images):
     twice = list(Predictor(model).predict([images[0], images[0]]))
-    assert twice[0] == twice[1] == next(iter(Predictor(model).predict(images[0])))  # type: ignore[arg-type]
+    assert twice[0] == twice[1] == next(iter(Predictor(model).predict(images[0])))
     assert list(Predictor(model).predict([])) == []
 
 

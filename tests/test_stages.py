@@ -68,7 +68,7 @@ def test_the_tables_hold_every_image_once(run, data):
         assert table.labels.tolist() == [record.label for record in records]
         assert table.class_names == CLASS_NAMES
         assert table.metadata["source"] == tuple(record.meta["source"] for record in records)
-        torch.testing.assert_close(table.z_teacher.norm(dim=1), torch.ones(len(table)))
+        torch.testing.assert_close(table.embedding("teacher").norm(dim=1), torch.ones(len(table)))
     assert set(tables["train"].identity) == {"data", "split", "preprocessing", "network", "encoder"}
 
 

@@ -63,6 +63,7 @@ def test_an_altered_table_is_refused(tmp_path: Path):
 def test_posterior_and_embedding():
     full, finished = table(), table(teacher=False)
     torch.testing.assert_close(full.posterior(), full.logits.double().softmax(1))
+    assert full.logits_teacher is not None
     torch.testing.assert_close(full.posterior("teacher"), full.logits_teacher.double().softmax(1))
     assert full.embedding("student") is full.z_student
     assert finished.embedding("teacher") is finished.z_student  # a finished classifier is its own teacher
@@ -75,6 +76,7 @@ def test_posterior_and_embedding():
 def test_another_encoders_embeddings_are_matched_by_id():
     own, other = table(4), table(6, encoder="other")
     order = [5, 3, 0, 1, 2, 4]
+    assert other.z_teacher is not None
     shuffled = replace(other, ids=tuple(other.ids[i] for i in order), z_teacher=other.z_teacher[order])
     joined = own.with_embedding(shuffled)
     assert torch.equal(joined.embedding("teacher"), other.z_teacher[:4])
@@ -91,7 +93,7 @@ def test_the_splits_are_what_they_may_be_used_for():
     assert isinstance(splits.validation, ValidationOutputs)
     assert isinstance(splits.test, TestOutputs)
     assert splits.n_classes == 3
-    assert torch.equal(splits.train.z, tables["train"].z_teacher)
+    assert torch.equal(splits.train.z, tables["train"].embedding("teacher"))
     torch.testing.assert_close(splits.test.p, tables["test"].posterior())
     torch.testing.assert_close(splits.test.p_teacher, tables["test"].posterior("teacher"))
     assert splits.test.groups is not None

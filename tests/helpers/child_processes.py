@@ -19,6 +19,7 @@ import torch
 
 from tdumpra import artifacts
 from tdumpra.config import Config
+from tdumpra.run_folder import RunFolder
 
 WRITE_MOMENTS = ("half written", "not synced", "not renamed", "renamed")
 
@@ -68,7 +69,7 @@ def train(config: Config, root: Path, die_at: tuple[int, str] | None = None) -> 
 
 def hold(config: Config, root: Path) -> None:
     """Claim the folder, leave a forked child behind that only sleeps, and wait to be killed."""
-    with tiny_runs.RunFolder(root).claim(config, 0):
+    with RunFolder(root).claim(config, 0):
         if os.fork() == 0:
             time.sleep(20)
             os._exit(0)
