@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -25,6 +26,7 @@ from tdumpra.errors import ArtifactError
 
 _BLANK = "0" * 64
 _SEAL = re.compile(rb'"checksum": ?"([0-9a-f]{64})"')
+_SEAL_FIELDS = {"kind", "schema", "checksum"}
 _HEADER_LENGTH = 8  # safetensors: a little-endian uint64, then that many bytes of JSON
 
 
@@ -40,17 +42,21 @@ def write_artifact(
 ) -> None:
     """Write ``tensors`` and ``meta`` to one sealed safetensors file."""
     header = {"kind": kind, "schema": str(schema), "checksum": _BLANK, "meta": json.dumps(meta, allow_nan=False)}
-    payload = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # safetensors refuses tensors that share memory, as tied weights do
+    payload = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+    }
     write_bytes(path, _seal(safetensors.torch.save(payload, metadata=header)))
 
 
 def read_artifact(path: str | Path, *, kind: str, schema: int) -> Artifact:
     """Read what :func:`write_artifact` wrote, or say in one sentence why it cannot be used."""
     data = _read_bytes(path)
-    if data[:1] == b"\x80" or data[:2] == b"PK":
-        raise ArtifactError(f"{path} is a pickle or zip archive, not a tdumpra {kind} file; it was not opened")
     header_end = _HEADER_LENGTH + int.from_bytes(data[:_HEADER_LENGTH], "little")
     if len(data) < _HEADER_LENGTH or header_end > len(data):
+        # Only here: a sound header whose length ends in 0x80 begins like a pickle.
+        if data[:1] == b"\x80" or data[:2] == b"PK":
+            raise ArtifactError(f"{path} is a pickle or zip archive, not a tdumpra {kind} file; it was not opened")
         raise ArtifactError(f"{path} is truncated, or is no tdumpra {kind} file")
     _check_seal(path, data, header_end, kind)
     try:
@@ -63,6 +69,8 @@ def read_artifact(path: str | Path, *, kind: str, schema: int) -> Artifact:
 
 def write_json(path: str | Path, *, kind: str, schema: int, content: Mapping[str, Any]) -> None:
     """Write ``content`` as sealed JSON. A number that does not exist (NaN, infinity) becomes ``null``."""
+    if reserved := _SEAL_FIELDS & content.keys():
+        raise ValueError(f"{min(reserved)!r} is a field of the seal and cannot be content")
     sealed = {"kind": kind, "schema": schema, "checksum": _BLANK, **jsonable(content)}
     write_bytes(path, _seal((json.dumps(sealed, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()))
 
@@ -76,7 +84,7 @@ def read_json(path: str | Path, *, kind: str, schema: int) -> dict[str, Any]:
         _check_identity(path, content, kind, schema)
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{path} is not a readable tdumpra {kind} file: {error}") from error
-    return {name: value for name, value in content.items() if name not in {"kind", "schema", "checksum"}}
+    return {name: value for name, value in content.items() if name not in _SEAL_FIELDS}
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:

@@ -68,6 +68,9 @@ def check_embeddings(values: Any, name: str, *, width: int | None = None, unit: 
 def row_norms(z: Tensor) -> Tensor:
     """Euclidean norm of each row, in at least float32; a row with a NaN or an infinity has such a norm."""
     norms: Tensor = torch.linalg.vector_norm(z, dim=1, dtype=torch.promote_types(z.dtype, torch.float32))
+    extreme = (norms < 1e-15) | (norms > 1e15)  # where squares leave float32's range, and a direction is still there
+    if extreme.any():
+        norms[extreme] = torch.linalg.vector_norm(z[extreme], dim=1, dtype=torch.float64).to(norms.dtype)
     return norms
 
 
@@ -112,7 +115,7 @@ def check_groups(values: Any, name: str, *, n_rows: int) -> NDArray[np.str_] | N
     groups = np.asarray(values)
     if groups.shape != (n_rows,):
         raise ValueError(f"{name} needs one entry per row: {n_rows}, not shape {groups.shape}")
-    missing = np.array([g is None or g != g or g == "" for g in groups.tolist()], dtype=bool)
+    missing = np.array([_is_missing(group) for group in groups.tolist()], dtype=bool)
     if missing.any():
         raise ValueError(
             f"{name} has empty entries in {_rows(torch.from_numpy(missing))}; give each lone row its own name"
@@ -125,7 +128,9 @@ def check_split(values: Any, name: str = "split", *, n_rows: int | None = None) 
     if isinstance(values, Tensor):
         values = values.detach().cpu().numpy()
     split = np.asarray(values)
-    if split.ndim != 1 or (n_rows is not None and len(split) != n_rows):
+    if split.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, and has shape {split.shape}")
+    if n_rows is not None and len(split) != n_rows:
         raise ValueError(f"{name} needs one entry per row: {n_rows}, not shape {split.shape}")
     codes = {**{word: code for code, word in enumerate(SPLITS)}, **{str(code): code for code in range(3)}}
     distinct, inverse = np.unique(split.astype(np.str_), return_inverse=True)
@@ -174,16 +179,23 @@ def to_tensor(values: Any, name: str) -> Tensor:
         return values.detach()
     try:
         array = np.asarray(values)
-        if array.dtype == object or array.dtype.kind in "USOMm":
+        if array.dtype == object or array.dtype.kind in "USOMmV":
             raise TypeError
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must be an array of numbers, not {type(values).__name__}") from error
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.dtype == np.longdouble:
         array = array.astype(np.float64)
-    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
-        array = array.copy()  # torch can neither share read-only memory nor step backwards
+    if not array.flags.writeable or any(stride < 0 or stride % array.itemsize for stride in array.strides):
+        array = array.copy()  # torch can neither share read-only memory nor step backwards or by odd bytes
     return torch.from_numpy(array)
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value) or value == ""
+    except TypeError:  # pandas' NA is neither equal nor unequal to itself
+        return True
 
 
 def _rows(bad: Tensor, first_row: int = 0) -> str:

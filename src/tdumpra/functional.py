@@ -59,7 +59,7 @@ def vmf_posterior(z: ArrayT, prototypes: Any, mask: Any = None, *, kappa: float 
     rows = checks.check_embeddings(z, "z")
     checks.check_positive(kappa, "kappa")
     checks.check_positive(tau, "tau")
-    bank = checks.to_tensor(prototypes, "prototypes")
+    bank = widen(checks.to_tensor(prototypes, "prototypes"))
     if bank.ndim != 3:
         raise ValueError(f"prototypes must have shape (classes, prototypes, width), not {tuple(bank.shape)}")
     if bank.shape[2] != rows.shape[1]:
@@ -69,6 +69,7 @@ def vmf_posterior(z: ArrayT, prototypes: Any, mask: Any = None, *, kappa: float 
         raise ValueError(f"mask must have shape {tuple(bank.shape[:2])}, not {tuple(live.shape)}")
     if not live.any():
         raise ValueError("mask leaves no prototype alive")
+    checks.check_row_norms(checks.row_norms(bank[live.to(bank.device)]), "prototypes")
     wide = normalise(rows)
     similarity = posterior.prototype_similarity(wide, normalise(bank).to(wide))
     scores = posterior.vmf_class_scores(similarity, live.to(wide.device), kappa=kappa)

@@ -3,7 +3,7 @@ r"""The teacher: an exponential moving average of the student (paper, ema_teache
 from __future__ import annotations
 
 import copy
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,12 @@ class EmaTeacher(nn.Module):
         if ours.keys() != theirs.keys():
             odd = sorted(ours.keys() ^ theirs.keys())
             raise ValueError(f"the student is not the network that this teacher follows: {odd[0]!r} is in one only")
+        for name, tensor in ours.items():
+            if tensor.shape != theirs[name].shape:  # else a smaller one would be broadcast
+                raise ValueError(
+                    f"the student is not the network that this teacher follows: {name!r} has shape "
+                    f"{tuple(theirs[name].shape)}, where the teacher has {tuple(tensor.shape)}"
+                )
         averaged = [name for name, tensor in ours.items() if tensor.is_floating_point()]
         targets = [ours[name] for name in averaged]
         sources = [theirs[name].to(target) for name, target in zip(averaged, targets, strict=True)]
@@ -62,7 +68,7 @@ class EmaTeacher(nn.Module):
                 tensor.copy_(theirs[name])
         self.step += 1
 
-    def train(self, mode: bool = True) -> Self:
+    def train(self, mode: bool = True) -> EmaTeacher:
         """Stays in evaluation mode, whatever a parent asks."""
         return super().train(False)
 

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -41,10 +42,11 @@ class GateThresholds:
             value, upper = getattr(self, field.name), limits.get(field.name, 1.0)
             if field.name == "entropy" and value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float):
+            if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
                 raise TypeError(f"{field.name} must be a number, not {value!r}")
             if not 0 <= value <= upper:  # false for NaN too
                 raise ValueError(f"{field.name} must lie between 0 and {upper:.4g}, not {value!r}")
+            object.__setattr__(self, field.name, float(value))  # NumPy's numbers are no JSON
 
     @property
     def guarantees_similarity(self) -> bool:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -29,6 +30,7 @@ class KMeansResult(NamedTuple):
     history: tuple[float, ...]
 
 
+@runtime_checkable
 class Engine(Protocol):
     """One run from given centres: rows of length one in, a result out."""
 
@@ -80,7 +82,7 @@ def spherical_kmeans(
     if len(best.centers) < n_clusters:
         warnings.warn(
             f"{n_clusters} clusters were asked for, and the rows hold only {len(best.centers)} distinct directions",
-            stacklevel=2,
+            stacklevel=3,  # past the wrapper of no_grad
         )
     return best
 
@@ -114,8 +116,10 @@ def lloyd(x: Tensor, centers: Tensor, weight: Tensor, *, max_iter: int) -> KMean
         if not reseeded and torch.equal(previous.label, assigned.label):
             break
     live = assigned.mass > 0
-    label = (live.cumsum(0) - 1)[assigned.label]  # empty clusters are left out, the others keep their order
-    return KMeansResult(centers[live], label, assigned.objective, tuple(history))
+    if not live.all():  # empty clusters are left out; rows of weight zero may have stood in one
+        centers = centers[live]
+        assigned = _assign(x, centers, weight)
+    return KMeansResult(centers, assigned.label, assigned.objective, tuple(history))
 
 
 def _assign(x: Tensor, centers: Tensor, weight: Tensor) -> _Assigned:
@@ -159,6 +163,8 @@ def _prepare(
     if not isinstance(x, Tensor) or x.ndim != 2 or not x.is_floating_point():
         raise TypeError("x must be a floating-point tensor of rows (n, d)")
     for name, value in {"n_clusters": n_clusters, "n_init": n_init, "max_iter": max_iter}.items():
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise TypeError(f"{name} must be a whole number, not {value!r}")
         if value < 1:
             raise ValueError(f"{name} must be at least 1, not {value}")
     if not len(x):

@@ -48,8 +48,11 @@ def joint_loss(
     the whole. With ``reduction="sum"``, as the paper writes :math:`\mathcal L_{SCL}`, 128 views and
     :math:`\lambda = 0.03` the contrastive term outweighs cross-entropy about tenfold.
     """
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if class_weights is not None:
+        class_weights = class_weights.to(wide)
     per_row = nn.functional.cross_entropy(
-        logits.float(), labels, weight=class_weights, label_smoothing=label_smoothing, reduction="none"
+        wide, labels, weight=class_weights, label_smoothing=label_smoothing, reduction="none"
     )
     cross_entropy = per_row.mean()
     contrastive = supervised_contrastive_loss(z, labels, temperature=temperature, reduction=reduction)
@@ -115,7 +118,9 @@ class _LogSumExpOfOthers(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, temperature: float) -> Tensor:
-        result = torch.cat([block.logsumexp(1) for _, block in _similarity_blocks(z, temperature)])
+        result = z.new_empty(len(z))
+        for rows, block in _similarity_blocks(z, temperature):
+            result[rows] = block.logsumexp(1)
         result = result.masked_fill(result.isneginf(), 0.0)  # a lone row has no others
         ctx.save_for_backward(z, result)
         ctx.temperature = temperature

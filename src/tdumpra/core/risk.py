@@ -41,7 +41,9 @@ def risk_decomposition(
     )
 
 
-def bayes_gate(risk_cls: Float[Array, " n"], risk_sim: Float[Array, " n"]) -> Bool[Array, " n"]:
+def bayes_gate(
+    risk_cls: Float[Array, " n"] | Bool[Array, " n"], risk_sim: Float[Array, " n"] | Bool[Array, " n"]
+) -> Bool[Array, " n"]:
     r"""Proposition A.3: follow retrieval exactly where its risk is lower. Ties stay with the classifier."""
     return risk_sim < risk_cls
 

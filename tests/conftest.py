@@ -1,0 +1,33 @@
+"""Before anything of tdumpra is imported: the shapes in the core's signatures are checked while tests run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import hypothesis
+import jaxtyping
+import pytest
+import torch
+
+_HOOKED = "tdumpra.core"
+
+if too_early := [name for name in sys.modules if name == _HOOKED or name.startswith(f"{_HOOKED}.")]:
+    raise RuntimeError(f"{too_early[0]} was imported before the tests could have its shapes checked")
+
+# An int is accepted where a float is annotated, as type checkers do.
+jaxtyping.install_import_hook(_HOOKED, "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
+
+# The same examples in every run: a failure that comes and goes teaches nobody.
+hypothesis.settings.register_profile("tests", deadline=None, max_examples=60, derandomize=True, database=None)
+hypothesis.settings.load_profile("tests")
+
+torch.set_num_threads(1)  # the tensors are small, and threads that wait for each other cost more than they bring
+
+
+@pytest.fixture
+def without_shape_checks() -> Iterator[None]:
+    """The core as users meet it, to see the sentences that it has for bad input."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
