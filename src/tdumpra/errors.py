@@ -19,7 +19,13 @@ class MissingExtraError(TdumpraError):
     """An optional dependency is needed and not installed."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs {package}: install it with  pip install 'tdumpra[{extra}]'")
+        super().__init__(
+            package, extra, purpose
+        )  # its own arguments, so that it can be pickled out of a worker process
+
+    def __str__(self) -> str:
+        package, extra, purpose = self.args
+        return f"{purpose} needs {package}: install it with  pip install 'tdumpra[{extra}]'"
 
 
 class BrokenImageError(TdumpraError):

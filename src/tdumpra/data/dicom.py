@@ -1,0 +1,116 @@
+"""DICOM pixels as 8-bit RGB. Needs the extra ``dicom``; nothing is imported before a DICOM file turns up.
+
+Grey images go through the modality transform, then through the window that the file itself states (its VOI lookup
+table, or its first window centre and width); a file that states none is stretched from its darkest to its brightest
+value, as viewers do. MONOCHROME1, where large values are dark, is turned round. Of several frames the first counts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, UInt8
+
+from tdumpra.errors import BrokenImageError, MissingExtraError
+
+_DICOM_SUFFIXES = {".dcm", ".dicom", ".ima"}
+_RASTER_SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
+_PREAMBLE = 128  # bytes before the letters DICM
+
+
+def is_dicom(path: Path) -> bool:
+    """By its name, or, where the name says nothing (DICOM files often end in a number), by its first bytes."""
+    suffix = path.suffix.lower()
+    if suffix in _DICOM_SUFFIXES or suffix in _RASTER_SUFFIXES:
+        return suffix in _DICOM_SUFFIXES
+    with path.open("rb") as file:
+        return file.read(_PREAMBLE + 4)[_PREAMBLE:] == b"DICM"
+
+
+def probe_dicom(path: Path) -> tuple[int, int, str]:
+    """Width, height and photometric interpretation, from the header."""
+    header = _read(path, stop_before_pixels=True)
+    try:
+        return int(header.Columns), int(header.Rows), str(header.PhotometricInterpretation)
+    except AttributeError:
+        raise BrokenImageError("a DICOM file without an image") from None
+
+
+def decode_dicom(path: Path) -> UInt8[np.ndarray, "h w 3"]:
+    """The first frame of ``path``, windowed and coloured as its header says."""
+    pixels = _pydicom().pixels
+    dataset = _read(path)
+    photometric = str(dataset.PhotometricInterpretation)
+    frame = pixels.pixel_array(dataset, index=0)  # YBR arrives as RGB
+    if photometric.startswith("MONOCHROME"):
+        shade = _grey(frame, dataset, pixels)
+        if photometric == "MONOCHROME1":
+            shade = 1 - shade
+        grey = np.round(shade * 255).astype(np.uint8)
+        return np.repeat(grey[:, :, None], 3, axis=2)
+    if photometric == "PALETTE COLOR":
+        frame = pixels.apply_color_lut(frame, dataset)[..., :3]
+        bits = 8 * frame.dtype.itemsize
+    else:
+        bits = int(dataset.BitsStored)
+    if frame.ndim != 3 or frame.shape[2] != 3:
+        raise BrokenImageError(f"DICOM pixels of the kind {photometric} are not read")
+    return np.ascontiguousarray((frame >> max(bits - 8, 0)).astype(np.uint8))
+
+
+def _grey(frame: np.ndarray, dataset: Any, pixels: ModuleType) -> Float64[np.ndarray, "h w"]:
+    """The frame as shades from 0 to 1."""
+    values = np.asarray(pixels.apply_modality_lut(frame, dataset), dtype=np.float64)
+    if dataset.get("VOILUTSequence"):
+        return _look_up(values, dataset.VOILUTSequence[0])
+    if dataset.get("WindowCenter") is not None and dataset.get("WindowWidth") is not None:
+        return _window(values, _first(dataset.WindowCenter), _first(dataset.WindowWidth), dataset)
+    low, high = values.min(), values.max()
+    return (values - low) / (high - low) if high > low else np.zeros_like(values)
+
+
+def _look_up(values: Float64[np.ndarray, "h w"], table: Any) -> Float64[np.ndarray, "h w"]:
+    """A VOI lookup table (C.11.2.1.1). pydicom 3.0's own wraps round at 256 where the entries have eight bits."""
+    first, bits = int(table.LUTDescriptor[1]), int(table.LUTDescriptor[2])
+    data = table.LUTData
+    entries = np.frombuffer(data, "<u2") if isinstance(data, bytes) else np.asarray(data)
+    index = np.clip(values - first, 0, len(entries) - 1).astype(np.int64)
+    return np.asarray(np.clip(entries[index] / (2.0**bits - 1), 0, 1))
+
+
+def _window(
+    values: Float64[np.ndarray, "h w"], center: float, width: float, dataset: Any
+) -> Float64[np.ndarray, "h w"]:
+    """DICOM PS3.3, C.11.2.1.2 and C.11.2.1.3, onto 0…1."""
+    function = str(dataset.get("VOILUTFunction") or "LINEAR")
+    if function == "SIGMOID":
+        return 1 / (1 + np.exp(-4 * (values - center) / width))
+    if function == "LINEAR_EXACT":
+        return np.clip((values - center) / width + 0.5, 0, 1)
+    if width <= 1:  # the standard's limit case: a step
+        return (values > center - 0.5).astype(np.float64)
+    return np.clip((values - (center - 0.5)) / (width - 1) + 0.5, 0, 1)
+
+
+def _first(value: Any) -> float:
+    return float(value[0] if hasattr(value, "__len__") and not isinstance(value, str) else value)
+
+
+def _read(path: Path, *, stop_before_pixels: bool = False) -> Any:
+    pydicom = _pydicom()
+    try:
+        return pydicom.dcmread(path, stop_before_pixels=stop_before_pixels)
+    except pydicom.errors.InvalidDicomError:
+        raise BrokenImageError("named like a DICOM file, but is none") from None
+
+
+def _pydicom() -> ModuleType:
+    try:
+        import pydicom
+        import pydicom.pixels
+    except ImportError:
+        raise MissingExtraError("pydicom", "dicom", "reading DICOM files") from None
+    return pydicom

@@ -1,0 +1,139 @@
+"""Work spread over processes that may die: of a decoder's segmentation fault, or of the kernel's lack of memory.
+
+A pool that breaks takes down everything it had in flight. That is then tried again, each part by itself, until the one
+task which kills its process is found; it is reported and left out, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection
+from typing import Any, Generic, TypeVar
+
+import torch
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+CHUNK = 32  # tasks per message between processes: some milliseconds of work each
+_IN_FLIGHT = 3  # chunks per worker: enough that none waits, few enough to be suspects
+
+_work: Callable[[Any], Any] | None = None  # in a worker process: what it does to each task
+
+
+class Died(Generic[T]):
+    """The result of a task whose process did not survive it."""
+
+    def __init__(self, task: T) -> None:
+        self.task = task
+
+
+def available_cores() -> int:
+    """Cores that this process may use, which can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_tasks(work: Callable[[T], R], tasks: Sequence[T], *, workers: int) -> Iterator[list[R | Died[T]]]:
+    """Results in chunks, in the order in which they are done. With no workers, the work is done here.
+
+    ``work`` reaches a worker once, by inheritance where processes are forked; exceptions that it raises come out here.
+    """
+    chunks = deque(list(tasks[i : i + CHUNK]) for i in range(0, len(tasks), CHUNK))
+    if workers == 0:
+        for chunk in chunks:
+            yield [work(task) for task in chunk]
+        return
+    while chunks:
+        for suspects in (yield from _run_until_broken(work, chunks, workers)):
+            yield _run_alone(work, suspects)
+
+
+def _run_until_broken(
+    work: Callable[[T], R], chunks: deque[list[T]], workers: int
+) -> Generator[list[R | Died[T]], None, list[list[T]]]:
+    """Work through ``chunks`` from the left. Returns those that were in flight when the pool broke, if it did."""
+    in_flight: dict[Future[list[Any]], list[T]] = {}
+    pool = _pool(work, workers)
+    try:
+        while chunks or in_flight:
+            while chunks and len(in_flight) < _IN_FLIGHT * workers:
+                in_flight[pool.submit(_work_through, chunks[0])] = chunks[0]
+                chunks.popleft()
+            done, _ = wait(in_flight, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
+                del in_flight[future]
+    except BrokenProcessPool:
+        return list(in_flight.values())
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return []
+
+
+def _run_alone(work: Callable[[T], R], tasks: list[T]) -> list[R | Died[T]]:
+    """In one process with nothing else; if it dies, in two halves, down to the one task that kills."""
+    pool = _pool(work, 1)
+    try:
+        return pool.submit(_work_through, tasks).result()
+    except BrokenProcessPool:
+        if len(tasks) == 1:
+            return [Died(tasks[0])]
+    finally:
+        pool.shutdown()
+    middle = len(tasks) // 2
+    return _run_alone(work, tasks[:middle]) + _run_alone(work, tasks[middle:])
+
+
+def _pool(work: Callable[[Any], Any], workers: int) -> ProcessPoolExecutor:
+    # Forking starts a worker in milliseconds where importing torch anew takes seconds. Python 3.12 warns of it beside
+    # threads, of which numpy and torch always have some; a worker that computes on one thread waits for none of them.
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(work,))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
+        pool.submit(os.getpid)  # the first task starts the processes
+    return pool
+
+
+def _start_worker(work: Callable[[Any], Any]) -> None:
+    global _work
+    _work = work
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    threading.Thread(target=_follow_parent, daemon=True).start()
+
+
+def _follow_parent() -> None:
+    """End with the parent. A worker whose parent was killed would otherwise wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _work_through(tasks: list[Any]) -> list[Any]:
+    if _work is None:
+        raise RuntimeError("a worker process was not started by run_tasks")
+    try:
+        return [_work(task) for task in tasks]
+    except Exception as error:
+        raise _portable(error) from None
+
+
+def _portable(error: Exception) -> Exception:
+    """An exception that cannot be rebuilt from its pickle would break the pool, as if the process had died."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

