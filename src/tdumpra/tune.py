@@ -97,13 +97,13 @@ def tune_on_scores(
         similarity_posterior(scores[kappa], tau=tau).to(p_cls) for kappa, tau in zip(preset.kappa, taus, strict=True)
     ]
     losses = [metrics.negative_log_likelihood(p_sim.double().numpy(), y.numpy()) for p_sim in posteriors]
-    found = {"tau": tuple(taus), "similarity_nll": tuple(losses)}
+    found: dict[str, Any] = {"tau": tuple(taus), "similarity_nll": tuple(losses)}
     outer: dict[str, tuple[Any, ...]] = {"kappa": preset.kappa, "rule": preset.rule, "alpha": preset.alpha}
 
     clauses = _stack([_search_clauses(p_cls, p_sim, y, preset, goal) for p_sim in posteriors])
     strict_first = {name: tuple(sorted(getattr(preset, name), reverse=True)) for name in ("beta", "margin", "delta")}
     curve = Curve(axes={**outer, "theta": tuple(sorted(preset.theta)), **strict_first}, **found, **clauses._asdict())
-    best = choose(curve, base) if "clauses" in preset.gates else _shut(curve, base)
+    contenders = [choose(curve, base)] if "clauses" in preset.gates else []
 
     calibrated_curve, fits = None, [_fit_chances(p_cls, p_sim, rows) for p_sim in posteriors]
     if "calibrated" in preset.gates and all(fits):
@@ -116,9 +116,8 @@ def tune_on_scores(
         )
         axes = {**outer, "advantage": tuple(sorted(preset.advantage, reverse=True))}
         calibrated_curve = Curve(axes=axes, **found, **searched._asdict())
-        rival = _choose_calibrated(calibrated_curve, base, [fit for fit in fits if fit])
-        if _key(rival) > _key(best):
-            best = rival
+        contenders.append(_choose_calibrated(calibrated_curve, base, [fit for fit in fits if fit]))
+    best = max(contenders, key=_key, default=_shut(curve, base))  # the first of equals: the paper's clauses
     shut = Decision(
         bank=bank, thresholds=GateThresholds.shut(), temperature=temperature, prior=prior, prior_exponent=exponent
     )
@@ -130,6 +129,7 @@ def tune_on_scores(
         best=best,
         curve=curve,
         calibrated_curve=calibrated_curve,
+        contenders=tuple(contenders),
         n_rows=len(y),
         n_disagreements=max(int((p_cls.argmax(1) != p_sim.argmax(1)).sum()) for p_sim in posteriors),
         n_tried=sum(each.objective.size for each in tried if each is not None),
@@ -174,7 +174,7 @@ def choose_prior_exponent(
     """The power of the prior to divide by, under the same objective and the same rules as the gate."""
     goal = Goal(objective, costs)
     scores = {exponent: goal.score(adjust_prior(p, prior, exponent), y) for exponent in PRIOR_EXPONENTS}
-    harmless = [exponent for exponent in PRIOR_EXPONENTS if scores[exponent].accuracy >= scores[0.0].accuracy]
+    harmless: list[float] = [exponent for exponent in PRIOR_EXPONENTS if scores[exponent].accuracy >= scores[0.0].accuracy]
     return max(harmless, key=lambda exponent: scores[exponent].objective)  # the first, hence smallest, of equals
 
 
@@ -245,7 +245,7 @@ def _score_grid(
 
 
 def _fit_chances(p_cls: Tensor, p_sim: Tensor, rows: ScoredOutputs) -> _Fit | None:
-    """Fit the calibrated gate on all disagreements, and on all but a fold's for each fold; ``None`` if there are few."""
+    """Fit the calibrated gate on all disagreements, and without each fold in turn; ``None`` if there are few."""
     signals = gate_signals(p_cls, p_sim)
     disagree = signals.label_cls != signals.label_sim
     signals = GateSignals(*(signal[disagree] for signal in signals))

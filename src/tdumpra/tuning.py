@@ -112,6 +112,7 @@ class Tuning:
     best: Setting
     curve: Curve  # of the five clauses
     calibrated_curve: Curve | None = None  # scored out of fold; absent where it was not asked for or cannot be fitted
+    contenders: tuple[Setting, ...] = ()  # the best of each kind of gate
     n_rows: int
     n_disagreements: int | None = None  # rows on which the paths' labels differ, at the most talkative kappa
     n_tried: int | None = None
@@ -129,6 +130,7 @@ class Tuning:
             "notes": self.notes,
             "base": self.base.to_json(),
             "best": self.best.to_json(),
+            "contenders": [each.to_json() for each in self.contenders],
             "calibrated": calibrated.meta,
             **curve.meta,
         }
@@ -148,6 +150,7 @@ class Tuning:
             best=Setting.from_json(summary["best"]),
             curve=curve,
             calibrated_curve=calibrated,
+            contenders=tuple(Setting.from_json(each) for each in summary["contenders"]),
             n_rows=summary["n_rows"],
             n_disagreements=summary["n_disagreements"],
             n_tried=summary["n_tried"],
@@ -156,7 +159,7 @@ class Tuning:
 
     @property
     def is_shut(self) -> bool:
-        """Whether the gate is kept shut: nothing was better than leaving the classifier alone, or nothing was proven."""
+        """Whether the gate is kept shut: nothing was better than the classifier alone, or nothing was proven."""
         return self.best.thresholds is None
 
     def sentence(self) -> str:

@@ -131,7 +131,8 @@ def brier_score(p: Float[Array, "n c"], y: Int[Array, " n"]) -> float:
 
 def cost_by_row(predicted: Int[Array, " n"], y: Int[Array, " n"], costs: Float[Array, "c c"]) -> Float[Array, " n"]:
     """What each decision costs: ``costs[truth, decision]``."""
-    return costs[y, predicted]
+    cost: Array = costs[y, predicted]
+    return cost
 
 
 def cheapest_decision(p: Float[Array, "n c"], costs: Float[Array, "c c"]) -> Int[Array, " n"]:

@@ -64,7 +64,8 @@ class GridTally(NamedTuple):
     @property
     def broken(self) -> Int[Array, "*grid"]:
         """Rows that were right and became wrong."""
-        return self.fixed - np.rint(self.correct.sum(-1)).astype(np.int64)
+        lost: Array = self.fixed - np.rint(self.correct.sum(-1)).astype(np.int64)
+        return lost
 
 
 def tally(
