@@ -128,7 +128,9 @@ def _joined(columns: list[Any]) -> Any:
 def _with_training_rows(train: TrainOutputs, validation: ValidationOutputs, pool: TrainOutputs) -> ValidationOutputs:
     if train.p is None:
         raise ValueError("training_rows needs the classifier's out-of-fold probabilities of the training rows")
-    accuracy = [float((part.p.argmax(1) == part.y).double().mean()) for part in (train, validation) if part.p is not None]
+    accuracy = [
+        float((part.p.argmax(1) == part.y).double().mean()) for part in (train, validation) if part.p is not None
+    ]
     if accuracy[0] > accuracy[1] + _PLAINLY:
         raise ValueError(
             f"the classifier is right on {accuracy[0]:.1%} of the training rows and {accuracy[1]:.1%} of the validation "

@@ -150,8 +150,13 @@ def _split(arrays: Mapping[str, Array], digest: str, space: Space) -> SplitOutpu
     y = arrays["y"]
     return SplitOutputs(
         train=TrainOutputs.check(
-            rows(z, 0), rows(y, 0), rows(groups, 0),
-            ids=rows(ids, 0), p=rows(p, 0), n_classes=n_classes, suffix=" (train)",
+            rows(z, 0),
+            rows(y, 0),
+            rows(groups, 0),
+            ids=rows(ids, 0),
+            p=rows(p, 0),
+            n_classes=n_classes,
+            suffix=" (train)",
         ),  # fmt: skip
         validation=ValidationOutputs.check(
             rows(p, 1), rows(z, 1), rows(y, 1), rows(groups, 1), suffix=" (val)", **scored(1)

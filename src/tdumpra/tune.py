@@ -174,7 +174,9 @@ def choose_prior_exponent(
     """The power of the prior to divide by, under the same objective and the same rules as the gate."""
     goal = Goal(objective, costs)
     scores = {exponent: goal.score(adjust_prior(p, prior, exponent), y) for exponent in PRIOR_EXPONENTS}
-    harmless: list[float] = [exponent for exponent in PRIOR_EXPONENTS if scores[exponent].accuracy >= scores[0.0].accuracy]
+    harmless: list[float] = [
+        exponent for exponent in PRIOR_EXPONENTS if scores[exponent].accuracy >= scores[0.0].accuracy
+    ]
     return max(harmless, key=lambda exponent: scores[exponent].objective)  # the first, hence smallest, of equals
 
 

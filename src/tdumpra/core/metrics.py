@@ -16,6 +16,7 @@ from scipy.stats import rankdata
 Array = np.ndarray
 Objective = Literal["balanced_accuracy", "accuracy", "macro_f1", "nll", "cost"]  # figures that tuning can maximise
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+METRICS = ("accuracy", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "nll", "brier")  # of every results table
 N_BINS = 15
 SMALLEST_PROBABILITY = float(np.finfo(np.float64).eps)  # as in scikit-learn's log_loss
 
