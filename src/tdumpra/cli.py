@@ -22,6 +22,7 @@ from rich.table import Table
 
 from tdumpra import __version__
 from tdumpra.artifacts import jsonable
+from tdumpra.commands_experiments import register as register_experiments
 from tdumpra.errors import TdumpraError
 
 app = typer.Typer(
@@ -177,6 +178,8 @@ def _print_warning(message: Warning | str, category: type[Warning], *_: Any, **_
     if issubclass(category, UserWarning):
         Console(stderr=True, soft_wrap=True).print(f"[yellow]note:[/] {escape(str(message))}")
 
+
+register_experiments(app)
 
 if importlib.util.find_spec("tdumpra.data.commands") is not None:
     from tdumpra.data.commands import app as data_app

@@ -1,0 +1,178 @@
+"""The commands that tune, evaluate and run experiments on outputs. They parse, call, print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tdumpra.artifacts import jsonable
+from tdumpra.config import Config, read_config
+from tdumpra.experiments import grid, outcome
+from tdumpra.experiments.grid import Cell, Watch
+from tdumpra.experiments.tables import ResultTable
+
+ConfigArgument = Annotated[Path, typer.Argument(help="The run's TOML file.", show_default=False)]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results.", show_default=False)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")]
+PlanOption = Annotated[bool, typer.Option("--plan", help="Say what would run, and how long it may take, and stop.")]
+_CONSOLE_COLUMNS = 9
+
+
+def register(app: typer.Typer) -> None:
+    """Put these commands on the command line."""
+    for name, command in {
+        "tune": tune_command,
+        "evaluate": evaluate_command,
+        "ablate": ablate_command,
+        "sweep": sweep_command,
+        "reproduce": reproduce_command,
+    }.items():
+        app.command(name)(command)
+
+
+def tune_command(
+    config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False, plan: PlanOption = False
+) -> None:
+    """Choose temperatures, thresholds and weight on validation outputs; write gate.json."""
+    _run(outcome.tune, config, out, as_json, plan)
+
+
+def evaluate_command(
+    config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False, plan: PlanOption = False
+) -> None:
+    """Tune, then score every comparator on test outputs; write evaluation.json, tables and figures."""
+    _run(outcome.evaluate, config, out, as_json, plan)
+
+
+def ablate_command(
+    config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False, plan: PlanOption = False
+) -> None:
+    """The paper's Table 3: six variants over shared trainings."""
+    _run(outcome.ablate, config, out, as_json, plan)
+
+
+def sweep_command(
+    config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False, plan: PlanOption = False
+) -> None:
+    """The paper's curves of θ and β, and those of K, κ, τ, α, D and λ."""
+    _run(outcome.sweep, config, out, as_json, plan)
+
+
+def reproduce_command(
+    what: Annotated[str, typer.Argument(help="ham10000, isic2019, or a run's TOML file whose source says which.")],
+    config: Annotated[Path | None, typer.Argument(help="The run's TOML file.", show_default=False)] = None,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+    plan: PlanOption = False,
+) -> None:
+    """The paper's Tables 1 and 2: backbones with and without the method, its figures beside ours."""
+    from tdumpra.experiments.paper import DATASETS
+
+    if what in DATASETS:
+        settings = _read(config) if config is not None else Config(name=what)
+        experiment = outcome.reproduce(what)
+    elif config is None and what.endswith(".toml"):
+        settings = _read(Path(what))
+        kind = settings.data.source.split(":")[0]
+        experiment = outcome.reproduce(kind if kind in DATASETS else DATASETS[0])
+    else:
+        raise ValueError(f"reproduce takes {' or '.join(DATASETS)}, or a run's TOML file, not {what!r}")
+    _run_with(experiment, settings, out, as_json, plan)
+
+
+def _run(experiment: outcome.Experiment, path: Path, out: Path | None, as_json: bool, plan: bool) -> None:
+    _run_with(experiment, _read(path), out, as_json, plan)
+
+
+def _run_with(experiment: outcome.Experiment, config: Config, out: Path | None, as_json: bool, plan: bool) -> None:
+    folder = out if out is not None else Path("runs") / config.name
+    cells = experiment.cells(config)
+    if plan:
+        _show_plan(grid.plan(cells, folder), as_json)
+        return
+    with _progress(quiet=as_json) as watch:
+        results = dict(zip((cell.name for cell in cells), grid.run(cells, folder, watch), strict=True))
+    found = experiment.write(config, results, folder)
+    if as_json:
+        typer.echo(json.dumps(jsonable(found.document), indent=2, ensure_ascii=False))
+        return
+    console = Console()
+    for table in found.tables:
+        console.print(_rich_table(table))
+        console.print(*(f"[dim]•[/] {note}" for note in table.notes), sep="\n", soft_wrap=True, highlight=False)
+    for sentence in found.sentences:
+        console.print(sentence, soft_wrap=True, highlight=False)
+    console.print(f"Written to {folder}: {', '.join(found.files)}", soft_wrap=True, highlight=False)
+
+
+def _read(path: Path) -> Config:
+    """The configuration; relative paths of outputs are looked for from here, and then from the file's own folder."""
+    config = read_config(path)
+
+    def found(entry: str) -> str:
+        role, equals, name = entry.rpartition("=")
+        beside = path.parent / name
+        return role + equals + str(beside) if not Path(name).exists() and beside.exists() else entry
+
+    metadata = config.evaluate.metadata
+    scored = replace(config.evaluate, metadata=None if metadata is None else found(metadata))
+    return replace(config, outputs=tuple(found(entry) for entry in config.outputs), evaluate=scored)
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Watch | None]:
+    """A bar over the whole grid, with the time that is left."""
+    if quiet:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("left:"), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("starting", total=None)
+
+        def watch(cell: Cell, done: int, total: int) -> None:
+            progress.update(bar, description=cell.name, completed=done, total=total)
+
+        yield watch
+
+
+def _show_plan(planned: Sequence[grid.Planned], as_json: bool) -> None:
+    open_cells = [each for each in planned if not each.finished]
+    known = [each.seconds for each in open_cells if each.seconds is not None]
+    total = sum(known) if len(known) == len(open_cells) else None
+    if as_json:
+        document = {"cells": [each._asdict() for each in planned], "seconds": total}
+        typer.echo(json.dumps(document, indent=2))
+        return
+    table = Table("cell", "state", "estimate")
+    for each in planned:
+        estimate = "" if each.finished else "unknown" if each.seconds is None else f"{each.seconds:.0f} s"
+        table.add_row(each.name, "finished" if each.finished else "to run", estimate)
+    Console().print(table)
+    length = "for how long is not known: something must be trained first" if total is None else f"about {total:.0f} s"
+    Console().print(f"{len(planned) - len(open_cells)} of {len(planned)} cells are finished; {len(open_cells)} would run, {length}.")
+
+
+def _rich_table(table: ResultTable) -> Table:
+    """A table for the screen: intervals and the paper's columns stay in the files."""
+    shown = [key for key in table.columns if not key.endswith("_interval")][:_CONSOLE_COLUMNS]
+    rich = Table(*(table.columns[key] for key in shown), title=table.title, title_justify="left")
+    for row in table.rows:
+        rich.add_row(*("" if row.get(key) is None else _short(row[key]) for key in shown))
+    return rich
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
