@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +44,7 @@ def part(posteriors: Mapping[str, Array], y: Int[Array, " n"], keep: Bool[Array,
     """All comparators on some rows; where there are none, every figure is undefined."""
     if not keep.any():
         undefined = dict.fromkeys(metrics.METRICS, float("nan"))
-        return {"n": 0, "comparators": {name: undefined for name in posteriors}}
+        return {"n": 0, "comparators": dict.fromkeys(posteriors, undefined)}
     scores = {name: metrics.classification_metrics(p[keep], y[keep]) for name, p in posteriors.items()}
     return {"n": int(keep.sum()), "comparators": scores}
 
@@ -70,7 +71,7 @@ def banded_column(column: Array) -> Array:
         return named
     edges = np.unique(np.quantile(numbers, [0, 0.25, 0.5, 0.75, 1]))
     band = np.clip(np.searchsorted(edges, numbers, side="left") - 1, 0, len(edges) - 2)
-    words = np.array([f"{low:g} to {high:g}" for low, high in zip(edges[:-1], edges[1:], strict=True)])
+    words = np.array([f"{low:g} to {high:g}" for low, high in itertools.pairwise(edges)])
     banded = named.astype(object)
     banded[given] = words[band]
     return banded.astype(np.str_)

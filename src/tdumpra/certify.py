@@ -1,11 +1,11 @@
 """A gate that must prove itself before it may open.
 
 The benefit of a gate that was chosen among thousands cannot be shown on the rows that it was chosen on. So the
-validation lesions are halved. On one half everything is fitted and a short list of gates is drawn up, the most promising
-first; on the other half each of them is tested against "it breaks as many predictions as it fixes, or more", one-sided
-and clustered by lesion. The list is fixed before the second half is looked at, so that what is left to correct for is
-its length: by testing in that order until one fails (fixed sequence, which costs the first nothing), or by Holm's
-method. Either keeps the chance of opening any gate that does not help at no more than the level.
+validation lesions are halved. On one half everything is fitted and a short list of gates is drawn up, the most
+promising first; on the other half each of them is tested against "it breaks as many predictions as it fixes, or more",
+one-sided and clustered by lesion. The list is fixed before the second half is looked at, so that what is left to
+correct for is its length: by testing in that order until one fails (fixed sequence, which costs the first nothing), or
+by Holm's method. Either keeps the chance of opening any gate that does not help at no more than the level.
 """
 
 from __future__ import annotations

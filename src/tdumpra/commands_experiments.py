@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -24,19 +25,15 @@ ConfigArgument = Annotated[Path, typer.Argument(help="The run's TOML file.", sho
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results.", show_default=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")]
 PlanOption = Annotated[bool, typer.Option("--plan", help="Say what would run, and how long it may take, and stop.")]
-_CONSOLE_COLUMNS = 9
 
 
 def register(app: typer.Typer) -> None:
     """Put these commands on the command line."""
-    for name, command in {
-        "tune": tune_command,
-        "evaluate": evaluate_command,
-        "ablate": ablate_command,
-        "sweep": sweep_command,
-        "reproduce": reproduce_command,
-    }.items():
-        app.command(name)(command)
+    app.command("tune")(tune_command)
+    app.command("evaluate")(evaluate_command)
+    app.command("ablate")(ablate_command)
+    app.command("sweep")(sweep_command)
+    app.command("reproduce")(reproduce_command)
 
 
 def tune_command(
@@ -161,13 +158,17 @@ def _show_plan(planned: Sequence[grid.Planned], as_json: bool) -> None:
         table.add_row(each.name, "finished" if each.finished else "to run", estimate)
     Console().print(table)
     length = "for how long is not known: something must be trained first" if total is None else f"about {total:.0f} s"
-    Console().print(f"{len(planned) - len(open_cells)} of {len(planned)} cells are finished; {len(open_cells)} would run, {length}.")
+    finished = len(planned) - len(open_cells)
+    Console().print(f"{finished} of {len(planned)} cells are finished; {len(open_cells)} would run, {length}.")
 
 
 def _rich_table(table: ResultTable) -> Table:
-    """A table for the screen: intervals and the paper's columns stay in the files."""
-    shown = [key for key in table.columns if not key.endswith("_interval")][:_CONSOLE_COLUMNS]
-    rich = Table(*(table.columns[key] for key in shown), title=table.title, title_justify="left")
+    """A table for the screen; what does not fit stays in the files."""
+    shown = table.screen or tuple(table.columns)
+    rich = Table(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for key in shown:
+        is_text = any(isinstance(row.get(key), str) for row in table.rows)
+        rich.add_column(table.columns[key], justify="left" if is_text else "right")
     for row in table.rows:
         rich.add_row(*("" if row.get(key) is None else _short(row[key]) for key in shown))
     return rich
@@ -175,4 +176,3 @@ def _rich_table(table: ResultTable) -> Table:
 
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-

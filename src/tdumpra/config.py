@@ -13,8 +13,8 @@ from tdumpra.checks import check_count, check_positive, check_unit_interval
 from tdumpra.core.losses import Reduction
 from tdumpra.core.metrics import Objective
 from tdumpra.data.augment import AugmentConfig
-from tdumpra.evaluation_settings import EvaluateConfig as EvaluateConfig
 from tdumpra.data.transform import Framing
+from tdumpra.evaluation_settings import EvaluateConfig as EvaluateConfig
 from tdumpra.toml_tree import read_tree
 
 

@@ -133,8 +133,9 @@ def _with_training_rows(train: TrainOutputs, validation: ValidationOutputs, pool
     ]
     if accuracy[0] > accuracy[1] + _PLAINLY:
         raise ValueError(
-            f"the classifier is right on {accuracy[0]:.1%} of the training rows and {accuracy[1]:.1%} of the validation "
-            "rows: it was trained on the former, and thresholds chosen on them would be worthless; leave training_rows off"
+            f"the classifier is right on {accuracy[0]:.1%} of the training rows and {accuracy[1]:.1%} of the "
+            "validation rows: it was trained on the former, and thresholds chosen on them would be worthless; leave "
+            "training_rows off"
         )
     p = torch.cat([train.p, validation.p])
     return ValidationOutputs(p=p, z=pool.z, y=pool.y, groups=pool.groups, ids=pool.ids)

@@ -22,7 +22,9 @@ _COLOURS = {"student": GREY, "temperature": BLUE, "similarity": GREEN, "gate": V
 _DOTS_PER_INCH = 160
 
 
-def reliability(evaluation: Mapping[str, Any], path: Path, shown: Sequence[str] = ("student", "temperature", "gate")) -> None:
+def reliability(
+    evaluation: Mapping[str, Any], path: Path, shown: Sequence[str] = ("student", "temperature", "gate")
+) -> None:
     """Accuracy against confidence in fifteen bins, the rows of each bin below."""
     present = [name for name in shown if name in evaluation["calibration"]]
     figure = _figure(3.1 * len(present), 4.0)
@@ -31,7 +33,9 @@ def reliability(evaluation: Mapping[str, Any], path: Path, shown: Sequence[str] 
         bins = evaluation["calibration"][name]["bins"]
         rows = np.asarray(bins["rows"])
         centres = (np.arange(len(rows)) + 0.5) / len(rows)
-        accuracy, confidence = (np.array([np.nan if v is None else v for v in bins[key]]) for key in ("accuracy", "confidence"))
+        accuracy, confidence = (
+            np.array([np.nan if v is None else v for v in bins[key]]) for key in ("accuracy", "confidence")
+        )
         width = 0.9 / len(rows)
         upper.bar(centres, accuracy, width, color=_COLOURS.get(name, BLUE), alpha=0.75, label="accuracy")
         upper.plot(confidence, confidence, "k_", markersize=9, label="mean confidence")
@@ -53,24 +57,28 @@ def risk_coverage(
     """Error among the answered cases against the share that is answered; the dot is where the rest go to a human."""
     figure = _figure(5.2, 3.8)
     axes = figure.subplots()
-    styles = {"oracle": {"color": "black", "linestyle": ":"}}
     for name in (name for name in shown if name in evaluation["selective"]):
         of_name = evaluation["selective"][name]
-        style = styles.get(name, {"color": _COLOURS.get(name, BLUE)})
-        axes.plot(*(of_name["curve"][key] for key in ("coverage", "risk")), label=f"{name} (AURC {of_name['aurc']:.3f})", **style)
+        colour, line = _COLOURS.get(name, "black"), ":" if name == "oracle" else "-"
+        label = f"{name} (AURC {of_name['aurc']:.3f})"
+        axes.plot(of_name["curve"]["coverage"], of_name["curve"]["risk"], color=colour, linestyle=line, label=label)
         refer = of_name.get("refer")
         if refer and refer["risk"] is not None and name != "oracle":
-            axes.plot(refer["coverage"], refer["risk"], "o", color=style["color"], markersize=6)
+            axes.plot(refer["coverage"], refer["risk"], "o", color=colour, markersize=6)
     target = next((s["refer"]["target_risk"] for s in evaluation["selective"].values() if "refer" in s), None)
     if target is not None:
         axes.axhline(target, color=GREY, linewidth=0.8, linestyle="--")
-        axes.annotate("tolerated risk, met on validation", (0.02, target), xytext=(0, 3), textcoords="offset points", fontsize=8)
+        axes.annotate(
+            "tolerated risk, met on validation", (0.02, target), xytext=(0, 3), textcoords="offset points", fontsize=8
+        )
     axes.set(xlabel="coverage: share of cases answered", ylabel="risk: errors among them", xlim=(0, 1), ylim=(0, None))
     axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(0, 0.88))
     _write(figure, path)
 
 
-def comparators(evaluation: Mapping[str, Any], path: Path, shown: Sequence[str] = ("accuracy", "balanced_accuracy", "ece")) -> None:
+def comparators(
+    evaluation: Mapping[str, Any], path: Path, shown: Sequence[str] = ("accuracy", "balanced_accuracy", "ece")
+) -> None:
     """Each comparator's metrics with their intervals; a line stands at the student's value."""
     names = list(evaluation["comparators"])
     intervals = evaluation.get("intervals", {})
@@ -83,7 +91,9 @@ def comparators(evaluation: Mapping[str, Any], path: Path, shown: Sequence[str] 
             colour = _COLOURS.get(name, "black") if name in {"gate", "student"} else "black"
             low, high = intervals.get(name, {}).get(metric, (value, value))
             axes.plot([low, high], [place, place], color=colour, linewidth=1.5)
-            axes.plot(value, place, "o", color=colour, markersize=4.5, markerfacecolor="white" if name == "oracle" else colour)
+            axes.plot(
+                value, place, "o", color=colour, markersize=4.5, markerfacecolor="white" if name == "oracle" else colour
+            )
         axes.axvline(evaluation["comparators"]["student"][metric], color=GREY, linewidth=0.8, linestyle=":")
         axes.set_xlabel(metric.replace("_", " ").replace("ece", "ECE"))
         axes.set_yticks(range(len(names)), names)
@@ -93,18 +103,17 @@ def comparators(evaluation: Mapping[str, Any], path: Path, shown: Sequence[str] 
 
 
 def gating_curve(points: Sequence[Mapping[str, Any]], symbol: str, chosen: float, title: str, path: Path) -> None:
-    """The paper's gating figure: overall accuracy, accuracy where the gate is open, and openings, as one value moves."""
+    """The paper's gating figure: overall accuracy, accuracy where the gate is open, and openings, along one value."""
     figure = _figure(5.0, 5.6)
     upper, middle, lower = figure.subplots(3, 1, sharex=True, height_ratios=(2, 2, 1.3))
-    rows = {"validation": 0, "test": 0}
     for split, colour in (("validation", BLUE), ("test", VERMILION)):
         of_split = [point for point in points if point["split"] == split]
         values = [point["value"] for point in of_split]
-        rows[split] = len(values)
         for axes, key in ((upper, "accuracy"), (middle, "gate_accuracy"), (lower, "opened")):
             ys = [np.nan if point[key] is None else point[key] for point in of_split]
+            ys = [100 * y / point["n"] for y, point in zip(ys, of_split, strict=True)] if key == "opened" else ys
             axes.plot(values, ys, "o-", color=colour, markersize=3, linewidth=1.3, label=split)
-    for axes, label in ((upper, "overall accuracy"), (middle, "accuracy\nwhere open"), (lower, "rows open")):
+    for axes, label in ((upper, "overall accuracy"), (middle, "accuracy\nwhere open"), (lower, "open (%)")):
         axes.set_ylabel(label)
         axes.grid(linewidth=0.3)
         axes.axvline(chosen, color=GREY, linewidth=0.9, linestyle="--")
@@ -120,7 +129,9 @@ def small_multiples(
 ) -> None:
     """Overall accuracy and retrieval's own, for each further setting; ``curves`` hold symbol, points, value in use."""
     figure = _figure(3.0 * len(curves), 3.2)
-    for axes, (symbol, points, chosen) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.values(), strict=True):
+    for axes, (symbol, points, chosen) in zip(
+        figure.subplots(1, len(curves), squeeze=False)[0], curves.values(), strict=True
+    ):
         for key, style in (("accuracy", "o-"), ("similarity_accuracy", "s:")):
             for split, colour in (("validation", BLUE), ("test", VERMILION)):
                 of_split = [point for point in points if point["split"] == split]
@@ -130,7 +141,9 @@ def small_multiples(
         axes.axvline(chosen, color=GREY, linewidth=0.9, linestyle="--")
         if symbol in {"K", "κ", "τ", "D"}:
             axes.set_xscale("log", base=2)
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
+            axes.set_xticks(sorted({point["value"] for point in points}), minor=False)
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:.2g}")
+            axes.tick_params(axis="x", labelsize=7)
         axes.set_xlabel(symbol)
         axes.grid(linewidth=0.3)
     figure.axes[0].set_ylabel("accuracy")

@@ -157,7 +157,7 @@ def _split(arrays: Mapping[str, Array], digest: str, space: Space) -> SplitOutpu
             p=rows(p, 0),
             n_classes=n_classes,
             suffix=" (train)",
-        ),  # fmt: skip
+        ),
         validation=ValidationOutputs.check(
             rows(p, 1), rows(z, 1), rows(y, 1), rows(groups, 1), suffix=" (val)", **scored(1)
         ),

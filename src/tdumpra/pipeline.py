@@ -56,7 +56,7 @@ def fit(splits: SplitOutputs, bank: BankConfig, settings: TuneConfig, *, preset:
         return Fitted(crossed.tuning, None, crossed.estimate)
     prior = class_prior(splits.train.y, splits.n_classes)
     if settings.certify:
-        proof = {"level": settings.level, "correction": settings.correction}
+        proof: dict[str, Any] = {"level": settings.level, "correction": settings.correction}
         return Fitted(*certify(make_bank(splits.train), splits.validation, prior, **search, **proof), None)
     return Fitted(tune(make_bank(splits.train), splits.validation, prior, **search), None, None)
 
@@ -82,7 +82,7 @@ def gate_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[
     report = gate_report(
         decided.p_cls, decided.p_sim, decided.p, validation.y, validation.groups, opened=decided.opened
     )
-    document = {
+    return {
         "outputs": splits.fingerprint,
         "sentence": verdict(fitted),
         "objective": tuning.objective,
@@ -117,7 +117,6 @@ def gate_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[
         "notes": tuning.notes,
         "settings": asdict(config.tune),
     }
-    return document
 
 
 def verdict(fitted: Fitted) -> str:

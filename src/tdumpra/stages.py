@@ -113,7 +113,7 @@ def read_saved(run: SavedRun, space: str) -> SplitOutputs:
     """Read one file; the last few are kept, as the rows of an experiment share them."""
     if space not in ("teacher", "student"):
         raise TdumpraError(f"saved outputs hold the teacher's and the student's space, not {space!r}")
-    return _read(run.path, space)  # type: ignore[arg-type]
+    return _read(run.path, space)
 
 
 @lru_cache(maxsize=4)

@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from tdumpra import stages
-from tdumpra.comparators import best_harmless
 from tdumpra.config import Config, TrainConfig
 from tdumpra.core import metrics
 from tdumpra.core.gate import fuse_linear
@@ -98,17 +97,15 @@ def score(splits: SplitOutputs, fitted: Fitted, fusion: Fusion, config: Config) 
 
 
 def fixed_alpha(splits: SplitOutputs, fitted: Fitted, config: Config) -> float:
-    """The classifier's weight on every row, chosen on validation as everything else is; the paper leaves it open."""
-    validation, goal = splits.validation, Goal.check(
-        config.tune.objective, config.tune.costs, n_classes=splits.n_classes
-    )
+    """The classifier's weight on every row, which the paper leaves open: of the preset's, the best on validation."""
+    validation = splits.validation
+    goal = Goal.check(config.tune.objective, config.tune.costs, n_classes=splits.n_classes)
     decided = fitted.tuning.decision.decide(validation.p, validation.z)
-    candidates = PRESETS[config.tune.preset].alpha
-    if len(candidates) == 1:
-        return candidates[0]
-    weights = (1.0, *sorted(candidates, reverse=True))  # a weight of one leaves the classifier alone
-    fused = ((alpha, fuse_linear(decided.p_cls, decided.p_sim, alpha=alpha)) for alpha in weights)
-    return best_harmless(fused, decided.p_cls, validation.y, goal)
+
+    def objective(alpha: float) -> float:
+        return goal.score(fuse_linear(decided.p_cls, decided.p_sim, alpha=alpha), validation.y).objective
+
+    return max(sorted(PRESETS[config.tune.preset].alpha, reverse=True), key=objective)
 
 
 def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTable:
@@ -138,7 +135,14 @@ def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTab
     columns |= {metric: HEADINGS[metric] for metric in paper.ABLATION_METRICS}
     columns |= {"fixed": "Fixed", "broken": "Broken"}
     columns |= {f"paper_{metric}": f"Paper: {HEADINGS[metric]}" for metric in paper.ABLATION_METRICS}
-    return ResultTable(title="Ablation (Table 3 of the paper)", columns=columns, rows=rows, notes=notes)
+    screen = ("number", "variant", "accuracy", "paper_accuracy", "balanced_accuracy", "paper_balanced_accuracy")
+    return ResultTable(
+        title="Ablation (Table 3 of the paper)",
+        columns=columns,
+        rows=rows,
+        notes=notes,
+        screen=(*screen, "ece", "fixed", "broken"),
+    )
 
 
 def _seconds(config: Config) -> float | None:

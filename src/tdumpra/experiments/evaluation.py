@@ -40,7 +40,11 @@ def _runs(config: Config) -> tuple[SavedRun, ...]:
 
 
 def _cell(
-    config: Config, run: SavedRun, compute: Callable[[Config, SavedRun], dict[str, Any]], more: dict[str, Any], seconds: float
+    config: Config,
+    run: SavedRun,
+    compute: Callable[[Config, SavedRun], dict[str, Any]],
+    more: dict[str, Any],
+    seconds: float,
 ) -> Cell:
     return Cell(
         name=f"{run.model}, seed {run.seed}",
@@ -108,7 +112,9 @@ def over_runs(runs: Sequence[SavedRun], results: Mapping[str, Mapping[str, Any]]
     if len(runs) == 1:
         return {**first, "seeds": [runs[0].seed]}
     figures = {
-        name: {metric: over_seeds(each["comparators"][name][metric] for each in evaluations.values()) for metric in scores}
+        name: {
+            metric: over_seeds(each["comparators"][name][metric] for each in evaluations.values()) for metric in scores
+        }
         for name, scores in first["comparators"].items()
         if all(name in each["comparators"] for each in evaluations.values())
     }
@@ -139,16 +145,21 @@ def over_runs(runs: Sequence[SavedRun], results: Mapping[str, Mapping[str, Any]]
 def _across_seeds(gained: Sequence[Mapping[str, int]]) -> float:
     """The sign-flip test over lesions of what all seeds together gained in each."""
     lesions = {name for of_seed in gained for name in of_seed}
-    return significance.sign_flip_test(np.array([sum(each.get(name, 0) for each in gained) for name in sorted(lesions)]))
+    return significance.sign_flip_test(
+        np.array([sum(each.get(name, 0) for each in gained) for name in sorted(lesions)])
+    )
 
 
 def _refuse_other_classes(runs: Sequence[SavedRun], results: Mapping[str, Mapping[str, Any]]) -> None:
     """Seeds of a model must speak of the same classes."""
     counted = {run: len(results[f"{run.model}, seed {run.seed}"]["gate"]["cases"]["by_class"]) for run in runs}
-    for run, other in zip(runs, runs[1:], strict=False):
-        if run.model == other.model and counted[run] != counted[other]:
+    first: dict[str, SavedRun] = {}
+    for other in runs:
+        run = first.setdefault(other.model, other)
+        if counted[run] != counted[other]:
             raise TdumpraError(
-                f"{other.path} has {counted[other]} classes and {run.path} has {counted[run]}: seeds of one model must agree"
+                f"{other.path} has {counted[other]} classes and {run.path} has {counted[run]}: seeds of one model must "
+                "agree"
             )
 
 
@@ -171,5 +182,16 @@ def comparator_table(name: str, evaluation: Mapping[str, Any]) -> ResultTable:
     notes = [evaluation["tuning"], *evaluation.get("notes", [])]
     if "retrieval_worth" in evaluation:
         notes.append(evaluation["retrieval_worth"]["sentence"])
-    notes += [f"{each['where']} is undefined: {each['reason']}." for each in evaluation["undefined"]]
-    return ResultTable(title=title, columns={"comparator": "Comparator", **shown}, rows=rows, notes=notes)
+    notes += undefined_notes(evaluation["undefined"])
+    columns = {"comparator": "Comparator", **shown}
+    return ResultTable(title=title, columns=columns, rows=rows, notes=notes, screen=("comparator", *HEADINGS))
+
+
+def undefined_notes(undefined: Sequence[Mapping[str, str]]) -> list[str]:
+    """A sentence for each reason why something is undefined, with an example."""
+    reasons = dict.fromkeys(each["reason"] for each in undefined)
+    places = {reason: [each["where"] for each in undefined if each["reason"] == reason] for reason in reasons}
+    return [
+        f"Undefined: {where[0]}{f' and {len(where) - 1} more' if len(where) > 1 else ''} ({reason})."
+        for reason, where in places.items()
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,9 +69,9 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
         of_one = next(iter(evaluation["by_seed"].values())) if "by_seed" in evaluation else evaluation
         drawn = _draw(
             {
-                "reliability.png": lambda path, e=of_one: figures.reliability(e, path),
-                "risk_coverage.png": lambda path, e=of_one: figures.risk_coverage(e, path),
-                "comparators.png": lambda path, e=of_one: figures.comparators(e, path),
+                "reliability.png": partial(figures.reliability, of_one),
+                "risk_coverage.png": partial(figures.risk_coverage, of_one),
+                "comparators.png": partial(figures.comparators, of_one),
             },
             folder,
         )
@@ -91,8 +92,8 @@ def gate_story(evaluation: Mapping[str, Any]) -> str:
     flip = "" if gate.get("sign_flip_p") is None else f", sign-flip over lesions p = {gate['sign_flip_p']:.3g}"
     return (
         f"on test the gate opened on {gate['opened']:,} of {gate['n']:,} rows and moved {gate['flipped']} labels: "
-        f"{gate['fixed']} fixed, {gate['broken']} broken ({p}{flip}); it breaks fewer than {gate['harm_upper']:.1%} of rows "
-        "(95 % bound)."
+        f"{gate['fixed']} fixed, {gate['broken']} broken ({p}{flip}); it breaks fewer than {gate['harm_upper']:.1%} "
+        "of rows (95 % bound)."
     )
 
 
@@ -113,21 +114,22 @@ def _write_sweep(config: Config, results: Results, out: Path) -> Found:
         (out / f"surface_{label}.csv").write_text(surface.to_csv(), encoding="utf-8")
         files.append(f"surface_{label}.csv")
         for name in ("theta", "beta"):
-            drawings[f"sweep_{name}_{label}.png"] = lambda path, name=name, c=of_run[name], label=label: (
-                figures.gating_curve(c["points"], sweeps.SYMBOLS[name], c["chosen"], f"{label}: {c['gate']}", path)
+            found = of_run[name]
+            title = f"{label}: {found['gate']}"
+            drawings[f"sweep_{name}_{label}.png"] = partial(
+                figures.gating_curve, found["points"], sweeps.SYMBOLS[name], found["chosen"], title
             )
         others = {
             name: (sweeps.SYMBOLS[name], of_run[name]["points"], of_run[name]["chosen"])
             for name in ("alpha", "K", "kappa", "tau", "D")
         }
-        drawings[f"sweep_others_{label}.png"] = lambda path, o=others, label=label: figures.small_multiples(o, label, path)
-        base = min(of_run["surface"]["points"], key=lambda point: point["opened"])["accuracy"]
-        drawings[f"surface_{label}.png"] = lambda path, p=of_run["surface"]["points"], b=base, label=label: (
-            figures.surface(p, b, label, path)
-        )
+        drawings[f"sweep_others_{label}.png"] = partial(figures.small_multiples, others, label)
+        points = of_run["surface"]["points"]
+        base = min(points, key=lambda point: point["opened"])["accuracy"]
+        drawings[f"surface_{label}.png"] = partial(figures.surface, points, base, label)
     drawn = _draw(drawings, out)
     document = {stem: table.to_json() for stem, table in tables.items()}
-    return Found(document, [tables["sweep_theta"], tables["sweep_beta"]], drawn.sentences, [*files, *drawn.files])
+    return Found(document, [tables["sweep_summary"]], drawn.sentences, [*files, *drawn.files])
 
 
 def _write_reproduction(dataset: str, config: Config, results: Results, out: Path) -> Found:

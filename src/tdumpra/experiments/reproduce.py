@@ -39,7 +39,10 @@ def entries(config: Config) -> list[Entry]:
     else:
         seeds = config.seeds if len(config.seeds) > 1 else SEEDS
         configs = [
-            (each.name, replace(config, seeds=seeds, network=replace(config.network, backbone=each.timm, weights="timm")))
+            (
+                each.name,
+                replace(config, seeds=seeds, network=replace(config.network, backbone=each.timm, weights="timm")),
+            )
             for each in paper.BACKBONES
         ]
     weight = config.train.contrastive_weight or TrainConfig().contrastive_weight
@@ -110,7 +113,14 @@ def table(dataset: str, config: Config, results: Mapping[str, Mapping[str, Any]]
     columns |= {metric: HEADINGS[metric] for metric in paper.TABLE_METRICS} | {"delta": "Delta Acc ↑"}
     columns |= {f"paper_{metric}": f"Paper: {HEADINGS[metric]}" for metric in paper.TABLE_METRICS}
     columns |= {"paper_delta": "Paper: Delta Acc ↑"}
-    return ResultTable(title=_title(dataset, config), columns=columns, rows=rows, notes=_notes(config, rows))
+    pairs = [name for metric in ("accuracy", "balanced_accuracy") for name in (metric, f"paper_{metric}")]
+    return ResultTable(
+        title=_title(dataset, config),
+        columns=columns,
+        rows=rows,
+        notes=_notes(config, rows),
+        screen=("method", "seeds", *pairs, "delta", "paper_delta"),
+    )
 
 
 def _figures(entry: Entry | None, results: Mapping[str, Mapping[str, Any]]) -> dict[str, Figure]:

@@ -40,6 +40,7 @@ KAPPA = (5.0, 10.0, 20.0, 40.0, 80.0)
 TAU_FACTOR = (0.25, 0.5, 0.71, 1.0, 1.41, 2.0, 4.0)
 WIDTHS = (4, 8, 16, 32, 64, 128, 256)
 
+_GRIDS = {"theta": THETA, "beta": BETA, "alpha": ALPHA}
 PARAMETERS = ("theta", "beta", "alpha", "K", "kappa", "tau", "D", "lambda")
 SYMBOLS = {"theta": "θ", "beta": "β", "alpha": "α", "K": "K", "kappa": "κ", "tau": "τ", "D": "D", "lambda": "λ"}
 # What is moved where tuning left the gate shut, or chose a gate without these thresholds.
@@ -93,7 +94,9 @@ def _cell(config: Config, run: SavedRun, parameter: str) -> Cell:
 def _bench(config: Config, run: SavedRun) -> _Bench:
     splits = stages.read_saved(run, config.bank.space)
     preset = replace(PRESETS[config.tune.preset], gates=("clauses",))
-    tuning = fit(splits, config.bank, replace(config.tune, certify=False, folds=0, training_rows=False), preset=preset).tuning
+    tuning = fit(
+        splits, config.bank, replace(config.tune, certify=False, folds=0, training_rows=False), preset=preset
+    ).tuning
     if tuning.is_shut:
         alpha = preset.alpha[0] if len(preset.alpha) == 1 else REFERENCE.alpha
         decision = replace(tuning.decision, thresholds=replace(REFERENCE, alpha=alpha))
@@ -105,26 +108,28 @@ def curve(bench: _Bench, parameter: str, config: Config) -> dict[str, Any]:
     """The figures at each value of ``parameter``, on validation and on test."""
     if parameter == "surface":
         return {"points": _surface(bench), "gate": bench.gate}
-    decisions = {
-        "theta": lambda: _thresholds(bench, theta=THETA),
-        "beta": lambda: _thresholds(bench, beta=BETA),
-        "alpha": lambda: _thresholds(bench, alpha=ALPHA),
-        "K": lambda: _banks(bench, config),
-        "kappa": lambda: [(kappa, _refitted(bench, bench.decision.bank, kappa), None) for kappa in KAPPA],
-        "tau": lambda: [
-            (tau, replace(bench.decision, tau=tau), None) for tau in (bench.decision.tau * f for f in TAU_FACTOR)
-        ],
-        "D": lambda: _widths(bench, config),
-    }[parameter]()
     points = []
-    for value, decision, projection in decisions:
+    for value, decision, projection in _moved(bench, parameter, config):
         for name, rows in (("validation", bench.splits.validation), ("test", bench.splits.test)):
             z = rows.z if projection is None else _project(rows.z, projection)
             points.append({"value": value, "split": name, **_figures(decision, rows.p, z, rows.y)})
     return {"points": points, "gate": bench.gate, "chosen": _chosen(bench, parameter, config)}
 
 
-_Point = tuple[float, Decision, Tensor | None]
+_Point = tuple[float, Decision, Tensor | None]  # value, decision, and what embeddings are projected on before it
+
+
+def _moved(bench: _Bench, parameter: str, config: Config) -> list[_Point]:
+    decision = bench.decision
+    if parameter in _GRIDS:
+        return _thresholds(bench, **{parameter: _GRIDS[parameter]})
+    if parameter == "K":
+        return _banks(bench, config)
+    if parameter == "kappa":
+        return [(kappa, _refitted(bench, decision.bank, kappa), None) for kappa in KAPPA]
+    if parameter == "tau":
+        return [(decision.tau * f, replace(decision, tau=decision.tau * f), None) for f in TAU_FACTOR]
+    return _widths(bench, config)
 
 
 def _thresholds(bench: _Bench, **moved: tuple[float, ...]) -> list[_Point]:
@@ -150,7 +155,7 @@ def _widths(bench: _Bench, config: Config) -> list[_Point]:
 
 def _bank(bench: _Bench, z: Tensor, k: int, config: Config) -> PrototypeBank:
     train, merge = bench.splits.train, PRESETS[config.tune.preset].merge_above
-    k = min(k, max(len(np.unique(_lesions(train)[(train.y == c).numpy()])) for c in train.y.unique()))
+    k = min(k, max(len(np.unique(_lesions(train)[(train.y == c).numpy()])) for c in range(int(train.y.max()) + 1)))
     return PrototypeBank.fit(z, train.y, k, train.groups, bench.splits.n_classes, merge_above=merge)
 
 
@@ -176,7 +181,8 @@ def _figures(decision: Decision, p: Tensor, z: Tensor, y: Tensor) -> dict[str, A
     decided = decision.decide(p, z)
     report = gate_report(decided.p_cls, decided.p_sim, decided.p, y, opened=decided.opened)
     right = (decided.p.argmax(1) == y)[decided.opened].double()
-    return {**{name: report[name] for name in FIGURES if name in report}, "gate_accuracy": float(right.mean())}
+    figures = {name: report[name] for name in ("n", *FIGURES) if name in report}
+    return {**figures, "gate_accuracy": float(right.mean())}
 
 
 def _surface(bench: _Bench) -> list[dict[str, Any]]:
@@ -210,14 +216,38 @@ def tables(config: Config, results: Mapping[str, Mapping[str, Any]]) -> dict[str
         notes = ["Other settings are held; the test column is for reading, not for choosing."]
         for run in runs:
             result = results[f"{run.model}, seed {run.seed}: {parameter}"]
-            notes.append(f"{run.model}, seed {run.seed}: {result['gate']}; {SYMBOLS[parameter]} = {result['chosen']:.4g}.")
+            notes.append(
+                f"{run.model}, seed {run.seed}: {result['gate']}; {SYMBOLS[parameter]} = {result['chosen']:.4g}."
+            )
             rows += [{"run": run.model, "seed": run.seed, **_shown(point)} for point in result["points"]]
         columns = {"run": "Model", "seed": "Seed", "value": SYMBOLS[parameter], "split": "Split", **FIGURES}
         found[f"sweep_{parameter}"] = ResultTable(
             title=f"Sweep of {SYMBOLS[parameter]}", columns=columns, rows=rows, notes=notes
         )
     found["sweep_lambda"] = _lambda_table(config, runs, results)
+    found["sweep_summary"] = _summary(runs, results)
     return found
+
+
+def _summary(runs: tuple[SavedRun, ...], results: Mapping[str, Mapping[str, Any]]) -> ResultTable:
+    """For each setting, the value in use against the best that validation saw, and what that is worth on test."""
+    rows: list[dict[str, Value]] = []
+    for run in runs:
+        for parameter in PARAMETERS[:-1]:
+            result = results[f"{run.model}, seed {run.seed}: {parameter}"]
+            at = {(point["value"], point["split"]): point["accuracy"] for point in result["points"]}
+            values = dict.fromkeys(value for value, _ in at)
+            used = min(values, key=lambda value: abs(value - result["chosen"]))
+            best = max(values, key=lambda value: (at[value, "validation"], -abs(value - result["chosen"])))
+            row: dict[str, Value] = {"run": run.model, "seed": run.seed, "setting": SYMBOLS[parameter]}
+            for name, value in (("used", used), ("best", best)):
+                row |= {name: value, f"{name}_val": at[value, "validation"], f"{name}_test": at[value, "test"]}
+            rows.append(row)
+    columns = {
+        "run": "Model", "seed": "Seed", "setting": "Setting", "used": "In use", "used_val": "Acc, val",
+        "used_test": "Acc, test", "best": "Best on val", "best_val": "Acc, val", "best_test": "Acc, test",
+    }  # fmt: skip
+    return ResultTable(title="Sweeps: one setting moved, all others held", columns=columns, rows=rows)
 
 
 def _shown(point: Mapping[str, Any]) -> dict[str, Value]:
@@ -230,9 +260,9 @@ def _lambda_table(config: Config, runs: tuple[SavedRun, ...], results: Mapping[s
     for run in runs:
         result = results[f"{run.model}, seed {run.seed}: theta"]
         weight = {"ce": 0.0, "joint": config.train.contrastive_weight, None: None}[run.training]
-        at = [point for point in result["points"] if point["value"] == min(
-            (other["value"] for other in result["points"]), key=lambda v, c=result["chosen"]: abs(v - c)
-        )]  # fmt: skip
+        values = {point["value"] for point in result["points"]}
+        nearest = sorted(values, key=lambda value: abs(value - result["chosen"]))[0]
+        at = [point for point in result["points"] if point["value"] == nearest]
         rows += [{"run": run.model, "seed": run.seed, **_shown(point), "value": weight} for point in at]
     columns = {"run": "Model", "seed": "Seed", "value": "λ", "split": "Split", **FIGURES}
     notes = ["λ needs a training for each value: these are the ones whose outputs were given."]

@@ -63,6 +63,7 @@ class ResultTable:
     columns: Mapping[str, str]  # key to heading
     rows: Sequence[Mapping[str, Value]]  # by key; one that is left out is an empty cell
     notes: Sequence[str] = ()
+    screen: Sequence[str] = ()  # the columns that fit on a screen; all if left out
 
     def to_csv(self) -> str:
         """Plain numbers; a column whose figures have a deviation gets a second one for it."""
