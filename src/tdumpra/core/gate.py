@@ -53,7 +53,8 @@ class GateThresholds:
         r"""Whether an open gate with linear fusion always follows retrieval (appendix, alpha_bound).
 
         The paper asks for :math:`(1-\alpha) m > \alpha \theta`; its gate's own inequalities are strict, so equality
-        suffices.
+        suffices. It is a statement about real numbers: of rows that lie within rounding of :math:`\theta` and of
+        :math:`m` at once, the two classes can come out equal.
         """
         return self.alpha < 1 and (1 - self.alpha) * self.margin >= self.alpha * self.theta
 

@@ -172,7 +172,7 @@ def classification_metrics(p: Float[Array, "n c"], y: Int[Array, " n"]) -> dict[
     }
 
 
-def ratio(numerator: Array, denominator: Array) -> Array:
+def ratio(numerator: Array | np.generic, denominator: Array | np.generic) -> Array:
     """Element by element, NaN where the denominator is zero."""
     numerator, denominator = np.broadcast_arrays(np.asarray(numerator, np.float64), denominator)
     quotient: Array = np.divide(numerator, denominator, out=np.full(numerator.shape, np.nan), where=denominator > 0)

@@ -44,7 +44,7 @@ def orthant_sums(axes: tuple[Axis, ...], contributions: Float[Array, "n w"]) -> 
         [np.bincount(corner, weights=column, minlength=int(np.prod(shape))) for column in contributions[reachable].T],
         axis=-1,
     )
-    sums = at_corner.reshape(*shape, contributions.shape[1])
+    sums = at_corner.reshape(*shape, contributions.shape[1]).astype(np.float64)  # no rows are counted in integers
     for dimension in range(len(shape)):
         sums = sums.cumsum(dimension)
     return sums

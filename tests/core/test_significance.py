@@ -1,0 +1,97 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom, binomtest
+
+from tdumpra.core.significance import clopper_pearson_upper, mcnemar_exact, sign_flip_test
+
+
+class TestMcNemar:
+    @pytest.mark.parametrize(("fixed", "broken"), [(0, 1), (5, 5), (7, 2), (2, 7), (30, 11), (0, 12)])
+    def test_equals_the_binomial_sum(self, fixed, broken):
+        n, k = fixed + broken, min(fixed, broken)
+        tail = sum(math.comb(n, i) for i in range(k + 1)) / 2**n
+        assert mcnemar_exact(fixed, broken) == pytest.approx(min(1.0, 2 * tail))
+        assert mcnemar_exact(fixed, broken) == pytest.approx(binomtest(fixed, n).pvalue)
+
+    def test_by_hand(self):
+        # 3 fixed, none broken: 2 x 1/8
+        assert mcnemar_exact(3, 0) == pytest.approx(0.25)
+
+    def test_no_change_is_no_evidence(self):
+        assert mcnemar_exact(0, 0) == 1.0
+
+
+class TestClopperPearson:
+    @pytest.mark.parametrize(("events", "trials"), [(0, 10), (1, 10), (3, 50), (9, 10), (200, 1000)])
+    @pytest.mark.parametrize("level", [0.9, 0.95])
+    def test_equals_scipys_interval_and_its_own_definition(self, events, trials, level):
+        upper = clopper_pearson_upper(events, trials, level=level)
+        assert upper == pytest.approx(
+            binomtest(events, trials, alternative="less").proportion_ci(level, method="exact").high
+        )
+        # at that rate, so few events have a chance of 1 - level
+        assert binom.cdf(events, trials, upper) == pytest.approx(1 - level)
+
+    def test_by_hand(self):
+        # none in n: 1 - 0.05^(1/n); for 59 trials 0.0495 ("59 without failure show 95 % at 95 %")
+        assert clopper_pearson_upper(0, 59) == pytest.approx(1 - 0.05 ** (1 / 59))
+
+    @pytest.mark.parametrize(("events", "trials"), [(0, 0), (4, 4)])
+    def test_no_bound_but_one(self, events, trials):
+        assert clopper_pearson_upper(events, trials) == 1.0
+
+
+def enumerate_flips(differences, alternative):
+    """All 2^G signs."""
+    observed, hits, flips = sum(differences), 0, 0
+    for signs in itertools.product((-1, 1), repeat=len(differences)):
+        total = sum(sign * value for sign, value in zip(signs, differences, strict=True))
+        hits += total >= observed if alternative == "greater" else abs(total) >= abs(observed)
+        flips += 1
+    return hits / flips
+
+
+class TestSignFlip:
+    @given(st.lists(st.integers(-4, 4), max_size=9), st.sampled_from(["two-sided", "greater"]))
+    def test_equals_all_flips(self, differences, alternative):
+        found = sign_flip_test(np.array(differences, dtype=np.int64), alternative=alternative)
+        assert found == pytest.approx(enumerate_flips(differences, alternative))
+
+    @pytest.mark.parametrize("alternative", ["two-sided", "greater"])
+    @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
+    def test_equals_all_flips_of_larger_groups(self, alternative, dtype):
+        differences = np.random.default_rng(0).integers(-20, 25, size=12).astype(dtype)
+        found = sign_flip_test(differences, alternative=alternative)
+        assert found == pytest.approx(enumerate_flips(differences.tolist(), alternative))
+
+    def test_by_hand(self):
+        # +1 +1 +1: the sum 3 needs one flip of eight, or -3 another
+        assert sign_flip_test(np.array([1, 1, 1]), alternative="greater") == pytest.approx(1 / 8)
+        assert sign_flip_test(np.array([1, 1, 1])) == pytest.approx(2 / 8)
+
+    def test_the_default_is_two_sided(self):
+        assert sign_flip_test(np.array([-1, -1, -1])) == pytest.approx(2 / 8)
+        assert sign_flip_test(np.array([-1, -1, -1]), alternative="greater") == 1.0
+
+    def test_with_single_steps_it_is_mcnemars_test(self):
+        for fixed, broken in [(9, 2), (4, 4), (1, 6)]:
+            differences = np.array([1] * fixed + [-1] * broken + [0] * 5)
+            assert sign_flip_test(differences) == pytest.approx(mcnemar_exact(fixed, broken))
+
+    @pytest.mark.parametrize("differences", [[], [0, 0, 0]])
+    def test_no_change_is_no_evidence(self, differences):
+        assert sign_flip_test(np.array(differences, dtype=np.int64)) == 1.0
+
+    def test_many_groups(self):
+        differences = np.array([1] * 700 + [-1] * 600)
+        assert sign_flip_test(differences) == pytest.approx(mcnemar_exact(700, 600))
+
+    @given(st.lists(st.integers(-5, 5), min_size=1, max_size=12), st.integers(1, 4))
+    def test_scale_and_order_do_not_matter(self, differences, factor):
+        d = np.array(differences)
+        assert sign_flip_test(d * factor) == pytest.approx(sign_flip_test(d[::-1]))
