@@ -46,17 +46,18 @@ def write_artifact(
     payload = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
-    write_bytes(path, _seal(safetensors.torch.save(payload, metadata=header)))
+    write_bytes(path, _seal(_in_order(safetensors.torch.save(payload, metadata=header))))
 
 
 def read_artifact(path: str | Path, *, kind: str, schema: int) -> Artifact:
     """Read what :func:`write_artifact` wrote, or say in one sentence why it cannot be used."""
     data = _read_bytes(path)
+    # A header of 0x..80 bytes begins like a pickle, one of 0x4b50 like a zip archive: the JSON behind it tells.
+    opens_json = data[_HEADER_LENGTH : _HEADER_LENGTH + 1] == b"{"
+    if not opens_json and (data[:1] == b"\x80" or data[:2] == b"PK"):
+        raise ArtifactError(f"{path} is a pickle or zip archive, not a tdumpra {kind} file; it was not opened")
     header_end = _HEADER_LENGTH + int.from_bytes(data[:_HEADER_LENGTH], "little")
     if len(data) < _HEADER_LENGTH or header_end > len(data):
-        # Only here: a sound header whose length ends in 0x80 begins like a pickle.
-        if data[:1] == b"\x80" or data[:2] == b"PK":
-            raise ArtifactError(f"{path} is a pickle or zip archive, not a tdumpra {kind} file; it was not opened")
         raise ArtifactError(f"{path} is truncated, or is no tdumpra {kind} file")
     _check_seal(path, data, header_end, kind)
     try:
@@ -131,6 +132,14 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def _in_order(data: bytes) -> bytes:
+    """The same safetensors file with its header sorted: safetensors shuffles it, and equal contents are equal bytes."""
+    end = _HEADER_LENGTH + int.from_bytes(data[:_HEADER_LENGTH], "little")
+    header = json.dumps(json.loads(data[_HEADER_LENGTH:end]), sort_keys=True).encode()
+    header += b" " * (-len(header) % 8)  # the tensors behind it stay aligned
+    return len(header).to_bytes(_HEADER_LENGTH, "little") + header + data[end:]
 
 
 def _seal(data: bytes) -> bytes:

@@ -78,6 +78,7 @@ class PrototypeBank:
             engine: another k-means engine, for instance :func:`tdumpra.faiss_kmeans.faiss_lloyd`.
         """
         checks.check_count(n_prototypes, "n_prototypes")
+        checks.check_count(seed, "seed", least=0)
         rows = checks.check_embeddings(z, "z")
         if not len(rows):
             raise ValueError("z has no rows: a bank needs training embeddings")
@@ -89,10 +90,10 @@ class PrototypeBank:
         names = _check_ids(ids, len(rows))
         lesions = names if lesions is None else lesions
         unit = normalise(rows).cpu()
-        wanted = [min(n_prototypes, len(np.unique(lesions[(y == c).numpy()]))) for c in range(n_classes)]
+        wanted = [min(int(n_prototypes), len(np.unique(lesions[(y == c).numpy()]))) for c in range(n_classes)]
         _warn_of_small_classes(n_prototypes, wanted)
         clusters = [
-            _cluster(unit, (y == c).nonzero().squeeze(1), k, seed=seed, merge_above=merge_above, engine=engine)
+            _cluster(unit, (y == c).nonzero().squeeze(1), k, seed=int(seed), merge_above=merge_above, engine=engine)
             for c, k in enumerate(wanted)
         ]
         return _assemble(unit, clusters, names, lesions, n_prototypes)

@@ -111,7 +111,7 @@ def single_prototype(case: Case) -> Tensor | None:
     means[present] = normalise(means[present])
 
     def scores(z: Tensor) -> Tensor:
-        return (normalise(z) @ means.T).masked_fill(~present, -torch.inf)
+        return (normalise(z).to(means) @ means.T).masked_fill(~present, -torch.inf)
 
     tau = fit_temperature(scores(case.validation.z), case.validation.y)
     return (scores(case.test.z) / tau).softmax(1)
@@ -219,7 +219,8 @@ def cache_affinity(
     n_classes: int,
 ) -> Float[Tensor, "n c"]:
     r"""Mean over a class's training rows of :math:`e^{-b (1 - \cos)}`; 0 for a class without rows."""
-    keys, queries = normalise(z_train), normalise(z)
+    keys = normalise(z_train)
+    queries = normalise(z).to(keys)
     votes = torch.nn.functional.one_hot(y_train, n_classes).to(keys.dtype)
     votes = votes / votes.sum(0).clamp(min=1)
     step = max(1, _CHUNK_ENTRIES // len(keys))
@@ -235,7 +236,8 @@ def nearest_neighbour_shares(
     n_neighbours: int = N_NEIGHBOURS,
 ) -> Float[Tensor, "n c"]:
     """Class shares among the training rows with the largest cosine."""
-    bank, queries = normalise(z_train), normalise(z)
+    bank = normalise(z_train)
+    queries = normalise(z).to(bank)
     votes = torch.nn.functional.one_hot(y_train, n_classes).to(bank.dtype)
     k = min(n_neighbours, len(bank))
     step = max(1, _CHUNK_ENTRIES // len(bank))

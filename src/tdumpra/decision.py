@@ -114,5 +114,5 @@ class Decision:
         settings = dict(artifact.meta["decision"])
         thresholds, calibrated = GateThresholds(**settings.pop("thresholds")), settings.pop("calibrated")
         bank = PrototypeBank.from_artifact(Artifact(tensors, artifact.meta["bank"]))
-        gate = calibrated and CalibratedGate(**calibrated)
+        gate = calibrated and CalibratedGate.from_json(calibrated)
         return cls(bank=bank, thresholds=thresholds, prior=prior, calibrated=gate, **settings)

@@ -23,7 +23,7 @@ from tdumpra.decision import Decision
 from tdumpra.evaluate import evaluate
 from tdumpra.evaluation_settings import EvaluateConfig
 from tdumpra.evidence import Evidence, explain
-from tdumpra.functional import like
+from tdumpra.functional import like, narrow
 from tdumpra.objective import Goal
 from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs, check_rows
 from tdumpra.tune import PRESETS, Preset, Tuning, check_objective, tune
@@ -159,7 +159,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         rows, embeddings = check_rows(p, z, n_classes=decision.bank.n_classes, width=decision.bank.width)
         final, start = torch.empty_like(rows), 0
         for part in decision.chunks(rows, embeddings):
-            final[start : start + len(part.p)] = part.p
+            final[start : start + len(part.p)] = narrow(part.p, rows.dtype)
             start += len(part.p)
         return like(p)(final)
 
@@ -180,7 +180,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"explain takes one case at a time, not {len(p)}")
         if class_names is not None and len(class_names) != decision.bank.n_classes:
             raise ValueError(f"class_names has {len(class_names)} entries for {decision.bank.n_classes} classes")
-        return explain(decision, p, z, class_names=class_names, group=group)
+        return explain(decision, p.cpu(), z.cpu(), class_names=class_names, group=group)
 
     def report(
         self,
@@ -229,8 +229,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         params = self.get_params(deep=False)
         if isinstance(self.preset, Preset):
             params["preset"] = asdict(self.preset)
-        params["costs"] = jsonable(self.costs)
-        meta = {**fitted.meta, "params": params}
+        meta = {**fitted.meta, "params": jsonable(params)}  # a numpy integer is a fine n_prototypes
         write_artifact(path, kind=KIND, schema=SCHEMA, tensors=fitted.tensors, meta=meta)
 
     @classmethod
@@ -255,7 +254,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
     def _preset(self) -> Preset:
         if isinstance(self.preset, Preset):
             return self.preset
-        if self.preset not in PRESETS:
+        if not isinstance(self.preset, str) or self.preset not in PRESETS:
             raise ValueError(f"preset must be one of {', '.join(PRESETS)} or a Preset, not {self.preset!r}")
         return PRESETS[self.preset]
 

@@ -175,11 +175,8 @@ def gate_report(
         ``risk_change_where_open``), and the ``regret`` against the oracle with its bound ``misranked``;
         ``headroom`` (the oracle's accuracy above the classifier's) and the share of it that was taken.
     """
-    cls, labels = posterior_and_labels(p_cls, y)
-    sim, _ = posterior_and_labels(p_sim, y)
-    final, _ = posterior_and_labels(p_final, y)
-    if not cls.shape == sim.shape == final.shape:
-        raise ValueError(f"the posteriors differ in shape: {cls.shape}, {sim.shape} and {final.shape}")
+    cls, labels = posterior_and_labels(p_cls, y, "p_cls")
+    sim, final = _beside(cls, p_sim, "p_sim"), _beside(cls, p_final, "p_final")
     is_open = (final != cls).any(1) if opened is None else checks.to_tensor(opened, "opened").bool().cpu().numpy()
     if is_open.shape != (len(labels),):
         raise ValueError(f"opened needs one entry per row: {len(labels)}, not shape {is_open.shape}")
@@ -213,6 +210,15 @@ def gate_report(
         "regret": regret.excess,
         "misranked": regret.misranked,
     }
+
+
+def _beside(cls: Array, p: Any, name: str) -> Array:
+    """Another posterior of the same rows, checked."""
+    rows = checks.check_probabilities(p, name, n_classes=cls.shape[1])
+    if len(rows) != len(cls):
+        raise ValueError(f"p_cls has {len(cls)} rows and {name} has {len(rows)}")
+    other: Array = rows.double().cpu().numpy()
+    return other
 
 
 def _by_group(gained: Array, groups: Array) -> Array:

@@ -29,7 +29,7 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A prototype near the case: its cosine, its share of all the similarity evidence, its nearest training cases."""
+    """A prototype near the case: its cosine, its share of retrieval's posterior, its nearest training cases."""
 
     label: int
     name: str
@@ -73,7 +73,8 @@ def explain(
     decided = decision.decide(p, z)
     names = tuple(class_names) if class_names is not None else tuple(str(c) for c in range(p.shape[1]))
     similarity = decision.bank.similarity(z)
-    matches = _matches(decision, similarity[0], names, group)
+    own = None if group is None else str(group)  # the bank keeps groups as strings, whatever they were
+    matches = _matches(decision, similarity[0], decided.p_sim[0], names, own)
     label = int(decided.p.argmax())
     clauses = _clauses(decision, decided, names)
     return Evidence(
@@ -108,9 +109,11 @@ def _clauses(decision: Decision, decided: Decided, names: tuple[str, ...]) -> tu
         rows.append(("entropy", float(s.entropy_cls), t.entropy, "classifier spread", "classifier concentrated", False))
     clauses = []
     for name, value, threshold, yes, no, small_holds in rows:
-        holds = _compare(value, threshold, small_holds, s.gamma_cls.dtype)
+        # As the gate compares, in the signals' own precision: float32's 0.7 is not below a threshold of 0.7.
+        limit = float(torch.tensor(threshold, dtype=s.gamma_cls.dtype))
+        holds = value < limit if small_holds else value > limit
         sign = ("<" if holds else "≥") if small_holds else (">" if holds else "≤")
-        statement = f"{yes if holds else no} ({_figures(value, threshold, sign)})"
+        statement = f"{yes if holds else no} ({_figures(value, limit, sign)})"
         if decision.calibrated is None or not holds:  # a calibrated gate's thresholds hold nothing back, nor say much
             clauses.append(Clause(name, statement, value, threshold, holds))
     if decision.calibrated is not None:
@@ -132,12 +135,6 @@ def _calibrated_clause(gate: CalibratedGate, signals: GateSignals) -> Clause:
     return Clause("advantage", f"{words} ({of_both}, a lead of {lead})", value, gate.margin, holds)
 
 
-def _compare(value: float, threshold: float, small_holds: bool, dtype: torch.dtype) -> bool:
-    """As the gate compares: in the signals' own precision."""
-    signal = torch.tensor(value, dtype=dtype)
-    return bool(signal < threshold) if small_holds else bool(signal > threshold)
-
-
 def _figures(value: float, threshold: float, sign: str) -> str:
     """Two decimals, or as many as it takes for the statement to read true."""
     for digits in range(2, 8):
@@ -147,11 +144,13 @@ def _figures(value: float, threshold: float, sign: str) -> str:
     return f"{value!r} {sign} {threshold!r}"
 
 
-def _matches(decision: Decision, similarity: Tensor, names: tuple[str, ...], group: str | None) -> tuple[Match, ...]:
-    """All live prototypes, nearest first."""
+def _matches(
+    decision: Decision, similarity: Tensor, p_sim: Tensor, names: tuple[str, ...], group: str | None
+) -> tuple[Match, ...]:
+    """All live prototypes, nearest first. A class's shares add up to its probability under retrieval."""
     bank = decision.bank
     live = bank.mask.to(similarity.device)
-    share = torch.where(live, decision.kappa * similarity, -torch.inf).flatten().softmax(0).view_as(similarity)
+    share = p_sim[:, None] * torch.where(live, decision.kappa * similarity, -torch.inf).softmax(1)
     order = similarity.masked_fill(~live, -torch.inf).flatten().argsort(descending=True, stable=True)
     matches = []
     for flat in order[: int(live.sum())].tolist():

@@ -43,6 +43,20 @@ def like(original: Any) -> Callable[[Tensor], Any]:
     return restore
 
 
+def narrow(p: Tensor, dtype: torch.dtype) -> Tensor:
+    """``p`` rounded to ``dtype``, each row's label kept.
+
+    Half precision can make two classes equal, and then the first of them would become the label: the former first is
+    lifted by one unit in the last place.
+    """
+    if p.dtype == dtype:
+        return p
+    rounded, label = p.to(dtype), p.argmax(-1)
+    rows = (rounded.argmax(-1) != label).nonzero().squeeze(1)
+    rounded.view(torch.int16)[rows, label[rows]] += 1  # the next larger number, of positive ones
+    return rounded
+
+
 def vmf_posterior(z: ArrayT, prototypes: Any, mask: Any = None, *, kappa: float = 20.0, tau: float = 1.0) -> ArrayT:
     """Class probabilities by cosine to class prototypes, as a mixture of von Mises–Fisher components.
 
@@ -101,7 +115,8 @@ def fuse(p_cls: Any, p_sim: Any, thresholds: GateThresholds, *, rule: FusionRule
     fused = gate.fuse(left, right, thresholds, rule=rule)
     restore = like(p_cls)
     signals = GateSignals(*(restore(signal) for signal in fused.signals))
-    return Fused(restore(fused.p), restore(fused.opened), signals)
+    final = narrow(fused.p, checks.to_tensor(p_cls, "p_cls").dtype)
+    return Fused(restore(final), restore(fused.opened), signals)
 
 
 def classification_metrics(p: Any, y: Any) -> dict[str, float]:
@@ -125,11 +140,11 @@ def check_rule(rule: str) -> None:
         raise ValueError(f"rule must be one of {', '.join(map(repr, FUSION_RULES))}, not {rule!r}")
 
 
-def posterior_and_labels(p: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+def posterior_and_labels(p: Any, y: Any, name: str = "p") -> tuple[np.ndarray, np.ndarray]:
     """Probabilities in float64 and their labels, checked; at least one row."""
-    rows = checks.check_probabilities(p, "p")
+    rows = checks.check_probabilities(p, name)
     if not len(rows):
-        raise ValueError("p has no rows")
+        raise ValueError(f"{name} has no rows")
     labels = checks.check_labels(y, "y", n_rows=len(rows), n_classes=rows.shape[1])
     return rows.double().cpu().numpy(), labels.numpy()
 

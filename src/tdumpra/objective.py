@@ -65,8 +65,8 @@ class Goal:
 
 def check_objective(objective: str) -> None:
     """Refuse an objective that does not exist."""
-    if objective not in OBJECTIVES:
-        raise ValueError(f"objective must be one of {', '.join(OBJECTIVES)}, not {objective!r}")
+    if objective not in (*OBJECTIVES, "cost"):
+        raise ValueError(f"objective must be one of {', '.join(OBJECTIVES)}, or cost, not {objective!r}")
 
 
 def check_costs(costs: Any, *, n_classes: int | None = None) -> Array:

@@ -1,7 +1,7 @@
 """A model's outputs on one split. Which split it is, is a type: the tuner cannot be handed test data.
 
 The bank is built from :class:`TrainOutputs`, everything is tuned on :class:`ValidationOutputs`, and
-:class:`TestOutputs` are only ever scored.
+:class:`TestOutputs` are only ever scored. Wherever the arrays came from, outputs lie in main memory.
 """
 
 from __future__ import annotations
@@ -48,11 +48,13 @@ class TrainOutputs:
         suffix: str = "_train",
     ) -> TrainOutputs:
         """Check raw arrays; ``suffix`` completes their names in messages."""
+        if n_classes is not None:
+            checks.check_count(n_classes, "n_classes", least=2)
         embeddings = checks.check_embeddings(z, f"z{suffix}")
         if not len(embeddings):
             raise ValueError(f"z{suffix} is empty: a bank needs training embeddings")
         return cls(
-            z=embeddings,
+            z=embeddings.cpu(),
             y=checks.check_labels(y, f"y{suffix}", n_rows=len(embeddings), n_classes=n_classes),
             groups=checks.check_groups(groups, f"groups{suffix}", n_rows=len(embeddings)),
             ids=checks.check_groups(ids, f"ids{suffix}", n_rows=len(embeddings)),
@@ -118,12 +120,12 @@ class ScoredOutputs:
             if len(teacher) != len(rows):
                 raise ValueError(f"p{suffix} has {len(rows)} rows and pt{suffix} has {len(teacher)}")
         return cls(
-            p=rows,
-            z=embeddings,
+            p=rows.cpu(),
+            z=embeddings.cpu(),
             y=checks.check_labels(y, f"y{suffix}", n_rows=len(rows), n_classes=rows.shape[1]),
             groups=checks.check_groups(groups, f"groups{suffix}", n_rows=len(rows)),
             ids=checks.check_groups(ids, f"ids{suffix}", n_rows=len(rows)),
-            p_teacher=teacher,
+            p_teacher=None if teacher is None else teacher.cpu(),
             metadata={name: _column(values, name, len(rows)) for name, values in (metadata or {}).items()},
         )
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from tdumpra.bank import MERGE_ABOVE
 from tdumpra.checks import check_positive, check_unit_interval
-from tdumpra.core.gate import FusionRule, GateThresholds
+from tdumpra.core.gate import LN2, FusionRule
 from tdumpra.functional import check_rule
 
 GateKind = Literal["clauses", "calibrated"]
@@ -41,11 +41,9 @@ class Preset:
                 raise ValueError(f"a preset needs at least one candidate for {field.name}")
         for kappa in self.kappa:
             check_positive(kappa, "kappa")
-        for advantage in self.advantage:
-            check_unit_interval(advantage, "advantage")
-        for name in ("theta", "beta", "margin", "delta", "alpha"):
-            for value in getattr(self, name):  # each candidate is checked where thresholds check themselves
-                GateThresholds(**{"theta": 0.5, "beta": 0.5, "margin": 0.5, "delta": 0.5, "alpha": 0.5, name: value})
+        for name in ("theta", "beta", "margin", "delta", "alpha", "advantage"):
+            for value in getattr(self, name):
+                check_unit_interval(value, name, upper=LN2 if name == "delta" else 1.0)
         for rule in self.rule:
             check_rule(rule)
         for kind in self.gates:

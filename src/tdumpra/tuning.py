@@ -45,7 +45,7 @@ class Setting(NamedTuple):
             **{
                 **content,
                 "thresholds": thresholds and GateThresholds(**thresholds),
-                "calibrated": calibrated and CalibratedGate(**calibrated),
+                "calibrated": calibrated and CalibratedGate.from_json(calibrated),
             }
         )
 

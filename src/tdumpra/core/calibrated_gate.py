@@ -13,7 +13,7 @@ fitted, and one is chosen.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -45,12 +45,15 @@ class CalibratedGate:
 
     def __post_init__(self) -> None:
         for name in ("classifier", "similarity"):
-            weights = tuple(float(weight) for weight in getattr(self, name))
-            if len(weights) != 3 or not np.isfinite(weights).all():
+            if not np.isfinite(getattr(self, name)).all():
                 raise ValueError(f"{name} must be three finite weights, not {getattr(self, name)!r}")
-            object.__setattr__(self, name, weights)  # a list, as JSON gives it, becomes a tuple
         if not 0 <= self.margin <= 1:
             raise ValueError(f"margin must lie between 0 and 1, not {self.margin!r}")
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> CalibratedGate:
+        """From plain values, as ``dataclasses.asdict`` and JSON give them."""
+        return cls(tuple(content["classifier"]), tuple(content["similarity"]), content["margin"])
 
 
 class Chances(NamedTuple):

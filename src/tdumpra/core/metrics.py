@@ -7,15 +7,15 @@ out of the averages.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.stats import rankdata
 
 Array = np.ndarray
-Objective = Literal["balanced_accuracy", "accuracy", "macro_f1", "nll", "cost"]  # figures that tuning can maximise
-OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+Objective = Literal["balanced_accuracy", "accuracy", "macro_f1", "nll", "cost"]  # figures that tuning can better
+OBJECTIVES: tuple[Objective, ...] = ("balanced_accuracy", "accuracy", "macro_f1", "nll")  # those that need no costs
 METRICS = ("accuracy", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "nll", "brier")  # of every results table
 N_BINS = 15
 SMALLEST_PROBABILITY = float(np.finfo(np.float64).eps)  # as in scikit-learn's log_loss

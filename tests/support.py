@@ -1,0 +1,100 @@
+"""Small problems with a known answer, shared by the tests of the array way in."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+
+from tdumpra import DualPathClassifier
+from tdumpra.core.gate import GateThresholds
+
+Array = np.ndarray
+THRESHOLDS = GateThresholds(theta=0.6, beta=0.5, margin=0.2, delta=0.05, alpha=0.1)
+
+
+class Split(NamedTuple):
+    """One split's arrays as a user would hold them."""
+
+    p: Array
+    z: Array
+    y: Array
+    groups: Array
+    ids: Array
+
+
+class Problem(NamedTuple):
+    """Three splits of one task."""
+
+    train: Split
+    val: Split
+    test: Split
+
+
+def make_problem(seed: int = 0, *, n_classes: int = 4, width: int = 8, dtype: Any = np.float32) -> Problem:
+    """A wavering classifier beside embeddings that know more: there is something for a gate to win.
+
+    Classes are unequal (class 0 the largest, as with nevi), and two rows in three share a group with another.
+    """
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(n_classes, width))
+    share = 1 / np.arange(1, n_classes + 1)
+
+    def split(name: str, n: int) -> Split:
+        y = np.concatenate([np.arange(n_classes), rng.choice(n_classes, n - n_classes, p=share / share.sum())])
+        z = centres[y] + 1.0 * rng.normal(size=(n, width))
+        logits = 1.2 * np.eye(n_classes)[y] + rng.normal(size=(n, n_classes)) + np.log(share)
+        groups = np.array([f"{name}-{i // 3 * 3 if i % 3 else i}" for i in range(n)])
+        ids = np.array([f"{name}-image-{i}" for i in range(n)])
+        return Split(softmax(logits, axis=1).astype(dtype), z.astype(dtype), y, groups, ids)
+
+    return Problem(split("train", 240), split("val", 200), split("test", 160))
+
+
+def fit_and_tune(problem: Problem, **params: Any) -> DualPathClassifier:
+    """The whole way in, with groups and ids."""
+    train, val = problem.train, problem.val
+    classifier = DualPathClassifier(**{"n_prototypes": 3, **params})
+    classifier.fit(train.z, train.y, train.groups, ids=train.ids)
+    return classifier.tune(val.p, val.z, val.y, val.groups)
+
+
+def random_posterior(rng: np.random.Generator, n: int, n_classes: int, sharpness: float = 1.5) -> Array:
+    """Rows of probabilities, some flat and some decisive, in float64."""
+    p: Array = softmax(sharpness * rng.normal(size=(n, n_classes)), axis=1)
+    return p
+
+
+def likeliest_temperature(log_p: Array, y: Array) -> float:
+    """By scipy, between the bounds that tuning keeps to."""
+
+    def loss(log_temperature: float) -> float:
+        return float(-log_softmax(log_p / math.exp(log_temperature), axis=1)[np.arange(len(y)), y].mean())
+
+    return math.exp(minimize_scalar(loss, bounds=(math.log(0.05), math.log(20)), options={"xatol": 1e-9}).x)
+
+
+def unit(x: Array) -> Array:
+    """Rows of length one, in float64."""
+    x = np.asarray(x, np.float64)
+    rows: Array = x / np.sqrt((x * x).sum(-1, keepdims=True))
+    return rows
+
+
+def alter_byte(path: Path, position: int) -> None:
+    """Flip the lowest bit of one byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def equal_tensors(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    """Same names, types, and every bit the same."""
+    return left.keys() == right.keys() and all(
+        left[name].dtype == right[name].dtype and torch.equal(left[name], right[name]) for name in left
+    )

@@ -1,0 +1,228 @@
+"""Every comparator, computed again without our code: plain numpy, scipy and scikit-learn."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import logsumexp, softmax
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, roc_auc_score
+from sklearn.neighbors import NearestNeighbors
+
+from tdumpra import DualPathClassifier
+from tdumpra.comparators import COMPARATORS, Case, nearest_neighbour_shares
+from tdumpra.evaluate import evaluate
+from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs
+from tests.support import (
+    Array,
+    Problem,
+    Split,
+    fit_and_tune,
+    likeliest_temperature,
+    make_problem,
+    random_posterior,
+    unit,
+)
+
+OUTPUTS = Path(os.environ.get("TDUMPRA_OUTPUTS", Path(__file__).parents[2] / "shared" / "outputs"))
+REAL_FILE = OUTPUTS / "lite0_joint_seed0.npz"
+KEYS = [
+    *("student", "teacher", "temperature", "logit_adjusted"),
+    *("knn", "single_prototype", "tip_adapter", "similarity", "average", "paper_gate", "calibrated_gate", "gate"),
+    "oracle",
+]
+
+
+def independent_metrics(p: Array, y: Array) -> dict[str, float]:
+    n, n_classes = p.shape
+    label, confidence, truth = p.argmax(1), p.max(1), np.eye(n_classes)[y]
+    ece = 0.0
+    for b in range(15):
+        inside = (confidence > b / 15) & (confidence <= (b + 1) / 15)
+        if inside.any():
+            ece += inside.mean() * abs((label == y)[inside].mean() - confidence[inside].mean())
+    areas = [roc_auc_score(y == c, p[:, c]) for c in range(n_classes)]
+    clipped = np.maximum(p[np.arange(n), y], np.finfo(float).eps)
+    return {
+        "accuracy": accuracy_score(y, label),
+        "macro_f1": f1_score(y, label, average="macro"),
+        "balanced_accuracy": balanced_accuracy_score(y, label),
+        "macro_auroc": areas[1] if n_classes == 2 else float(np.mean(areas)),
+        "ece": ece,
+        "nll": float(-np.log(clipped).mean()),
+        "brier": float(((p - truth) ** 2).sum(1).mean()) / (2 if n_classes == 2 else 1),
+    }
+
+
+def prior_exponent(p: Array, y: Array, prior: Array) -> float:
+    scored = []
+    for exponent in np.arange(21) / 20:
+        label = (p / prior**exponent).argmax(1)
+        scored.append((balanced_accuracy_score(y, label), accuracy_score(y, label), exponent))
+    allowed = [each for each in scored if each[1] >= scored[0][1]]
+    return float(max(allowed, key=lambda each: (round(each[0], 12), -each[2]))[2])
+
+
+def independent_posteriors(problem: Problem, classifier: DualPathClassifier, p_teacher: Array) -> dict[str, Array]:
+    """From the arrays, and from what was fitted only the prototypes, kappa, tau and thresholds."""
+    fitted, bank = classifier.decision_, classifier.bank_
+    # Zeros of a saved half precision stay impossible under any temperature, as they should.
+    with np.errstate(divide="ignore"):
+        log_val, log_test = (np.log(split.p.astype(np.float64)) for split in (problem.val, problem.test))
+    temperature = likeliest_temperature(log_val, problem.val.y)
+    calibrated: Array = softmax(log_test / temperature, axis=1)
+
+    prior = np.bincount(problem.train.y) / len(problem.train.y)
+    exponent = prior_exponent(problem.val.p.astype(np.float64), problem.val.y, prior)
+    raw = problem.test.p.astype(np.float64)  # half precision: rows sum to one only nearly
+    adjusted: Array = softmax(log_test - exponent * np.log(prior), axis=1) if exponent else raw
+
+    neighbours = NearestNeighbors(n_neighbors=16, metric="cosine", algorithm="brute").fit(unit(problem.train.z))
+    _, nearest = neighbours.kneighbors(unit(problem.test.z))
+    votes = np.eye(len(prior))[problem.train.y[nearest]].mean(1)
+
+    q = np.stack([
+        logsumexp(fitted.kappa * unit(problem.test.z) @ centres[live].double().numpy().T, axis=1) - math.log(live.sum())
+        for centres, live in zip(bank.prototypes, bank.mask, strict=True)
+    ], axis=1)  # fmt: skip
+    similarity: Array = softmax(q / fitted.tau, axis=1)
+
+    p_cls = raw if fitted.temperature == 1 else calibrated  # the paper's presets fit no temperature
+    final, t = p_cls.copy(), fitted.thresholds
+    for i, (c, s) in enumerate(zip(p_cls, similarity, strict=True)):
+        second, first = np.sort(s)[-2:]
+        middle = (c + s) / 2
+        js = sum(a * math.log(a / m) for row in (c, s) for a, m in zip(row, middle, strict=True) if a > 0) / 2
+        opens = c.max() < t.theta and first > t.beta and first - second > t.margin and js > t.delta
+        if fitted.calibrated is not None:
+            x = [1.0, math.log(c.max() / (1 - c.max())), math.log(first / (1 - first))]
+            chance = [
+                1 / (1 + math.exp(-sum(a * b for a, b in zip(weights, x, strict=True))))
+                for weights in (fitted.calibrated.similarity, fitted.calibrated.classifier)
+            ]
+            opens = opens and chance[0] - chance[1] > fitted.calibrated.margin
+        if opens and c.argmax() != s.argmax():
+            product = c**t.alpha * s ** (1 - t.alpha)
+            final[i] = t.alpha * c + (1 - t.alpha) * s if fitted.rule == "linear" else product / product.sum()
+    sim_alone = (similarity.argmax(1) == problem.test.y) & (p_cls.argmax(1) != problem.test.y)
+    return {
+        "student": raw,
+        "teacher": p_teacher.astype(np.float64),
+        "temperature": calibrated,
+        "logit_adjusted": adjusted,
+        "knn": votes,
+        "similarity": similarity,
+        "average": (p_cls + similarity) / 2,
+        "gate": final,
+        "oracle": np.where(sim_alone[:, None], similarity, p_cls),
+    }
+
+
+def assert_agree(problem: Problem, classifier: DualPathClassifier, p_teacher: Array, tolerance: float) -> None:
+    test = problem.test
+    found = classifier.report(test.p, test.z, test.y, test.groups, p_teacher=p_teacher)["comparators"]
+    assert list(found) == KEYS
+    for key, p in independent_posteriors(problem, classifier, p_teacher).items():
+        assert found[key] == pytest.approx(independent_metrics(p, test.y), abs=tolerance), key
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_on_made_up_arrays(seed, n_classes):
+    problem = make_problem(seed, n_classes=n_classes, dtype=np.float64)
+    p_teacher = random_posterior(np.random.default_rng(seed), 160, n_classes)
+    assert_agree(problem, fit_and_tune(problem), p_teacher, 1e-6)
+
+
+@pytest.mark.skipif(not REAL_FILE.exists(), reason=f"needs the real outputs {REAL_FILE.name}; set TDUMPRA_OUTPUTS")
+@pytest.mark.parametrize("preset", ["default", "paper-swapped"])
+def test_on_real_outputs(preset):
+    with np.load(REAL_FILE, allow_pickle=False) as file:
+        content = {name: file[name] for name in file.files}
+
+    def split(code: int) -> Split:
+        return Split(*(content[name][content["split"] == code] for name in ("p", "zt", "y", "group", "id")))
+
+    problem = Problem(split(0), split(1), split(2))
+    classifier = fit_and_tune(problem, n_prototypes=5, preset=preset)
+    assert_agree(problem, classifier, content["pt"][content["split"] == 2], 1e-6)
+
+
+def make_case(classifier: DualPathClassifier, problem: Problem) -> Case:
+    test = TestOutputs.check(*problem.test[:3])
+    return Case(
+        train=TrainOutputs.check(problem.train.z, problem.train.y),
+        validation=ValidationOutputs.check(*problem.val[:3]),
+        test=test,
+        decision=classifier.decision_,
+        decided=classifier.decision_.decide(test.p, test.z),
+        objective="balanced_accuracy",
+    )
+
+
+class TestWhatIsAbsent:
+    def test_is_left_out_of_the_table(self, tmp_path):
+        problem = make_problem()
+        classifier = fit_and_tune(problem)
+        test = problem.test
+        assert list(classifier.report(*test[:3])["comparators"]) == [key for key in KEYS if key != "teacher"]
+        classifier.save(tmp_path / "model.safetensors")
+        loaded = DualPathClassifier.load(tmp_path / "model.safetensors").report(*test[:3])["comparators"]
+        assert list(loaded) == ["student", "similarity", "average", "gate", "oracle"]
+
+    def test_one_can_be_added(self):
+        problem = make_problem()
+        classifier = fit_and_tune(problem)
+
+        def always_first(case: Case) -> torch.Tensor:
+            return torch.eye(4)[torch.zeros(len(case.test), dtype=torch.int64)]
+
+        scores = evaluate(make_case(classifier, problem), {**COMPARATORS, "always_first": always_first})["comparators"]
+        assert scores["always_first"]["accuracy"] == (problem.test.y == 0).mean()
+        assert "gate" in scores
+
+
+class TestNearestNeighbours:
+    def test_by_hand(self):
+        # cosines with (1, 0): rows 0 and 1 at 1 and 0.8, row 2 at 0.6, row 3 at 0; lengths do not matter
+        z = torch.tensor([[9.0, 0.0], [0.8, 0.6], [0.06, 0.08], [0.0, 1.0]])
+        shares = nearest_neighbour_shares(
+            z, torch.tensor([0, 2, 2, 1]), torch.tensor([[5.0, 0.0]]), n_classes=4, n_neighbours=3
+        )
+        np.testing.assert_allclose(shares, [[1 / 3, 0, 2 / 3, 0]])
+
+    def test_fewer_rows_than_neighbours(self):
+        shares = nearest_neighbour_shares(torch.eye(2), torch.tensor([0, 1]), torch.eye(2), n_classes=2)
+        assert shares.tolist() == [[0.5, 0.5], [0.5, 0.5]]
+
+    def test_pieces_do_not_show(self, monkeypatch):
+        rng = np.random.default_rng(0)
+        z, y, queries = torch.from_numpy(rng.normal(size=(50, 3))), torch.arange(50) % 4, rng.normal(size=(30, 3))
+        whole = nearest_neighbour_shares(z, y, torch.from_numpy(queries), n_classes=4)
+        monkeypatch.setattr("tdumpra.comparators._CHUNK_ENTRIES", 350)
+        assert torch.equal(nearest_neighbour_shares(z, y, torch.from_numpy(queries), n_classes=4), whole)
+
+    def test_precision_may_differ_between_splits(self):
+        problem = make_problem()
+        classifier = fit_and_tune(problem)
+        test = problem.test
+        wide = classifier.report(test.p, test.z.astype(np.float64), test.y)["comparators"]["knn"]
+        assert wide == pytest.approx(classifier.report(*test[:3])["comparators"]["knn"])
+
+
+def test_the_rival_never_costs_validation_accuracy():
+    for seed in range(3):
+        problem = make_problem(seed)
+        case = make_case(fit_and_tune(problem), problem)
+        prior = case.decision.prior.numpy()
+        p, y = problem.val.p.astype(np.float64), problem.val.y
+        exponent = prior_exponent(p, y, prior)
+        assert accuracy_score(y, (p / prior**exponent).argmax(1)) >= accuracy_score(y, p.argmax(1))
+        expected = problem.test.p / prior**exponent
+        found = COMPARATORS["logit_adjusted"](case)
+        assert found is not None
+        np.testing.assert_allclose(found, expected / expected.sum(1, keepdims=True), atol=1e-6)
