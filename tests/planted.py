@@ -28,7 +28,9 @@ def planted(seed: int, *, cls_right: float, sim_right: float, lesions: int = 300
     other, third = (y + 1) % C, (y + 2) % C
     disagree, fate = rng.random(lesions) < 0.35, rng.random(lesions)
     label_cls = np.where(disagree & (fate >= cls_right), other, y)
-    label_sim = np.where(disagree, np.where(fate < cls_right, other, np.where(fate < cls_right + sim_right, y, third)), y)
+    label_sim = np.where(
+        disagree, np.where(fate < cls_right, other, np.where(fate < cls_right + sim_right, y, third)), y
+    )
     both_wrong = ~disagree & (rng.random(lesions) < 0.2)
     label_cls, label_sim = (np.where(both_wrong, other, label) for label in (label_cls, label_sim))
     image = np.repeat(np.arange(lesions), rng.integers(1, 4, size=lesions))

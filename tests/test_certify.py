@@ -18,7 +18,9 @@ PRESET = Preset(
 )  # fmt: skip
 
 
-def trial(seed: int, *, cls_right: float, sim_right: float, correction: str = "fixed-sequence") -> tuple[Tuning, Certificate]:
+def trial(
+    seed: int, *, cls_right: float, sim_right: float, correction: str = "fixed-sequence"
+) -> tuple[Tuning, Certificate]:
     rows = planted(seed, cls_right=cls_right, sim_right=sim_right)
     return certify(unit_bank(), rows, PRIOR, preset=PRESET, objective="accuracy", correction=correction)  # type: ignore[arg-type]
 
@@ -84,7 +86,9 @@ class TestCertificate:
             and not result[1].granted
         )  # fmt: skip
         assert tuning.is_shut
-        assert not tuning.decision.decide(*(getattr(planted(0, cls_right=0.4, sim_right=0.4), n) for n in "pz")).opened.any()
+        assert not tuning.decision.decide(
+            *(getattr(planted(0, cls_right=0.4, sim_right=0.4), n) for n in "pz")
+        ).opened.any()
         assert certificate.sentence().startswith("not certified, so the gate stays shut: on ")
 
     def test_nothing_promising(self):

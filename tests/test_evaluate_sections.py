@@ -65,7 +65,9 @@ class TestContract:
 
     def test_headroom(self, evaluation):
         gate = evaluation["gate"]
-        taken = (gate["accuracy"] - gate["classifier_accuracy"]) / (gate["oracle_accuracy"] - gate["classifier_accuracy"])
+        taken = (gate["accuracy"] - gate["classifier_accuracy"]) / (
+            gate["oracle_accuracy"] - gate["classifier_accuracy"]
+        )
         assert gate["headroom_taken"] == pytest.approx(taken)
         assert gate["regret"] <= gate["misranked"]  # Proposition A.5
 
@@ -153,7 +155,13 @@ class TestParts:
 
     def test_bands(self):
         ages = np.array([str(a) for a in range(100)] + [""])
-        assert sorted(set(banded_column(ages))) == ["0 to 24.75", "24.75 to 49.5", "49.5 to 74.25", "74.25 to 99", "unknown"]
+        assert sorted(set(banded_column(ages))) == [
+            "0 to 24.75",
+            "24.75 to 49.5",
+            "49.5 to 74.25",
+            "74.25 to 99",
+            "unknown",
+        ]
         assert sorted(set(banded_column(np.array(["1", "2", "1"])))) == ["1", "2"]
 
     def test_an_unknown_subgroup(self, classifier, problem):
@@ -206,15 +214,15 @@ class TestWorth:
         won = evaluate(case_of(classifier, problem), comparators, QUICK)["retrieval_worth"]
         assert (won["with_bank"], won["winner"]) == ("perfect", "retrieval")
         assert won["sentence"].startswith("retrieval won: perfect beats ")
-        lost = evaluate(
-            case_of(classifier, problem), comparators, QUICK, without_bank=WITHOUT_BANK | {"perfect"}
-        )["retrieval_worth"]
+        lost = evaluate(case_of(classifier, problem), comparators, QUICK, without_bank=WITHOUT_BANK | {"perfect"})[
+            "retrieval_worth"
+        ]
         assert (lost["without_bank"], lost["winner"]) == ("perfect", "no retrieval")
         assert lost["difference"] < 0
         assert lost["interval"][1] < 0
 
     def test_nobody_wins_against_itself(self, classifier, problem):
-        same = {name: COMPARATORS["student"] for name in ("student", "gate")}
+        same = dict.fromkeys(("student", "gate"), COMPARATORS["student"])
         found = evaluate(case_of(classifier, problem), same, QUICK)["retrieval_worth"]
         assert found["winner"] == "neither"
         assert found["interval"] == [0.0, 0.0]

@@ -83,7 +83,7 @@ class TestEvidence:
         rows = planted(0, cls_right=0.1, sim_right=0.8)
         decision = tune(unit_bank(), rows, PRIOR, preset=CALIBRATED, objective="accuracy").decision
         decided = decision.decide(rows.p, rows.z)
-        for row in range(0, 60):
+        for row in range(60):
             evidence = explain(decision, rows.p[row : row + 1], rows.z[row : row + 1])
             assert all(clause.holds for clause in evidence.clauses) == bool(decided.opened[row])
             assert [clause.name for clause in evidence.clauses][-2:] == ["advantage", "disagreement"]

@@ -69,5 +69,5 @@ def test_refused_costs(costs, message):
 def test_the_objective_cost_needs_costs():
     with pytest.raises(ValueError, match="the objective cost needs costs"):
         Goal.check("cost", n_classes=3)
-    with pytest.raises(ValueError, match="objective must be one of .*, or cost, not 'luck'"):
+    with pytest.raises(ValueError, match=r"objective must be one of .*, or cost, not 'luck'"):
         Goal.check("luck", n_classes=3)

@@ -105,10 +105,16 @@ def _run_with(experiment: outcome.Experiment, config: Config, out: Path | None, 
     console = Console()
     for table in found.tables:
         console.print(_rich_table(table))
-        console.print(*(f"[dim]•[/] {note}" for note in table.notes), sep="\n", soft_wrap=True, highlight=False)
+        for note in table.notes:
+            _say(console, f"• {note}")
     for sentence in found.sentences:
-        console.print(sentence, soft_wrap=True, highlight=False)
-    console.print(f"Written to {folder}: {', '.join(found.files)}", soft_wrap=True, highlight=False)
+        _say(console, sentence)
+    _say(console, f"Written to {folder}: {', '.join(found.files)}")
+
+
+def _say(console: Console, text: str) -> None:
+    """A line as it is: no colours for numbers, no markup in what a file or an error says."""
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _read(path: Path) -> Config:
@@ -128,14 +134,15 @@ def _read(path: Path) -> Config:
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Watch | None]:
     """A bar over the whole grid, with the time that is left."""
-    if quiet:
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
         yield None
         return
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("left:"), TimeRemainingColumn(),
     )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("starting", total=None)
 
         def watch(cell: Cell, done: int, total: int) -> None:

@@ -37,7 +37,9 @@ def by_scikit_learn(p: Array, y: Array) -> dict[str, float]:
         if inside.any():
             ece += inside.mean() * abs((label == y)[inside].mean() - p.max(1)[inside].mean())
     truth = np.eye(p.shape[1])[y]
-    area = roc_auc_score(y, p[:, 1]) if p.shape[1] == 2 else roc_auc_score(y, p, multi_class="ovr", labels=list(classes))
+    area = (
+        roc_auc_score(y, p[:, 1]) if p.shape[1] == 2 else roc_auc_score(y, p, multi_class="ovr", labels=list(classes))
+    )
     return {
         "accuracy": accuracy_score(y, label),
         "macro_f1": f1_score(y, label, average="macro"),
