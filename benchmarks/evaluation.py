@@ -52,8 +52,9 @@ def _case() -> Case:
     def rows(n: int, prefix: str) -> tuple[np.ndarray, ...]:
         y = rng.choice(C, n, p=[0.03, 0.05, 0.11, 0.02, 0.11, 0.66, 0.02])
         logits = torch.from_numpy(1.5 * np.eye(C)[y] + rng.normal(size=(n, C)))
-        groups = np.array([f"{prefix}{g}" for g in rng.integers(0.75 * n, size=n)])
-        return logits.softmax(1).numpy(), directions[y] + 2 * rng.normal(size=(n, D)), y, groups
+        groups = np.array([f"{prefix}{g}" for g in rng.integers(3 * n // 4, size=n)])
+        z = (directions[y] + 2 * rng.normal(size=(n, D))).astype(np.float32)  # as networks give them
+        return logits.softmax(1).numpy(), z, y, groups
 
     train = TrainOutputs.check(*rows(7000, "train")[1:])
     validation, test = ValidationOutputs.check(*rows(1000, "val")), TestOutputs.check(*rows(N, "test"))

@@ -38,7 +38,7 @@ def run() -> list[Row]:
     left, right = p_cls.numpy(), p_sim.numpy()
     start = time.perf_counter()
     looped = [
-        (fuse(left, right, GateThresholds(theta, beta, margin, DELTA, alpha)).p.argmax(1) == y).mean()
+        (np.asarray(fuse(left, right, GateThresholds(theta, beta, margin, DELTA, alpha)).p).argmax(1) == y).mean()
         for alpha, theta, beta, margin in points[::LOOPED]
     ]
     theirs = (time.perf_counter() - start) * LOOPED

@@ -34,13 +34,15 @@ def naive_affinity(z_train: np.ndarray, y_train: np.ndarray, z: np.ndarray, shar
 def test_affinity():
     problem = make_problem(dtype=np.float64)
     train, test = problem.train, problem.test
-    found = cache_affinity(*(torch.from_numpy(a) for a in (train.z, train.y, test.z[:20])), sharpness=5.5, n_classes=4)
+    found = cache_affinity(
+        *(torch.from_numpy(a) for a in (train.z, train.y, test.z[:20])), sharpness=(1.0, 5.5), n_classes=4
+    )[1]
     assert found.numpy() == pytest.approx(naive_affinity(train.z, train.y, test.z[:20], 5.5), abs=1e-12)
 
 
 def test_affinity_of_a_class_without_rows_is_zero():
     z = torch.eye(3, dtype=torch.float64)
-    found = cache_affinity(z, torch.tensor([0, 1, 1]), z, sharpness=1.0, n_classes=3)
+    found = cache_affinity(z, torch.tensor([0, 1, 1]), z, sharpness=(1.0,), n_classes=3)[0]
     assert (found[:, 2] == 0).all()
     assert torch.isfinite(found).all()
 
@@ -72,8 +74,8 @@ def test_single_prototype():
     means = unit(np.stack([unit(train.z)[train.y == c].sum(0) for c in range(4)]))
 
     def posterior(z: np.ndarray, tau: float) -> np.ndarray:
-        scores = np.exp(unit(z) @ means.T / tau)
-        return scores / scores.sum(1, keepdims=True)
+        scores: np.ndarray = np.exp(unit(z) @ means.T / tau)
+        return np.asarray(scores / scores.sum(1, keepdims=True))
 
     def loss(tau: float) -> float:
         return float(-np.log(posterior(val.z, tau)[np.arange(len(val.y)), val.y]).mean())

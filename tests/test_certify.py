@@ -113,7 +113,7 @@ class TestRefusals:
 
     def test_one_lesion(self):
         rows = planted(0, cls_right=0.4, sim_right=0.4)
-        alone = rows.rows(rows.groups == "0")
+        alone = rows.rows(np.asarray(rows.groups) == "0")
         with pytest.raises(ValueError, match="2 folds need at least as many groups, and there are 1"):
             certify(unit_bank(), alone, PRIOR)
 

@@ -35,7 +35,7 @@ def test_the_cheapest_harmless_gate_wins(seed):
     for rule, *values in itertools.product(
         preset.rule, preset.theta, preset.beta, preset.margin, preset.delta, preset.alpha
     ):
-        label = fuse(val.p, p_sim, GateThresholds(*values), rule=rule).p.argmax(1)
+        label = np.asarray(fuse(val.p, p_sim, GateThresholds(*values), rule=rule).p).argmax(1)
         if (label == val.y).mean() >= (val.p.argmax(1) == val.y).mean():
             costs.append(COSTS[val.y, label].mean())
     unchanged = COSTS[val.y, val.p.argmax(1)].mean()

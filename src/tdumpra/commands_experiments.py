@@ -1,4 +1,7 @@
-"""The commands that tune, evaluate and run experiments on outputs. They parse, call, print."""
+"""The commands that tune, evaluate and run experiments on outputs. They parse, call, print.
+
+What they call is imported when it is called: ``tdumpra --help`` must not wait for it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -16,10 +19,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tdumpra.artifacts import jsonable
-from tdumpra.config import Config, read_config
-from tdumpra.experiments import grid, outcome
-from tdumpra.experiments.grid import Cell, Watch
-from tdumpra.experiments.tables import ResultTable
+
+if TYPE_CHECKING:
+    from tdumpra.config import Config
+    from tdumpra.experiments.grid import Cell, Planned, Watch
+    from tdumpra.experiments.outcome import Experiment
+    from tdumpra.experiments.tables import ResultTable
 
 ConfigArgument = Annotated[Path, typer.Argument(help="The run's TOML file.", show_default=False)]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results.", show_default=False)]
@@ -40,28 +45,36 @@ def tune_command(
     config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False, plan: PlanOption = False
 ) -> None:
     """Choose temperatures, thresholds and weight on validation outputs; write gate.json."""
-    _run(outcome.tune, config, out, as_json, plan)
+    from tdumpra.experiments.outcome import tune
+
+    _run(tune, _read(config), out, as_json, plan)
 
 
 def evaluate_command(
     config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False, plan: PlanOption = False
 ) -> None:
     """Tune, then score every comparator on test outputs; write evaluation.json, tables and figures."""
-    _run(outcome.evaluate, config, out, as_json, plan)
+    from tdumpra.experiments.outcome import evaluate
+
+    _run(evaluate, _read(config), out, as_json, plan)
 
 
 def ablate_command(
     config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False, plan: PlanOption = False
 ) -> None:
     """The paper's Table 3: six variants over shared trainings."""
-    _run(outcome.ablate, config, out, as_json, plan)
+    from tdumpra.experiments.outcome import ablate
+
+    _run(ablate, _read(config), out, as_json, plan)
 
 
 def sweep_command(
     config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False, plan: PlanOption = False
 ) -> None:
     """The paper's curves of θ and β, and those of K, κ, τ, α, D and λ."""
-    _run(outcome.sweep, config, out, as_json, plan)
+    from tdumpra.experiments.outcome import sweep
+
+    _run(sweep, _read(config), out, as_json, plan)
 
 
 def reproduce_command(
@@ -72,25 +85,25 @@ def reproduce_command(
     plan: PlanOption = False,
 ) -> None:
     """The paper's Tables 1 and 2: backbones with and without the method, its figures beside ours."""
+    from tdumpra.config import Config
+    from tdumpra.experiments.outcome import reproduce
     from tdumpra.experiments.paper import DATASETS
 
     if what in DATASETS:
         settings = _read(config) if config is not None else Config(name=what)
-        experiment = outcome.reproduce(what)
+        experiment = reproduce(what)
     elif config is None and what.endswith(".toml"):
         settings = _read(Path(what))
         kind = settings.data.source.split(":")[0]
-        experiment = outcome.reproduce(kind if kind in DATASETS else DATASETS[0])
+        experiment = reproduce(kind if kind in DATASETS else DATASETS[0])
     else:
         raise ValueError(f"reproduce takes {' or '.join(DATASETS)}, or a run's TOML file, not {what!r}")
-    _run_with(experiment, settings, out, as_json, plan)
+    _run(experiment, settings, out, as_json, plan)
 
 
-def _run(experiment: outcome.Experiment, path: Path, out: Path | None, as_json: bool, plan: bool) -> None:
-    _run_with(experiment, _read(path), out, as_json, plan)
+def _run(experiment: Experiment, config: Config, out: Path | None, as_json: bool, plan: bool) -> None:
+    from tdumpra.experiments import grid
 
-
-def _run_with(experiment: outcome.Experiment, config: Config, out: Path | None, as_json: bool, plan: bool) -> None:
     folder = out if out is not None else Path("runs") / config.name
     cells = experiment.cells(config)
     if plan:
@@ -119,6 +132,8 @@ def _say(console: Console, text: str) -> None:
 
 def _read(path: Path) -> Config:
     """The configuration; relative paths of outputs are looked for from here, and then from the file's own folder."""
+    from tdumpra.config import read_config
+
     config = read_config(path)
 
     def found(entry: str) -> str:
@@ -151,7 +166,7 @@ def _progress(*, quiet: bool) -> Iterator[Watch | None]:
         yield watch
 
 
-def _show_plan(planned: Sequence[grid.Planned], as_json: bool) -> None:
+def _show_plan(planned: Sequence[Planned], as_json: bool) -> None:
     open_cells = [each for each in planned if not each.finished]
     known = [each.seconds for each in open_cells if each.seconds is not None]
     total = sum(known) if len(known) == len(open_cells) else None

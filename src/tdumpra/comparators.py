@@ -127,17 +127,17 @@ def tip_adapter(case: Case) -> Tensor | None:
         return None
     train, p_val = case.train, widen(case.validation.p)
 
-    def affinity(z: Tensor, sharpness: float) -> Tensor:
+    def affinity(z: Tensor, sharpness: tuple[float, ...]) -> Tensor:
         return cache_affinity(train.z, train.y, z, sharpness=sharpness, n_classes=case.test.n_classes)
 
     def adapted(p: Tensor, affinities: Tensor, weight: float) -> Tensor:
         return (p.log() + weight * affinities.to(p)).softmax(1)
 
-    on_val = {sharpness: affinity(case.validation.z, sharpness) for sharpness in CACHE_SHARPNESS}
+    on_val = dict(zip(CACHE_SHARPNESS, affinity(case.validation.z, CACHE_SHARPNESS), strict=True))
     grid = [(sharpness, weight) for sharpness in CACHE_SHARPNESS for weight in (0.0, *CACHE_WEIGHT)]
     candidates = (((s, w), adapted(p_val, on_val[s], w)) for s, w in grid)
     sharpness, weight = best_harmless(candidates, p_val, case.validation.y, case.goal)
-    return adapted(widen(case.test.p), affinity(case.test.z, sharpness), weight)
+    return adapted(widen(case.test.p), affinity(case.test.z, (sharpness,))[0], weight)
 
 
 def similarity(case: Case) -> Tensor:
@@ -215,16 +215,23 @@ def cache_affinity(
     y_train: Int[Tensor, " m"],
     z: Float[Tensor, "n d"],
     *,
-    sharpness: float,
+    sharpness: tuple[float, ...],
     n_classes: int,
-) -> Float[Tensor, "n c"]:
-    r"""Mean over a class's training rows of :math:`e^{-b (1 - \cos)}`; 0 for a class without rows."""
+) -> Float[Tensor, "s n c"]:
+    r"""For each sharpness :math:`b`, the mean over a class's training rows of :math:`e^{-b (1 - \cos)}`.
+
+    A class without rows has 0.
+    """
     keys = normalise(z_train)
     queries = normalise(z).to(keys)
     votes = torch.nn.functional.one_hot(y_train, n_classes).to(keys.dtype)
     votes = votes / votes.sum(0).clamp(min=1)
     step = max(1, _CHUNK_ENTRIES // len(keys))
-    return torch.cat([(sharpness * (chunk @ keys.T - 1)).exp() @ votes for chunk in torch.split(queries, step)])
+    parts = []
+    for chunk in torch.split(queries, step):
+        closeness = chunk @ keys.T - 1
+        parts.append(torch.stack([(b * closeness).exp_() @ votes for b in sharpness]))
+    return torch.cat(parts, dim=1)
 
 
 def nearest_neighbour_shares(

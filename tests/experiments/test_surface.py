@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,13 @@ from tests.support import random_posterior
 from tdumpra import GateThresholds, fuse
 from tdumpra.experiments.surface import gate_surface
 
-GRID = {"theta": (0.5, 0.9), "beta": (0.3, 0.6), "margin": (0.0, 0.3), "alpha": (0.1, 0.5), "delta": (0.05,)}
+GRID: dict[str, Any] = {
+    "theta": (0.5, 0.9),
+    "beta": (0.3, 0.6),
+    "margin": (0.0, 0.3),
+    "alpha": (0.1, 0.5),
+    "delta": (0.05,),
+}
 
 
 @pytest.mark.parametrize("rule", ["linear", "log-linear"])
@@ -22,7 +30,7 @@ def test_every_point_is_what_fuse_gives(seed, rule):
     for point in points:
         thresholds = GateThresholds(*(point[name] for name in ("theta", "beta", "margin", "delta", "alpha")))
         fused = fuse(p_cls, p_sim, thresholds, rule=rule)
-        before, after, opened = p_cls.argmax(1), fused.p.argmax(1), np.asarray(fused.opened)
+        before, after, opened = p_cls.argmax(1), np.asarray(fused.p).argmax(1), np.asarray(fused.opened)
         assert point["opened"] == opened.sum()
         assert point["flipped"] == (before != after).sum()
         assert point["fixed"] == ((before != y) & (after == y)).sum()

@@ -99,6 +99,8 @@ class _Area:
 
     @classmethod
     def prepare(cls, score: Float[Array, " n"], member: Array) -> _Area:
+        if 2 * member.sum() > len(member):  # the same area, seen from the smaller side: fewer levels
+            score, member = -score, ~member
         levels = np.unique(score[member])
         place = np.searchsorted(levels, score, side="left")  # the first level not below the score
         level_with = np.zeros(len(score), dtype=bool)
@@ -111,7 +113,8 @@ class _Area:
     def under_curve(self, w: Float[Array, "n b"]) -> Float[Array, " b"]:
         """The chance that a member outranks a non-member, ties half; NaN without either."""
         between = self.negatives @ w
-        level_with, reached = between[1::2], between.cumsum(0)[1::2]  # reached: at or below each level
+        level_with = between[1::2]
+        reached = (between[::2] + level_with).cumsum(0)  # at or below each level
         members = self.positives @ w
         outranked = (members * (reached - level_with / 2)).sum(0)
         negatives = between.sum(0) + (self.rest @ w)[0]
