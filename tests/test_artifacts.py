@@ -134,6 +134,20 @@ class TestArtifact:
         with pytest.raises(ArtifactError, match="carries no checksum"):
             read_artifact(path, kind="bank", schema=3)
 
+    def test_a_seal_among_the_tensors_is_no_seal(self, tmp_path):
+        posing = torch.frombuffer(bytearray(b'"checksum": "' + b"0" * 64 + b'"'), dtype=torch.uint8)
+        path = tmp_path / "x"
+        path.write_bytes(
+            artifacts._seal(safetensors.torch.save({"a": posing}, metadata={"kind": "bank", "schema": "3"}))
+        )
+        with pytest.raises(ArtifactError, match="carries no checksum"):
+            read_artifact(path, kind="bank", schema=3)
+
+    @pytest.mark.parametrize("data", [b"{}", b'{"checksum": "' + b"a" * 64 + b'"}'])
+    def test_only_a_blank_seal_can_be_filled_in(self, data):
+        with pytest.raises(ValueError, match="needs a blank checksum field before it is sealed"):
+            artifacts._seal(data)
+
     @pytest.mark.parametrize("missing", ["kind", "schema", "meta"])
     def test_a_sealed_file_without_its_fields(self, tmp_path, missing):
         header = {"kind": "bank", "schema": "3", "checksum": "0" * 64, "meta": "{}"}

@@ -55,6 +55,11 @@ class TestProbabilities:
             ([[math.nan, 0.5]], ValueError, r"p has NaN or infinite values in 1 row \(0\)"),
             ([[0.5, 0.5], [math.inf, 0.0]], ValueError, r"p has NaN or infinite values in 1 row \(1\)"),
             ([[1.25, -0.25]], ValueError, r"p holds 1.25 in row 0, and a probability lies between 0 and 1; the same"),
+            (
+                [[-0.25, 0.5, 0.75]],
+                ValueError,
+                "p holds -0.25 in row 0, and a probability lies between 0 and 1; the same",
+            ),
             ([[1.0, 0.0], [-0.5, 1.5]], ValueError, r"p holds -0.5 in row 1, .*1 row \(1\)"),
             ([[2.0, -3.0]], ValueError, r"p holds 2 in row 0, .*\(these look like logits: take their softmax first\)"),
             ([[0.5, 0.4], [0.5, 0.5]], ValueError, "row 0 sums to 0.9000, and 1 of 2 rows are off"),

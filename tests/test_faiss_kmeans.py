@@ -3,6 +3,7 @@ import sys
 import pytest
 import torch
 
+from tdumpra import faiss_kmeans
 from tdumpra.core.kmeans import lloyd, seed_centers, spherical_kmeans
 from tdumpra.core.sphere import normalise
 from tdumpra.errors import MissingExtraError
@@ -46,6 +47,21 @@ class TestEngine:
         x = normalise(rows(2, n=3000))
         result = spherical_kmeans(x, 1, engine=faiss_lloyd)
         torch.testing.assert_close(result.centers, normalise(x.sum(0, keepdim=True)), atol=1e-5, rtol=0)
+
+    def test_faiss_itself_gets_everything_it_needs(self, monkeypatch):
+        # The closing run would hide what faiss was not told; so look at what it is handed.
+        handed = []
+
+        def spy(x, centers, weight, *, max_iter):
+            handed.append((centers, max_iter))
+            return lloyd(x, centers, weight, max_iter=max_iter)
+
+        monkeypatch.setattr(faiss_kmeans, "lloyd", spy)
+        x, weight = normalise(rows(2, n=3000)), torch.rand(3000, generator=torch.Generator().manual_seed(0)) ** 4
+        faiss_lloyd(x, x[:1].clone(), weight, max_iter=7)
+        (center, max_iter) = handed[0]
+        assert max_iter == 7
+        torch.testing.assert_close(center, normalise((weight[:, None] * x).sum(0, keepdim=True)), atol=1e-5, rtol=0)
 
     def test_weights_count(self):
         x, weight = rows(3), torch.arange(400) % 3 + 1

@@ -52,12 +52,11 @@ def write_artifact(
 def read_artifact(path: str | Path, *, kind: str, schema: int) -> Artifact:
     """Read what :func:`write_artifact` wrote, or say in one sentence why it cannot be used."""
     data = _read_bytes(path)
-    # A header of 0x..80 bytes begins like a pickle, one of 0x4b50 like a zip archive: the JSON behind it tells.
-    opens_json = data[_HEADER_LENGTH : _HEADER_LENGTH + 1] == b"{"
-    if not opens_json and (data[:1] == b"\x80" or data[:2] == b"PK"):
-        raise ArtifactError(f"{path} is a pickle or zip archive, not a tdumpra {kind} file; it was not opened")
     header_end = _HEADER_LENGTH + int.from_bytes(data[:_HEADER_LENGTH], "little")
-    if len(data) < _HEADER_LENGTH or header_end > len(data):
+    if header_end > len(data):  # true of fewer than 8 bytes too
+        # Only here: a sound header whose length ends in 0x80 begins like a pickle.
+        if data[:1] == b"\x80" or data[:2] == b"PK":
+            raise ArtifactError(f"{path} is a pickle or zip archive, not a tdumpra {kind} file; it was not opened")
         raise ArtifactError(f"{path} is truncated, or is no tdumpra {kind} file")
     _check_seal(path, data, header_end, kind)
     try:

@@ -128,6 +128,11 @@ def test_no_gradient_is_recorded():
     assert not teacher(torch.randn(4, 3)).requires_grad
 
 
+def test_it_is_in_evaluation_mode_from_the_start():
+    teacher = EmaTeacher(Net().train())
+    assert not any(module.training for module in teacher.modules())
+
+
 def test_a_parents_train_does_not_reach_it():
     student = Net()
     parent = nn.ModuleDict({"student": student, "teacher": EmaTeacher(student)})

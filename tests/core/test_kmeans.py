@@ -277,6 +277,18 @@ class TestSeeding:
         assert counts[0] == counts[2] == counts[4] == 0
         assert counts[3] / counts[1] == pytest.approx(3, rel=0.1)
 
+    def test_a_draw_of_exactly_zero_is_no_row_without_mass(self, monkeypatch):
+        monkeypatch.setattr(torch, "rand", lambda n, **options: torch.zeros(n, dtype=torch.float64))
+        assert kmeans._draw(torch.tensor([0.0, 0.0, 2.0, 1.0]), 1, torch.Generator()).tolist() == [2]
+
+    def test_coincident_rows_are_no_distance_apart(self):
+        x = normalise(rows(0, n=200, d=50, dtype=torch.float32))
+        twin = normalise(x * torch.linspace(0.1, 9, 200)[:, None])  # the same, but for rounding
+        assert not torch.equal(x, twin)
+        assert not kmeans._cosine_distance(x, twin).diagonal().any()
+        copies = torch.cat([x[:3], twin[:3], x[:3]])
+        assert len(seed_centers(copies, 9, torch.Generator().manual_seed(0), torch.ones(9))) == 3
+
     def test_a_weightless_row_is_no_seed(self):
         x = normalise(rows(0))
         weight = torch.zeros(len(x), dtype=x.dtype)
@@ -327,13 +339,10 @@ class TestDegenerate:
         # All rows start at e1's centre. -e1 lies at distance 2, e2 at 1 with weight 3: e2 costs more.
         x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
         assigned = kmeans._assign(x, x[[0, 0]], torch.tensor([1.0, 3.0, 1.0]))
-        centers, reseeded = kmeans._update(x, x[[0, 0]], torch.tensor([1.0, 3.0, 1.0]), assigned)
-        assert reseeded
+        centers = kmeans._update(x, x[[0, 0]], torch.tensor([1.0, 3.0, 1.0]), assigned)
         assert centers[1].tolist() == [0.0, 1.0]
 
     def test_a_run_goes_on_after_a_cluster_was_moved(self):
-        # The moved cluster first wins rows in the assignment after the move; a run that stopped there, because no
-        # label had changed yet, would leave it out.
         x = normalise(lumps(3, n_lumps=3))
         result = lloyd(x, x[[0, 0, 0]], torch.ones(len(x)), max_iter=50)
         assert len(result.centers) == 3
@@ -349,6 +358,18 @@ class TestDegenerate:
         result = lloyd(x, torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]), torch.ones(2), max_iter=5)
         assert result.centers.tolist() == [[1.0, 0.0], [0.0, 1.0]]
         assert result.assignment.tolist() == [0, 1]
+
+    def test_a_row_that_is_well_served_gets_no_second_centre(self):
+        x = torch.eye(2)
+        result = lloyd(x, torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), torch.ones(2), max_iter=5)
+        assert result.history == (0.0, 0.0)  # one iteration: nothing moved
+
+    def test_rounding_makes_no_distance_negative(self):
+        x = normalise(rows(0, n=500, dtype=torch.float32))
+        assert bool(((x * x).sum(1) > 1).any())  # cosines above one do occur
+        assigned = kmeans._assign(x, x, torch.ones(500))
+        assert float(assigned.distance.min()) == 0
+        assert assigned.objective >= 0
 
     def test_a_weightless_row_gets_a_live_cluster(self):
         x = torch.eye(2)

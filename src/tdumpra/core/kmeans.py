@@ -110,10 +110,10 @@ def lloyd(x: Tensor, centers: Tensor, weight: Tensor, *, max_iter: int) -> KMean
     assigned = _assign(x, centers, weight)
     history = [assigned.objective]
     for _ in range(max_iter):
-        centers, reseeded = _update(x, centers, weight, assigned)
+        centers = _update(x, centers, weight, assigned)
         previous, assigned = assigned, _assign(x, centers, weight)
         history.append(assigned.objective)
-        if not reseeded and torch.equal(previous.label, assigned.label):
+        if torch.equal(previous.label, assigned.label):  # an empty cluster that moved to a row would have won it
             break
     live = assigned.mass > 0
     if not live.all():  # empty clusters are left out; rows of weight zero may have stood in one
@@ -142,19 +142,19 @@ def _assign(x: Tensor, centers: Tensor, weight: Tensor) -> _Assigned:
     return _Assigned(label, distance, float((distance.double() * weight).sum()), sums, mass)
 
 
-def _update(x: Tensor, centers: Tensor, weight: Tensor, assigned: _Assigned) -> tuple[Tensor, bool]:
+def _update(x: Tensor, centers: Tensor, weight: Tensor, assigned: _Assigned) -> Tensor:
     """Normalised means; a cluster whose rows cancel keeps its centre, an empty one moves to the worst-served row."""
     norm = torch.linalg.vector_norm(assigned.sums, dim=1, keepdim=True)
     cancels = norm <= torch.finfo(x.dtype).eps * assigned.mass[:, None]
     updated = torch.where(cancels, centers, assigned.sums / torch.where(cancels, 1, norm))
     empty = (assigned.mass == 0).nonzero().squeeze(1)
     if not len(empty):
-        return updated, False
+        return updated
     cost = assigned.distance * weight
     worst = cost.topk(min(len(empty), len(x))).indices
     worst = worst[cost[worst] > torch.finfo(x.dtype).eps * 8]  # a row that is well served needs no centre of its own
     updated[empty[: len(worst)]] = x[worst]
-    return updated, len(worst) > 0
+    return updated
 
 
 def _prepare(

@@ -30,7 +30,7 @@ def vmf_class_scores(
     """
     scores = (kappa * similarity).masked_fill(~mask, -torch.inf).logsumexp(-1)
     live = mask.sum(-1).to(similarity.dtype)
-    return torch.where(live > 0, scores + (live.max() / live.clamp(min=1)).log(), -torch.inf)
+    return scores + (live.max() / live.clamp(min=1)).log()
 
 
 def similarity_posterior(scores: Float[Tensor, "n c"], *, tau: float) -> Float[Tensor, "n c"]:
