@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-NAMES = ("contrastive", "kmeans", "tuning", "predict", "evaluation", "sweep")
+NAMES = ("contrastive", "kmeans", "tuning", "predict", "evaluation", "sweep", "cache", "augment", "pipeline")
 
 
 def main() -> int:

@@ -35,6 +35,23 @@ def test_a_picture_of_the_right_size_is_left_alone():
     np.testing.assert_array_equal(Framing(height=32, width=48).apply(pixels), pixels)
 
 
+@pytest.mark.parametrize("shape", [(60, 80), (200, 300), (24, 24)])
+def test_the_resize_is_pillows_to_within_two_grey_levels(shape):
+    pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
+    expected = np.asarray(Image.fromarray(pixels).resize((40, 50), Image.Resampling.BICUBIC))
+    framed = Framing(height=50, width=40).apply(pixels)
+    assert np.abs(framed.astype(int) - expected).max() <= 2
+
+
+def test_read_only_and_turned_pixels_are_framed_too():
+    pixels = gradient(60, 80)
+    pixels.flags.writeable = False
+    expected = Framing(height=30, width=30).apply(pixels)
+    np.testing.assert_array_equal(
+        Framing(height=30, width=30).apply(np.ascontiguousarray(pixels[:, ::-1])[:, ::-1]), expected
+    )
+
+
 @pytest.mark.parametrize("mask_scale", [1, 2])
 def test_the_lesion_fills_the_frame_up_to_its_margin(mask_scale):
     mask = np.zeros((100, 200), np.uint8)

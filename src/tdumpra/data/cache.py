@@ -29,7 +29,7 @@ import numpy as np
 
 from tdumpra.data.identity import FileStamp, KnownFiles, hash_file, image_files, image_key, reader_key
 from tdumpra.data.lock import exclusive
-from tdumpra.data.manifest import Manifest, Reader, Record
+from tdumpra.data.manifest import Manifest
 from tdumpra.data.store import frame_record, map_rows
 from tdumpra.data.transform import Framing
 from tdumpra.data.workers import Died, run_tasks
@@ -61,8 +61,7 @@ class Built:
 
 
 class _Task(NamedTuple):
-    number: int
-    record: Record
+    number: int  # of the record in the manifest
     row: int | None
 
 
@@ -149,8 +148,8 @@ class _Build:
 
     def _frame(self, todo: list[int], workers: int, on_progress: Callable[[int], None]) -> None:
         rows = self._reserve_rows(len(todo)) if self.keep else [None] * len(todo)
-        tasks = [_Task(number, self.manifest.records[number], row) for number, row in zip(todo, rows, strict=True)]
-        framer = _Framer(self.manifest.reader, self.reader_key, self.framing, self.pixels, self.entries)
+        tasks = [_Task(number, row) for number, row in zip(todo, rows, strict=True)]
+        framer = _Framer(self.manifest, self.reader_key, self.framing, self.pixels, self.entries)
         done = 0
         with _Journal(self.journal, self.pixels) as journal:
             for outcomes in run_tasks(framer, tasks, workers=workers):
@@ -190,20 +189,22 @@ class _Framer:
     """What a worker process does to each record: hash, decode, frame, write."""
 
     def __init__(
-        self, reader: Reader, reader_key: str, framing: Framing, pixels: Path, entries: dict[str, Entry]
+        self, manifest: Manifest, reader_key: str, framing: Framing, pixels: Path, entries: dict[str, Entry]
     ) -> None:
-        self.reader, self.reader_key, self.framing, self.pixels = reader, reader_key, framing, pixels
+        self.records, self.reader, self.reader_key = manifest.records, manifest.reader, reader_key
+        self.framing, self.pixels = framing, pixels
         self.entries = dict(entries)  # as they were before this build
 
     def __call__(self, task: _Task) -> _Outcome:
+        record = self.records[task.number]
         stamps: tuple[FileStamp, ...] = ()
         try:
-            stamps = tuple(hash_file(path) for path in image_files(task.record, self.framing))
-            key = image_key(task.record, [stamp.digest for stamp in stamps], self.reader_key)
+            stamps = tuple(hash_file(path) for path in image_files(record, self.framing))
+            key = image_key(record, [stamp.digest for stamp in stamps], self.reader_key)
             known = self.entries.get(key)
             if known is not None and (known.row is not None or task.row is None):
                 return _Outcome(task.number, key, known, stamps)
-            pixels = np.ascontiguousarray(frame_record(task.record, self.reader, self.framing)).data
+            pixels = np.ascontiguousarray(frame_record(record, self.reader, self.framing)).data
         except BrokenImageError as error:
             return _Outcome(task.number, stamps=stamps, reason=str(error))
         if task.row is not None:

@@ -66,7 +66,7 @@ def decode_file(path: Path) -> UInt8[np.ndarray, "h w 3"]:
         with _open(path) as image:
             _refuse_size(image.width, image.height)
             image.load()
-            return np.asarray(_upright(_to_rgb(image), image))
+            return np.array(_upright(_to_rgb(image), image))  # a copy, which torch may share
 
 
 def probe_file(path: Path) -> ImageProbe:
