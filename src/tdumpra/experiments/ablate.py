@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from tdumpra import stages
+from tdumpra import run_outputs
 from tdumpra.config import Config, TrainConfig
 from tdumpra.core import metrics
 from tdumpra.core.gate import fuse_linear
@@ -58,13 +58,13 @@ def cells(config: Config) -> list[Cell]:
     found = []
     for number, variant in enumerate(VARIANTS, start=1):
         changed = variant_config(config, variant)
-        found += [_cell(number, variant, changed, seed) for seed in stages.seeds_for(changed)]
+        found += [_cell(number, variant, changed, seed) for seed in run_outputs.seeds_for(changed)]
     return found
 
 
 def _cell(number: int, variant: Variant, config: Config, seed: int) -> Cell:
     def compute() -> Mapping[str, Any]:
-        splits = stages.outputs_for(config, seed)
+        splits = run_outputs.outputs_for(config, seed)
         return score(splits, fit(splits, config.bank, config.tune), variant.fusion, config)
 
     return Cell(
@@ -72,7 +72,7 @@ def _cell(number: int, variant: Variant, config: Config, seed: int) -> Cell:
         settings={
             "ablate": variant._asdict(),
             "seed": seed,
-            "outputs": stages.identity(config, seed),
+            "outputs": run_outputs.identity(config, seed),
             "bank": asdict(config.bank),
             "tune": asdict(config.tune),
         },
@@ -117,7 +117,7 @@ def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTab
         "The paper's rows are of a Swin-B under another split: compare the steps between rows, not the levels.",
     ]
     for number, (variant, reported) in enumerate(zip(VARIANTS, paper.ABLATION, strict=True), start=1):
-        seeds = stages.seeds_for(variant_config(config, variant))
+        seeds = run_outputs.seeds_for(variant_config(config, variant))
         of_seeds = [results[f"row {number}, seed {seed}: {variant.name}"] for seed in seeds]
         row: dict[str, Value] = {"number": number, "variant": variant.name, "seeds": len(seeds)}
         for metric, value in zip(paper.ABLATION_METRICS, reported, strict=True):
@@ -146,5 +146,5 @@ def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTab
 
 
 def _seconds(config: Config) -> float | None:
-    training = stages.training_seconds(config)
+    training = run_outputs.training_seconds(config)
     return None if training is None else training + 1.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tdumpra import __version__, stages
+from tdumpra import __version__, run_outputs
 from tdumpra.config import Config
 from tdumpra.core import significance
 from tdumpra.errors import TdumpraError
@@ -17,7 +17,7 @@ from tdumpra.experiments.grid import Cell
 from tdumpra.experiments.tables import HEADINGS, ResultTable, Value, over_seeds
 from tdumpra.output_files import SplitOutputs
 from tdumpra.pipeline import case_of, fit, gate_document, verdict, with_metadata
-from tdumpra.stages import SavedRun
+from tdumpra.run_outputs import SavedRun
 
 _COUNTS = ("n", "opened", "flipped", "fixed", "broken")
 
@@ -33,9 +33,9 @@ def gate_cells(config: Config) -> list[Cell]:
 
 
 def _runs(config: Config) -> tuple[SavedRun, ...]:
-    runs = stages.saved_runs(config)
+    runs = run_outputs.saved_runs(config)
     if not runs:
-        stages.outputs_for(config, config.seeds[0])  # says what is missing
+        run_outputs.outputs_for(config, config.seeds[0])  # says what is missing
     return runs
 
 
@@ -49,7 +49,7 @@ def _cell(
     return Cell(
         name=f"{run.model}, seed {run.seed}",
         settings={
-            "outputs": stages.run_identity(run), "bank": asdict(config.bank), "tune": asdict(config.tune), **more
+            "outputs": run_outputs.run_identity(run), "bank": asdict(config.bank), "tune": asdict(config.tune), **more
         },
         compute=lambda: compute(config, run),
         seconds=seconds,
@@ -58,13 +58,13 @@ def _cell(
 
 def tune_run(config: Config, run: SavedRun) -> dict[str, Any]:
     """Fit and tune one file of outputs."""
-    splits = stages.read_saved(run, config.bank.space)
+    splits = run_outputs.read_saved(run, config.bank.space)
     return {"gate": gate_document(splits, fit(splits, config.bank, config.tune), config)}
 
 
 def evaluate_run(config: Config, run: SavedRun) -> dict[str, Any]:
     """Fit, tune and score one file of outputs."""
-    splits = stages.read_saved(run, config.bank.space)
+    splits = run_outputs.read_saved(run, config.bank.space)
     if config.evaluate.metadata is not None:
         columns = tuple(name for name in config.evaluate.subgroups if name not in splits.test.metadata)
         splits = with_metadata(splits, config.evaluate.metadata, columns)
@@ -98,7 +98,7 @@ def _gained(p_cls: Any, p: Any, splits: SplitOutputs) -> dict[str, int]:
 
 def models(config: Config, results: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """The evaluation of each model, its seeds taken together."""
-    runs = stages.saved_runs(config)
+    runs = run_outputs.saved_runs(config)
     _refuse_other_classes(runs, results)
     names = list(dict.fromkeys(run.model for run in runs))
     return {name: over_runs([run for run in runs if run.model == name], results) for name in names}

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tdumpra import figures, stages
+from tdumpra import figures, run_outputs
 from tdumpra.artifacts import write_json
 from tdumpra.config import Config
 from tdumpra.errors import MissingExtraError
@@ -39,7 +39,7 @@ class Experiment(NamedTuple):
 
 
 def _write_tune(config: Config, results: Results, out: Path) -> Found:
-    runs = stages.saved_runs(config)
+    runs = run_outputs.saved_runs(config)
     gates = {f"{run.model}_seed{run.seed}": results[f"{run.model}, seed {run.seed}"]["gate"] for run in runs}
     files = []
     for name, gate in gates.items():
@@ -107,7 +107,7 @@ def _write_sweep(config: Config, results: Results, out: Path) -> Found:
     tables = sweeps.tables(config, results)
     files = [path.name for stem, table in tables.items() for path in table.write(out, stem)]
     drawings: dict[str, Callable[[Path], None]] = {}
-    for run in stages.saved_runs(config):
+    for run in run_outputs.saved_runs(config):
         of_run = {p: results[f"{run.model}, seed {run.seed}: {p}"] for p in (*sweeps.PARAMETERS[:-1], "surface")}
         label = f"{run.model}_seed{run.seed}"
         surface = sweeps.surface_table(results, run)

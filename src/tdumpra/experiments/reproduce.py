@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
-from tdumpra import stages
+from tdumpra import run_outputs
 from tdumpra.config import Config, TrainConfig
 from tdumpra.experiments import paper
 from tdumpra.experiments.ablate import score
@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 def entries(config: Config) -> list[Entry]:
     """What is to be run: the saved models, or the five backbones on three seeds."""
     if config.outputs:
-        backbones = list(dict.fromkeys(run.backbone for run in stages.saved_runs(config)))
+        backbones = list(dict.fromkeys(run.backbone for run in run_outputs.saved_runs(config)))
         configs = [(name, replace(config, outputs=_files_of(config, name))) for name in backbones]
     else:
         seeds = config.seeds if len(config.seeds) > 1 else SEEDS
@@ -51,12 +51,12 @@ def entries(config: Config) -> list[Entry]:
         for with_method in (False, True):
             train = replace(of_backbone.train, contrastive_weight=weight if with_method else 0.0)
             changed = replace(of_backbone, train=train)
-            found.append(Entry(name, changed, with_method, stages.seeds_for(changed)))
+            found.append(Entry(name, changed, with_method, run_outputs.seeds_for(changed)))
     return found
 
 
 def _files_of(config: Config, backbone: str) -> tuple[str, ...]:
-    runs = stages.saved_runs(config)
+    runs = run_outputs.saved_runs(config)
     return tuple(file for file, run in zip(config.outputs, runs, strict=True) if run.backbone == backbone)
 
 
@@ -73,14 +73,14 @@ def _cell(dataset: str, entry: Entry, seed: int) -> Cell:
     config = entry.config
 
     def compute() -> Mapping[str, Any]:
-        splits = stages.outputs_for(config, seed)
+        splits = run_outputs.outputs_for(config, seed)
         return score(splits, fit(splits, config.bank, config.tune), "gated" if entry.with_method else "none", config)
 
-    training = stages.training_seconds(config)
+    training = run_outputs.training_seconds(config)
     return Cell(
         name=_name(entry, seed),
         settings={
-            "reproduce": dataset, "with_method": entry.with_method, "outputs": stages.identity(config, seed),
+            "reproduce": dataset, "with_method": entry.with_method, "outputs": run_outputs.identity(config, seed),
             "bank": asdict(config.bank), "tune": asdict(config.tune),
         },
         compute=compute,

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdumpra import stages
+from tdumpra import run_outputs
 from tdumpra.bank import PrototypeBank
 from tdumpra.config import Config
 from tdumpra.core.calibration import fit_temperature
@@ -29,7 +29,7 @@ from tdumpra.functional import widen
 from tdumpra.output_files import SplitOutputs
 from tdumpra.pipeline import fit
 from tdumpra.preset import PRESETS
-from tdumpra.stages import SavedRun
+from tdumpra.run_outputs import SavedRun
 
 THETA = tuple(np.round(np.arange(0.3, 1.0001, 0.05), 2).tolist())
 BETA = tuple(np.round(np.arange(0.0, 0.9501, 0.05), 2).tolist())
@@ -69,13 +69,13 @@ def cells(config: Config) -> list[Cell]:
     """One cell for each model, seed and parameter (λ needs no cell of its own: each run is a point of it)."""
     return [
         _cell(config, run, parameter)
-        for run in stages.saved_runs(config) or _to_train(config)
+        for run in run_outputs.saved_runs(config) or _to_train(config)
         for parameter in (*PARAMETERS[:-1], "surface")
     ]
 
 
 def _to_train(config: Config) -> list[SavedRun]:
-    stages.outputs_for(config, config.seeds[0])  # says what is missing
+    run_outputs.outputs_for(config, config.seeds[0])  # says what is missing
     return []
 
 
@@ -83,7 +83,7 @@ def _cell(config: Config, run: SavedRun, parameter: str) -> Cell:
     return Cell(
         name=f"{run.model}, seed {run.seed}: {parameter}",
         settings={
-            "sweep": parameter, "outputs": stages.run_identity(run), "bank": asdict(config.bank),
+            "sweep": parameter, "outputs": run_outputs.run_identity(run), "bank": asdict(config.bank),
             "tune": asdict(config.tune),
         },
         compute=lambda: curve(_bench(config, run), parameter, config),
@@ -92,7 +92,7 @@ def _cell(config: Config, run: SavedRun, parameter: str) -> Cell:
 
 
 def _bench(config: Config, run: SavedRun) -> _Bench:
-    splits = stages.read_saved(run, config.bank.space)
+    splits = run_outputs.read_saved(run, config.bank.space)
     preset = replace(PRESETS[config.tune.preset], gates=("clauses",))
     tuning = fit(
         splits, config.bank, replace(config.tune, certify=False, folds=0, training_rows=False), preset=preset
@@ -209,7 +209,7 @@ def _chosen(bench: _Bench, parameter: str, config: Config) -> float:
 
 def tables(config: Config, results: Mapping[str, Mapping[str, Any]]) -> dict[str, ResultTable]:
     """A table for each parameter, and the surface; by file name."""
-    runs = stages.saved_runs(config)
+    runs = run_outputs.saved_runs(config)
     found = {}
     for parameter in PARAMETERS[:-1]:
         rows: list[dict[str, Value]] = []

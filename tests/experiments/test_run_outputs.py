@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tdumpra import stages
+from tdumpra import run_outputs
 from tdumpra.config import Config, TrainConfig
 from tdumpra.errors import TdumpraError
 
@@ -26,38 +26,38 @@ WITHOUT = TrainConfig(contrastive_weight=0.0)
     ],
 )
 def test_names(entry, expected):
-    (run,) = stages.saved_runs(Config(outputs=(entry,)))
+    (run,) = run_outputs.saved_runs(Config(outputs=(entry,)))
     assert (run.backbone, run.training, run.seed) == expected
     assert str(run.path) == str(Path(entry.split("=")[-1]))
 
 
 def test_the_training_decides_which_file_answers():
     config = Config(outputs=(CE, JOINT))
-    assert stages.seeds_for(config) == (3,)
-    assert stages.seeds_for(replace(config, train=WITHOUT)) == (0,)
+    assert run_outputs.seeds_for(config) == (3,)
+    assert run_outputs.seeds_for(replace(config, train=WITHOUT)) == (0,)
 
 
 def test_a_file_that_does_not_say_stands_for_the_configuration_itself():
     config = Config(outputs=("mine.npz",))
-    assert stages.seeds_for(config) == (0,)
-    assert stages.seeds_for(replace(config, train=WITHOUT)) == ()
+    assert run_outputs.seeds_for(config) == (0,)
+    assert run_outputs.seeds_for(replace(config, train=WITHOUT)) == ()
 
 
 def test_the_same_seed_twice():
     with pytest.raises(TdumpraError, match="both look like seed 0 of lite0_ce: rename one"):
-        stages.saved_runs(Config(outputs=("a/lite0_ce_seed0.npz", "b/lite0_ce_seed0.npz")))
+        run_outputs.saved_runs(Config(outputs=("a/lite0_ce_seed0.npz", "b/lite0_ce_seed0.npz")))
 
 
 def test_what_cannot_be_had():
     with pytest.raises(TdumpraError, match="names no saved outputs"):
-        stages.outputs_for(Config(), 0)
+        run_outputs.outputs_for(Config(), 0)
     with pytest.raises(TdumpraError, match="no saved outputs were trained without the contrastive loss and seed 0"):
-        stages.outputs_for(Config(outputs=(JOINT,), train=WITHOUT), 0)
+        run_outputs.outputs_for(Config(outputs=(JOINT,), train=WITHOUT), 0)
     with pytest.raises(TdumpraError, match="not 'other'"):
-        stages.read_saved(stages.saved_runs(Config(outputs=(CE,)))[0], "other")
+        run_outputs.read_saved(run_outputs.saved_runs(Config(outputs=(CE,)))[0], "other")
 
 
 def test_training_is_part_of_the_identity():
-    assert stages.identity(Config(), 0) != stages.identity(Config(), 1)
-    assert stages.identity(Config(), 0) != stages.identity(Config(train=WITHOUT), 0)
-    assert stages.identity(Config(), 0) == stages.identity(Config(name="other"), 0)
+    assert run_outputs.identity(Config(), 0) != run_outputs.identity(Config(), 1)
+    assert run_outputs.identity(Config(), 0) != run_outputs.identity(Config(train=WITHOUT), 0)
+    assert run_outputs.identity(Config(), 0) == run_outputs.identity(Config(name="other"), 0)
