@@ -32,7 +32,7 @@ def _speed(n: int, *, repeats: int) -> Row:
 
     def theirs() -> torch.Tensor:
         z.grad = None
-        loss = peer(z, labels)
+        loss: torch.Tensor = peer(z, labels)
         loss.backward()
         return loss
 

@@ -67,7 +67,7 @@ def _naive(p: np.ndarray, p_sim: np.ndarray, y: np.ndarray) -> GateThresholds | 
     for rule, alpha, theta, beta, margin, delta in grid:
         thresholds = GateThresholds(*(float(value) for value in (theta, beta, margin, delta, alpha)))
         fused = fuse(p, p_sim, thresholds, rule=rule)
-        correct = fused.p.argmax(1) == y
+        correct = np.asarray(fused.p).argmax(1) == y
         if correct.mean() < (predicted_base == y).mean():
             continue
         score = (round(float(np.mean([correct[rows].mean() for rows in recall_of])), 12), -int(fused.opened.sum()))

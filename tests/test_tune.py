@@ -13,8 +13,9 @@ import torch
 
 from tdumpra import GateThresholds, PrototypeBank, fuse
 from tdumpra.core.calibration import class_prior
+from tdumpra.core.metrics import OBJECTIVES
 from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs
-from tdumpra.tune import OBJECTIVES, PRESETS, Preset, Setting, Tuning, choose, choose_prior_exponent, tune
+from tdumpra.tune import PRESETS, Preset, Setting, Tuning, choose, choose_prior_exponent, tune
 from tests.support import Array, likeliest_temperature, make_problem, random_posterior
 
 SMALL = Preset(
@@ -295,6 +296,7 @@ class TestPresets:
             ({"rule": "linear"}, TypeError, r"rule must be a tuple of candidates, not 'linear'"),
         ],
     )
+    @pytest.mark.usefixtures("without_shape_checks")
     def test_refusals(self, changes, error, message):
         with pytest.raises(error, match=message):
             Preset(**changes)

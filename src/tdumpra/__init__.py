@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from tdumpra.functional import fuse as fuse
     from tdumpra.functional import js_divergence as js_divergence
     from tdumpra.functional import vmf_posterior as vmf_posterior
+    from tdumpra.predict import Predictor as Predictor
 
 _HOME = {
     "DualPathClassifier": "tdumpra.estimator",
     "EmaTeacher": "tdumpra.core.ema",
     "GateThresholds": "tdumpra.core.gate",
+    "Predictor": "tdumpra.predict",
     "PrototypeBank": "tdumpra.bank",
     "audit_leakage": "tdumpra.data.leakage",
     "classification_metrics": "tdumpra.functional",

@@ -1,11 +1,11 @@
 """The command line. It parses, calls, prints; what it calls does the work.
 
-A user's mistake ends in one line on standard error and exit code 2. ``TDUMPRA_TRACEBACK=1`` shows where it came from.
+A user's mistake ends in one line on standard error and exit code 2, a stop by Ctrl-C in one line and 130.
+``TDUMPRA_TRACEBACK=1`` shows where a mistake came from.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -23,7 +23,8 @@ from rich.table import Table
 from tdumpra import __version__
 from tdumpra.artifacts import jsonable
 from tdumpra.commands_experiments import register as register_experiments
-from tdumpra.errors import TdumpraError
+from tdumpra.data.commands import app as data_app
+from tdumpra.errors import StopRequestedError, TdumpraError
 
 app = typer.Typer(
     add_completion=False,
@@ -32,8 +33,14 @@ app = typer.Typer(
     help="A classifier, a bank of class prototypes, and a conservative gate between them.",
 )
 
+app.add_typer(data_app, name="data")
+register_experiments(app)
+
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results.", show_default=False)]
+ConfigArgument = Annotated[Path, typer.Argument(help="A run's TOML file.", show_default=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")]
+
+_INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended: 128 + SIGINT
 
 _HEADINGS = {
     "accuracy": "accuracy",
@@ -51,11 +58,22 @@ def main() -> None:
     warnings.showwarning = _print_warning
     try:
         app()
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:  # typer's answer to Ctrl-C, which says nothing
+            _complain("stopped")
+        raise
+    except StopRequestedError as error:
+        _complain(str(error))
+        sys.exit(_INTERRUPTED)
     except (TdumpraError, ValueError, TypeError) as error:
         if os.environ.get("TDUMPRA_TRACEBACK"):
             raise
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]tdumpra:[/] {escape(' '.join(str(error).split()))}")
+        _complain(str(error))
         sys.exit(2)
+
+
+def _complain(sentence: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(f"[bold red]tdumpra:[/] {escape(' '.join(sentence.split()))}")
 
 
 def _version(value: bool) -> None:
@@ -136,6 +154,68 @@ def bench_command(
     raise typer.Exit(subprocess.run(command, check=False).returncode)
 
 
+@app.command("run")
+def _run(config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False) -> None:
+    """Every stage of a run, skipping those whose inputs have not changed."""
+    from tdumpra.commands_run import run_command, run_root
+    from tdumpra.config import read_config
+    from tdumpra.run_folder import run_folders
+
+    evaluations = run_command(config, out, quiet=as_json)
+    settings = read_config(config)
+    folders = run_folders(run_root(settings, out), settings.seeds)
+    if as_json and evaluations:
+        typer.echo(json.dumps({str(seed): jsonable(evaluation) for seed, evaluation in evaluations.items()}, indent=2))
+        return
+    for seed, evaluation in evaluations.items():
+        _show(evaluation, folders[seed].root, as_json=False)
+
+
+@app.command("predict")
+def _predict(
+    model: Annotated[Path, typer.Argument(help="model.safetensors, or the folder of its run.", show_default=False)],
+    images: Annotated[list[Path], typer.Argument(help="Images, or folders of images.", show_default=False)],
+    as_json: JsonOption = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print the predictions as CSV and nothing else.")] = False,
+    eager: Annotated[bool, typer.Option("--eager", help="Ask the second network about every image.")] = False,
+    batch_size: Annotated[int, typer.Option(help="Images at once.")] = 64,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …", show_default=False)] = None,
+    precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+) -> None:
+    """Predict images: label, probability, and whether the gate opened."""
+    from tdumpra.commands_predict import predict_command
+
+    mode = "eager" if eager else "lazy"
+    predict_command(
+        model, images, as_json=as_json, as_csv=as_csv, batch_size=batch_size, mode=mode, device=device,
+        precision=precision,
+    )  # fmt: skip
+
+
+@app.command("train")
+def _train(config: ConfigArgument, out: OutOption = None) -> None:
+    """Train student and teacher; goes on where an earlier run stopped."""
+    from tdumpra.commands_run import train_command
+
+    train_command(config, out)
+
+
+@app.command("embed")
+def _embed(config: ConfigArgument, out: OutOption = None) -> None:
+    """Write logits and embeddings of every image: the tables that everything afterwards stands on."""
+    from tdumpra.commands_run import embed_command
+
+    embed_command(config, out)
+
+
+@app.command("bank")
+def _bank(config: ConfigArgument, out: OutOption = None) -> None:
+    """Cluster the training embeddings into prototypes, and look them over."""
+    from tdumpra.commands_run import bank_command
+
+    bank_command(config, out)
+
+
 def _show(evaluation: dict[str, Any], folder: Path, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(jsonable(evaluation), indent=2))
@@ -177,11 +257,3 @@ def _gate_story(evaluation: dict[str, Any]) -> str:
 def _print_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     if issubclass(category, UserWarning):
         Console(stderr=True, soft_wrap=True).print(f"[yellow]note:[/] {escape(str(message))}")
-
-
-register_experiments(app)
-
-if importlib.util.find_spec("tdumpra.data.commands") is not None:
-    from tdumpra.data.commands import app as data_app
-
-    app.add_typer(data_app, name="data")

@@ -23,6 +23,7 @@ class DataConfig:
     """Where images come from, how they are split, and at which size they are kept."""
 
     source: str = "synthetic:"
+    test_source: str | None = None  # for the protocol "external"
     protocol: Literal["grouped", "paper", "external"] = "grouped"
     split_seed: int = 0  # apart from the training seed: seeds differ in training, not in test set
     split_file: str | None = None  # read this split instead of drawing one
@@ -34,6 +35,10 @@ class DataConfig:
     framing: Framing = field(default_factory=Framing)  # of the cached images, from which crops are taken
     pipeline: Literal["auto", "workers", "device"] = "auto"
     workers: int = 2
+
+    def __post_init__(self) -> None:
+        check_count(self.workers, "workers", least=0)
+        check_count(self.split_seed, "split_seed", least=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,10 @@ class NetworkConfig:
     image_size: int = 224
     mean: tuple[float, float, float] | None = None  # of the inputs; what the weights expect, unless given
     std: tuple[float, float, float] | None = None
+
+    def __post_init__(self) -> None:
+        check_count(self.embedding, "embedding")
+        check_count(self.image_size, "image_size", least=8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +76,7 @@ class TrainConfig:
     sampler: Literal["shuffle", "balanced"] = "shuffle"
     ema_momentum: float = 0.999
     ema_warmup: bool = True
-    accumulate: int = 1  # steps whose gradients are summed before the optimiser moves
+    accumulate: int = 1  # batches whose gradients are averaged before the optimiser moves
     clip_norm: float | None = None
     early_stop: int | None = None  # epochs without a better validation loss
     train_on_val: bool = False  # train on train + val, once everything has been tuned
@@ -81,14 +90,26 @@ class TrainConfig:
     channels_last: bool = True
     compile: bool = False
     deterministic: bool = False
+    log_every: int = 10  # steps
+    tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "checkpoint_every", "devices", "nodes"):
+        for name in ("epochs", "batch_size", "accumulate", "checkpoint_every", "devices", "nodes", "log_every"):
             check_count(getattr(self, name), name)
         for name in ("learning_rate", "contrastive_temperature", "checkpoint_minutes"):
             check_positive(getattr(self, name), name)
+        for name in ("weight_decay", "warmup_epochs", "contrastive_weight"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)!r}")
         check_unit_interval(self.label_smoothing, "label_smoothing")
-        check_unit_interval(self.ema_momentum, "ema_momentum")
+        if not 0 <= self.ema_momentum < 1:
+            raise ValueError(f"ema_momentum must be at least 0 and below 1, not {self.ema_momentum!r}")
+        if self.clip_norm is not None:
+            check_positive(self.clip_norm, "clip_norm")
+        if self.early_stop is not None:
+            check_count(self.early_stop, "early_stop")
+            if self.train_on_val:
+                raise ValueError("early_stop needs validation images, and train_on_val leaves none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +117,10 @@ class EmbedConfig:
     """The pass that turns images into the tables that everything afterwards stands on."""
 
     batch_size: int = 256
+    checkpoint: Literal["last", "best"] = "last"  # "best" looks at validation data, which tuning needs fresh
+
+    def __post_init__(self) -> None:
+        check_count(self.batch_size, "batch_size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +128,11 @@ class BankConfig:
     """The prototype bank."""
 
     n_prototypes: int = 5
-    space: str = "teacher"  # "teacher", "student", or a file of another encoder's embeddings
+    space: str = "teacher"  # "teacher", "student", or another run's folder: its encoder is the second opinion
     thumbnails: bool = True  # keep small pictures of the exemplars in the model
+
+    def __post_init__(self) -> None:
+        check_count(self.n_prototypes, "n_prototypes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +143,7 @@ class TuneConfig:
     objective: Objective = "balanced_accuracy"
     costs: tuple[tuple[float, ...], ...] = ()  # truth × decision; needed for the objective "cost", else only reported
     adjust_prior: bool = False
+    classifier: Literal["student", "teacher"] = "student"  # "teacher": both posteriors from one pass
     certify: bool = False  # keep the gate shut unless its benefit is proven on lesions that took no part in choosing it
     level: float = 0.05  # of that proof
     correction: Literal["fixed-sequence", "holm"] = "fixed-sequence"
@@ -155,6 +184,10 @@ class Config:
             raise ValueError("seeds must name at least one seed")
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds must differ from each other, not {list(self.seeds)}")
+        for seed in self.seeds:
+            check_count(seed, "a seed", least=0)
+        if self.embed.checkpoint == "best" and self.train.train_on_val:
+            raise ValueError('embed.checkpoint = "best" needs validation images, and train.train_on_val leaves none')
 
 
 def read_config(path: str | Path) -> Config:

@@ -32,5 +32,9 @@ class BrokenImageError(TdumpraError):
     """One image cannot be used; the message is the reason that goes into ``quarantine.csv``."""
 
 
+class StopRequestedError(TdumpraError):
+    """The user asked to stop, and the message says what was saved."""
+
+
 class SourceError(TdumpraError):
     """A data set is not laid out as its kind promises; the message says how to mend it."""

@@ -90,34 +90,34 @@ def build_network(config: NetworkConfig, n_classes: int) -> Built:
     With ``config.finished`` the network is a trained classifier and nothing is added to it.
     """
     if config.finished:
-        classifier = _create(config, num_classes=n_classes)
+        classifier = _create(config, n_classes)
         load_classifier_weights(classifier, config.weights)
         _check_classes(classifier, config.image_size, n_classes)
         return Built(AttachedClassifier(classifier, config.image_size), *_normalisation(config, classifier))
-    backbone = _create(config, num_classes=0)
-    load_backbone_weights(backbone, config.backbone, config.weights)
+    backbone = _create(config, 0)
+    load_backbone_weights(backbone, config.backbone, config.weights, create=lambda: _create(config, 0, pretrained=True))
     n_features = _probe(backbone, config.image_size, f"the backbone {config.backbone!r}").shape[1]
     network = DualHeadNetwork(backbone, n_features, n_classes, config.embedding)
     return Built(network, *_normalisation(config, backbone))
 
 
-def _create(config: NetworkConfig, *, num_classes: int) -> nn.Module:
+def _create(config: NetworkConfig, num_classes: int, *, pretrained: bool = False) -> nn.Module:
     if ":" in config.backbone:
         return _from_factory(config.backbone, num_classes)
     if not timm.is_model(config.backbone.split(".")[0]):
         near = difflib.get_close_matches(config.backbone, timm.list_models(), n=3)
         hint = f"did you mean {', '.join(near)}?" if near else "timm.list_models() lists what there is"
         raise NetworkError(f"unknown backbone {config.backbone!r}: {hint}")
-    arguments: dict[str, Any] = {"pretrained": False, "num_classes": num_classes}
+    arguments: dict[str, Any] = {"pretrained": pretrained, "num_classes": num_classes}
     default = timm.get_pretrained_cfg_value(config.backbone, "input_size")
     if default is not None and default[-1] != config.image_size:
         try:  # transformers are built for one image size
-            return cast(nn.Module, timm.create_model(config.backbone, img_size=config.image_size, **arguments))
+            return timm.create_model(config.backbone, img_size=config.image_size, **arguments)
         except TypeError:
             pass  # a convolutional network takes any size, and no such argument
         except (AssertionError, ValueError, RuntimeError) as error:
             raise NetworkError(f"{config.backbone} cannot take images of {config.image_size} px: {error}") from error
-    return cast(nn.Module, timm.create_model(config.backbone, **arguments))
+    return timm.create_model(config.backbone, **arguments)
 
 
 def _from_factory(path: str, num_classes: int) -> nn.Module:
@@ -144,11 +144,12 @@ def _normalisation(
 
 @torch.no_grad()
 def _probe(module: nn.Module, image_size: int, name: str) -> Tensor:
-    """The module's pooled output for one black image: its width, and whether it takes that size at all."""
+    """The module's pooled output for one image of noise: its width, and whether it takes that size at all."""
     was_training = module.training
     module.eval()
+    noise = torch.rand(1, 3, image_size, image_size, generator=torch.Generator().manual_seed(0))
     try:
-        output = module(torch.zeros(1, 3, image_size, image_size))
+        output = module(noise)
     except (RuntimeError, AssertionError, ValueError) as error:
         raise NetworkError(f"{name} cannot take images of {image_size} px: {error}") from error
     finally:

@@ -63,7 +63,7 @@ def _read_arrays(path: Path) -> dict[str, Array]:
 
 def _read_npz(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             known = {name: file[name] for name in (*_MATRICES, *_COLUMNS) if name in file}
             # a further column is one-dimensional, with a row for each label
             others = {name: file[name] for name in file if name not in known}

@@ -94,7 +94,7 @@ def _convert(value: Any, kind: Any, name: str) -> Any:
         return tuple(
             _convert(item, each, f"{name}[{i}]") for i, (item, each) in enumerate(zip(value, kinds, strict=True))
         )
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
             raise ConfigError(f"{name} must be a table [{name}], not {value!r}")
         return from_plain(value, kind, f"{name}.")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import pickle
 import re
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import timm
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from tdumpra.errors import MissingExtraError, TdumpraError
@@ -25,11 +24,14 @@ class WeightsError(TdumpraError):
     """Weights cannot be had, or do not fit."""
 
 
-def load_backbone_weights(backbone: nn.Module, name: str, source: str) -> None:
-    """Load ImageNet or other weights into a backbone without head. ``source`` is as in ``NetworkConfig.weights``."""
+def load_backbone_weights(backbone: nn.Module, name: str, source: str, create: Callable[[], nn.Module]) -> None:
+    """Load ImageNet or other weights into a backbone without head. ``source`` is as in ``NetworkConfig.weights``.
+
+    ``create`` makes the same backbone with the weights of timm's hub, which timm fits to the image size.
+    """
     if source == "none":
         return
-    state = _from_source(name, source, backbone)
+    state = _from_hub(name, create) if source == "timm" else _from_disk(name, source, backbone)
     wanted = backbone.state_dict().keys()
     _load(backbone, {key: value for key, value in state.items() if key in wanted or not key.startswith(_HEADS)}, source)
 
@@ -49,20 +51,25 @@ def read_state(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
-        raise WeightsError(f"{path} holds no weights that can be read safely: {str(error).splitlines()[0]}") from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle's protocol, which is the file's own business
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged pickle can fail in any of a dozen ways
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise WeightsError(f"{path} holds no weights that can be read safely: {why}") from error
     for wrapper in ("state_dict", "model", "model_state_dict"):
         if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
             state = state[wrapper]
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise WeightsError(f"{path} is not a state dict of tensors")
+    if state and all(key.startswith("module.") for key in state):  # saved from within a parallel wrapper
+        return {key.removeprefix("module."): value for key, value in state.items()}
     return state
 
 
 def rename_lite(state: dict[str, Tensor], backbone: nn.Module) -> dict[str, Tensor]:
     """EfficientNet-Lite's original names in timm's: blocks numbered by stage, batch norms from one."""
-    blocks = [f"blocks.{s}.{b}" for s, stage in enumerate(backbone.blocks) for b in range(len(stage))]  # type: ignore[arg-type, union-attr]
+    blocks = [f"blocks.{s}.{b}" for s, stage in enumerate(backbone.blocks) for b in range(len(stage))]  # type: ignore[arg-type]
     separable = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
     inverted = {
         "_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2",
@@ -81,16 +88,16 @@ def rename_lite(state: dict[str, Tensor], backbone: nn.Module) -> dict[str, Tens
     return renamed
 
 
-def _from_source(name: str, source: str, backbone: nn.Module) -> dict[str, Tensor]:
-    if source == "timm":
-        return _from_hub(name)
+def _from_disk(name: str, source: str, backbone: nn.Module) -> dict[str, Tensor]:
     state = _from_wheel(name) if source == "lite" else read_state(Path(source))
     return rename_lite(state, backbone) if "_conv_stem.weight" in state else state
 
 
-def _from_hub(name: str) -> dict[str, Tensor]:
+def _from_hub(name: str, create: Callable[[], nn.Module]) -> dict[str, Tensor]:
+    if ":" in name:
+        raise WeightsError(f'timm has no weights for {name}: set network.weights to a file of them, or to "none"')
     try:
-        return dict(timm.create_model(name, pretrained=True, num_classes=0).state_dict())
+        return dict(create().state_dict())
     except Exception as error:  # the hub's client has a dozen of its own, and a new one each year
         raise WeightsError(
             f"timm could not get pretrained weights for {name} ({type(error).__name__}). Either connect to the network "

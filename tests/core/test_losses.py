@@ -119,9 +119,10 @@ def test_blocks_change_nothing(monkeypatch, entries, reduction):
 
 def test_no_block_is_larger_than_allowed(monkeypatch):
     monkeypatch.setattr(losses, "_CHUNK_ENTRIES", 100)
-    blocks = list(losses._similarity_blocks(torch.ones(30, 2), 1.0))
-    assert [(rows.start, rows.stop) for rows, _ in blocks] == [(start, start + 3) for start in range(0, 30, 3)]
-    assert max(block.numel() for _, block in blocks) <= 100
+    blocks = losses._row_blocks(30)
+    assert all((block.stop - block.start) * 30 <= 100 for block in blocks)
+    assert [row for block in blocks for row in range(30)[block]] == list(range(30))
+    assert len(losses._row_blocks(1000)) == 1000  # never less than a row
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

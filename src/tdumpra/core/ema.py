@@ -3,7 +3,7 @@ r"""The teacher: an exponential moving average of the student (paper, ema_teache
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ class EmaTeacher(nn.Module):
             forgotten in the first epoch. The paper has none.
     """
 
-    step: Tensor
+    step: int  # updates so far; a Python number, because reading a tensor back would stall a GPU at every update
 
     def __init__(self, student: nn.Module, momentum: float = 0.999, warmup: bool = True) -> None:
         super().__init__()
@@ -37,7 +37,8 @@ class EmaTeacher(nn.Module):
         for tensor in (*self.module.parameters(), *self.module.buffers()):
             if tensor.is_floating_point():
                 tensor.data = tensor.data.to(torch.promote_types(tensor.dtype, torch.float32))
-        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        self.step = 0
+        self._pairs: _Pairs | None = None
         self.eval()
 
     def current_momentum(self, step: int) -> float:
@@ -47,26 +48,26 @@ class EmaTeacher(nn.Module):
     @torch.no_grad()
     def update(self, student: nn.Module) -> None:
         """Move one step towards ``student``, which must have the same parameters and buffers by name and shape."""
-        ours, theirs = _tensors(self.module), _tensors(student)
-        if ours.keys() != theirs.keys():
-            odd = sorted(ours.keys() ^ theirs.keys())
-            raise ValueError(f"the student is not the network that this teacher follows: {odd[0]!r} is in one only")
-        for name, tensor in ours.items():
-            if tensor.shape != theirs[name].shape:  # else a smaller one would be broadcast
-                raise ValueError(
-                    f"the student is not the network that this teacher follows: {name!r} has shape "
-                    f"{tuple(theirs[name].shape)}, where the teacher has {tuple(tensor.shape)}"
-                )
-        averaged = [name for name, tensor in ours.items() if tensor.is_floating_point()]
-        targets = [ours[name] for name in averaged]
-        sources = [theirs[name].to(target) for name, target in zip(averaged, targets, strict=True)]
-        if targets:
+        if self._pairs is None or not self._pairs.hold(student):
+            self._pairs = _pair(self.module, student)
+        pairs = self._pairs
+        if pairs.averaged:
+            sources = pairs.sources
+            if not pairs.alike:
+                sources = [source.to(target) for target, source in zip(pairs.averaged, sources, strict=True)]
             # lerp computes teacher + (1 - mu) (student - teacher), exact where the two agree
-            torch._foreach_lerp_(targets, sources, 1 - self.current_momentum(int(self.step)))
-        for name, tensor in ours.items():
-            if not tensor.is_floating_point():
-                tensor.copy_(theirs[name])
+            torch._foreach_lerp_(pairs.averaged, sources, 1 - self.current_momentum(self.step))
+        if pairs.copied:
+            torch._foreach_copy_(pairs.copied, pairs.originals)
         self.step += 1
+
+    def get_extra_state(self) -> Tensor:
+        """The number of updates, for the state dict."""
+        return torch.tensor(self.step)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """The inverse of :meth:`get_extra_state`."""
+        self.step = int(state)
 
     def train(self, mode: bool = True) -> EmaTeacher:
         """Stays in evaluation mode, whatever a parent asks."""
@@ -77,5 +78,66 @@ class EmaTeacher(nn.Module):
         return self.module(*args, **kwargs)
 
 
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+class _Slot(NamedTuple):
+    """A tensor and the place it was found in, where another may have taken its turn."""
+
+    home: dict[str, Any]
+    name: str
+    tensor: Tensor
+
+
+class _Pairs(NamedTuple):
+    """Which of the teacher's tensors follows which of the student's. Walking two networks at each step costs more
+    than the update itself, so the walk is kept, and walked again only if a tensor was replaced (by ``.to``, say)."""
+
+    student: nn.Module
+    slots: list[_Slot]  # of both networks
+    averaged: list[Tensor]
+    sources: list[Tensor]
+    copied: list[Tensor]
+    originals: list[Tensor]
+    alike: bool  # in type and device, so that nothing needs converting
+
+    def hold(self, student: nn.Module) -> bool:
+        return self.student is student and all(slot.home.get(slot.name) is slot.tensor for slot in self.slots)
+
+
+def _pair(teacher: nn.Module, student: nn.Module) -> _Pairs:
+    ours, theirs = _slots(teacher), _slots(student)
+    if ours.keys() != theirs.keys():
+        odd = sorted(ours.keys() ^ theirs.keys())
+        raise ValueError(f"the student is not the network that this teacher follows: {odd[0]!r} is in one only")
+    for name, slot in ours.items():
+        if slot.tensor.shape != theirs[name].tensor.shape:  # else a smaller one would be broadcast
+            raise ValueError(
+                f"the student is not the network that this teacher follows: {name!r} has shape "
+                f"{tuple(theirs[name].tensor.shape)}, where the teacher has {tuple(slot.tensor.shape)}"
+            )
+    averaged = [name for name, slot in ours.items() if slot.tensor.is_floating_point()]
+    copied = [name for name in ours if name not in set(averaged)]
+    return _Pairs(
+        student=student,
+        slots=[*ours.values(), *theirs.values()],
+        averaged=[ours[name].tensor for name in averaged],
+        sources=[theirs[name].tensor for name in averaged],
+        copied=[ours[name].tensor for name in copied],
+        originals=[theirs[name].tensor for name in copied],
+        alike=all(_kind(ours[name].tensor) == _kind(theirs[name].tensor) for name in averaged),
+    )
+
+
+def _kind(tensor: Tensor) -> tuple[torch.dtype, torch.device]:
+    return tensor.dtype, tensor.device
+
+
+def _slots(module: nn.Module) -> dict[str, _Slot]:
+    """Parameters and buffers by name; one that stands in two places is listed once."""
+    slots: dict[str, _Slot] = {}
+    seen: set[int] = set()
+    for prefix, part in module.named_modules():
+        for home in (part._parameters, part._buffers):
+            for name, tensor in home.items():
+                if tensor is not None and id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    slots[f"{prefix}.{name}" if prefix else name] = _Slot(home, name, tensor)
+    return slots

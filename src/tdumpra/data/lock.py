@@ -1,7 +1,8 @@
 """A lock between processes that no crash can leave behind.
 
-The operating system drops it with the last process that holds the file open. Forked workers inherit it: were their
-parent killed, nobody could take over a file while an orphan might still write to it.
+The operating system drops it with the last process that holds the file open. Forked workers inherit it where they
+write: were their parent killed, nobody could take over a file while an orphan might still write to it. Where they only
+read, they let go of it at once, and a killed run can be taken up again at once.
 """
 
 from __future__ import annotations
@@ -13,11 +14,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_of_this_process_alone: set[int] = set()  # descriptors that a forked child closes
+
+
+def _close_in_child() -> None:
+    for descriptor in _of_this_process_alone:
+        os.close(descriptor)
+    _of_this_process_alone.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
+
 
 @contextmanager
-def exclusive(path: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the lock file ``path``; ``on_wait`` is called once if another process has it."""
+def exclusive(path: Path, *, on_wait: Callable[[], None] = lambda: None, inherited: bool = True) -> Iterator[None]:
+    """Hold the lock file ``path``; ``on_wait`` is called once if another process has it.
+
+    With ``inherited=False`` the lock ends with this process, whatever becomes of the children it forked.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    if not inherited:
+        _of_this_process_alone.add(descriptor)
     try:
         if not _try_lock(descriptor):
             on_wait()
@@ -27,6 +45,7 @@ def exclusive(path: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iter
         finally:
             _unlock(descriptor)
     finally:
+        _of_this_process_alone.discard(descriptor)
         os.close(descriptor)
 
 

@@ -44,6 +44,7 @@ class Manifest:
     records: tuple[Record, ...]
     reader: Reader
     notes: tuple[str, ...] = ()  # what the source has to say on the screen: missing files, merged groups, ...
+    missing: tuple[str, ...] = ()  # ids of labelled images without a file, whether or not their records were kept
 
     def __len__(self) -> int:
         return len(self.records)

@@ -8,8 +8,10 @@
 
 from __future__ import annotations
 
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -23,7 +25,7 @@ from tdumpra.data.augment import AugmentConfig, AugmentParams, apply_one, draw
 from tdumpra.data.augment_batch import apply_batch
 from tdumpra.data.sampling import BatchPlan, Sample
 from tdumpra.data.store import ImageStore
-from tdumpra.data.transform import EvalTransform, normalise
+from tdumpra.data.transform import EvalTransform
 from tdumpra.data.workers import available_cores
 
 VIEWS = 2
@@ -67,7 +69,14 @@ class Pipeline(ABC):
         """The images ``numbers`` in that order, unaugmented; the last batch may be smaller."""
 
     def _normalise(self, x: Float32[Tensor, "*batch 3 h w"]) -> Float32[Tensor, "*batch 3 h w"]:
-        return normalise(x, self.evaluation.mean, self.evaluation.std)
+        mean, std = self._colours
+        return (x - mean) / std
+
+    @cached_property
+    def _colours(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation on the device, where copying them for each batch would make it wait."""
+        mean, std = torch.tensor([self.evaluation.mean, self.evaluation.std], device=self.device).view(2, 3, 1, 1)
+        return mean, std
 
 
 def make_pipeline(
@@ -131,6 +140,10 @@ class WorkerPipeline(Pipeline):
             batch_size=None,
             num_workers=min(self.workers, len(samples)),
             pin_memory=on_gpu,
+            # a loader draws a seed for its workers: from the global generator it would disturb dropout's stream, and a
+            # run resumed within an epoch would not be the uninterrupted one
+            generator=torch.Generator(),
+            worker_init_fn=_leave_signals_to_parent,
         )
         for images, numbers in loader:
             yield images.to(self.device, non_blocking=on_gpu), numbers.to(self.device, non_blocking=on_gpu)
@@ -200,6 +213,12 @@ class _Views(_SampleDataset):
         for row in range(VIEWS * n):
             views[row] = apply_one(images[row % n], params[row : row + 1], size)
         return views.view(VIEWS, n, 3, size, size), torch.from_numpy(np.ascontiguousarray(sample.numbers))
+
+
+def _leave_signals_to_parent(_: int) -> None:
+    """Ctrl-C reaches every process of a terminal, and SLURM's SIGTERM every process of a job: the parent decides."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _batches(numbers: Int64[np.ndarray, " n"], batch_size: int) -> Iterator[Int64[np.ndarray, " m"]]:

@@ -1,0 +1,78 @@
+"""The command ``predict``: images in, a table, JSON or CSV out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tdumpra.artifacts import jsonable
+from tdumpra.data.sources.files import is_image
+from tdumpra.errors import InputFileError
+from tdumpra.predict import Prediction, Predictor
+
+MODEL = "model.safetensors"
+
+
+def predict_command(
+    model: Path, images: list[Path], *, as_json: bool, as_csv: bool, batch_size: int, **options: Any
+) -> None:
+    """Predict images and print the results; refused only if not a single image can be read."""
+    if as_json and as_csv:
+        raise ValueError("--json and --csv print in two formats: choose one")
+    paths = list(expand(images))
+    if not paths:
+        raise InputFileError(f"{', '.join(map(str, images))} holds no image")
+    predictor = Predictor.load(model / MODEL if model.is_dir() else model, **options)
+    predictions = list(predictor.predict(paths, batch_size=batch_size))
+    if as_json:
+        typer.echo(json.dumps([jsonable(each._asdict()) for each in predictions], indent=2))
+    elif as_csv:
+        typer.echo(_csv(predictions, predictor.model.class_names), nl=False)
+    else:
+        _show(predictions, predictor)
+    broken = [each for each in predictions if each.error is not None]
+    if len(broken) == len(predictions):
+        raise InputFileError(f"none of {len(paths)} images could be read; {broken[0].path}: {broken[0].error}")
+
+
+def expand(images: Iterable[Path]) -> Iterator[Path]:
+    """Files as they are, folders as the images below them in the order of their names."""
+    for path in images:
+        if path.is_dir():
+            yield from sorted(each for each in path.rglob("*") if is_image(each))
+        else:
+            yield path
+
+
+def _csv(predictions: list[Prediction], class_names: tuple[str, ...]) -> str:
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["path", "label", "opened", *(f"p_{name}" for name in class_names), "error"])
+    for each in predictions:
+        p = [each.probabilities.get(name, "") for name in class_names]
+        opened = "" if each.error is not None else str(each.opened).lower()
+        table.writerow([each.path, each.label, opened, *p, each.error or ""])
+    return text.getvalue()
+
+
+def _show(predictions: list[Prediction], predictor: Predictor) -> None:
+    console = Console()
+    table = Table("image", "label", "probability", "gate")
+    for each in predictions:
+        if each.error is not None:
+            table.add_row(escape(each.path), "", "", f"[red]{escape(each.error)}[/]")
+        else:
+            moved = "opened" if each.opened else "shut"
+            table.add_row(escape(each.path), escape(each.label), f"{each.probabilities[each.label]:.3f}", moved)
+    console.print(table)
+    if predictor.model.retrieval is not None:
+        console.print(f"the second network looked at {predictor.rows_matched} of {predictor.rows_seen} images")

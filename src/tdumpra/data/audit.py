@@ -1,0 +1,91 @@
+"""The audit of a data set under a protocol: what leaks from training into the test, by table and by eye."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdumpra.checks import SPLITS
+from tdumpra.data.duplicates import DuplicatePair, NearDuplicates
+from tdumpra.data.leakage import audit_leakage
+from tdumpra.data.manifest import Manifest
+from tdumpra.data.splits import Split
+
+LISTED_PAIRS = 1000  # the closest; a data set of copies has millions
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """A data set, its split, and the pairs of look-alikes where they were searched for."""
+
+    manifest: Manifest
+    split: Split
+    near_duplicates: NearDuplicates | None = None
+
+    def document(self) -> dict[str, Any]:
+        """The audit as JSON values; classes go by name, shares are between 0 and 1."""
+        manifest, split = self.manifest, self.split
+        leak = audit_leakage(split.codes, manifest.groups, manifest.labels)
+        leak["by_class"] = {manifest.class_names[label]: counts for label, counts in leak["by_class"].items()}
+        return {
+            "source": manifest.name,
+            "fingerprint": manifest.fingerprint,
+            "protocol": split.protocol,
+            "seed": split.seed,
+            "images": len(manifest),
+            "groups": len(np.unique(manifest.groups)),
+            "classes": list(manifest.class_names),
+            "splits": {part: self._part(split.rows(part)) for part in SPLITS},
+            "leak": leak,
+            "near_duplicates": self._near_duplicates(),
+            "notes": [*manifest.notes, *split.notes, *_warning(leak)],
+        }
+
+    def crosses(self, pair: DuplicatePair) -> bool:
+        """Whether the two images stand in different parts of the split: a leak that no group shows."""
+        return bool(self.split.codes[pair.first] != self.split.codes[pair.second])
+
+    def pair_document(self, pair: DuplicatePair) -> dict[str, Any]:
+        """One pair as JSON values."""
+        both = [self.manifest.records[row] for row in pair[:2]]
+        return {
+            "ids": [record.id for record in both],
+            "groups": [record.group for record in both],
+            "labels": [self.manifest.class_names[record.label] for record in both],
+            "splits": [SPLITS[self.split.codes[row]] for row in pair[:2]],
+            "similarity": round(pair.similarity, 4),
+            "distance": pair.distance,
+        }
+
+    def _part(self, rows: NDArray[np.int64]) -> dict[str, Any]:
+        labels, groups = self.manifest.labels[rows], self.manifest.groups[rows]
+        by_class = {name: int((labels == label).sum()) for label, name in enumerate(self.manifest.class_names)}
+        return {"images": len(rows), "groups": len(np.unique(groups)), "by_class": by_class}
+
+    def _near_duplicates(self) -> dict[str, Any] | None:
+        found = self.near_duplicates
+        if found is None:
+            return None
+        return {
+            "pairs": len(found.pairs),
+            "crossing": sum(map(self.crosses, found.pairs)),
+            "other_label": sum(
+                self.manifest.records[pair.first].label != self.manifest.records[pair.second].label
+                for pair in found.pairs
+            ),
+            "listed": [self.pair_document(pair) for pair in found.pairs[:LISTED_PAIRS]],
+            "broken": found.broken,
+            "flat": found.flat,
+        }
+
+
+def _warning(leak: dict[str, Any]) -> list[str]:
+    if not leak["images"]:
+        return []
+    return [
+        f"{leak['share']:.1%} of the test images share a group with training or validation: "
+        "results under this protocol are too good"
+    ]

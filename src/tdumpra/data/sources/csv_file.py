@@ -1,0 +1,74 @@
+"""A table of images: ``image,label[,group][,split][,id][,mask]`` and any further columns as metadata.
+
+Paths are absolute or relative to the table. Unlike a folder, a table may name files anywhere: its writer chose them.
+Without a ``group`` each image is its own group; an empty ``split`` leaves the choice to the protocol.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+
+from tdumpra.data.manifest import Manifest, Record
+from tdumpra.data.sources.assemble import (
+    SPLIT_WORDS,
+    Found,
+    SourceOptions,
+    assemble,
+    class_order,
+    group_column,
+    metadata,
+)
+from tdumpra.data.sources.files import is_file
+from tdumpra.data.sources.folder import refuse_untrained_classes
+from tdumpra.data.sources.tables import Table, nearest, read_table
+from tdumpra.errors import SourceError
+
+
+def read_csv(path: Path, options: SourceOptions) -> Manifest:
+    """The images of a table, in its order; classes by name (numbers by value)."""
+    table = read_table(path, ("image", "label"))
+    for number, row in enumerate(table.rows):
+        for column in ("image", "label"):
+            if not row[column]:
+                raise SourceError(f"{table.where(number)}: the cell {column!r} is empty: fill it, or remove the row")
+    names = class_order((row["label"] for row in table.rows), path)
+    by_group = group_column(options.group_column, "group", table.columns, path)
+    records = [_record(table, number, names, by_group) for number in range(len(table.rows))]
+    refuse_untrained_classes(records, names, path)
+    notes = () if by_group else ("no column 'group': each image is taken as a group of its own",)
+    return assemble(Found("csv", path, names, records, notes=notes), options)
+
+
+def _record(table: Table, number: int, class_names: tuple[str, ...], by_group: str | None) -> Record:
+    row = table.rows[number]
+    image = row.get("id") or row["image"]
+    mask = row.get("mask")
+    return Record(
+        id=image,
+        path=_locate(row["image"], table.path.parent),
+        label=class_names.index(row["label"]),
+        group=(row[by_group] if by_group else "") or image,
+        split=_split(table, number),
+        mask=_locate(mask, table.path.parent) if mask else None,
+        meta=metadata(row, without=("image", "label", "group", "split", "id", "mask")),
+    )
+
+
+def _split(table: Table, number: int) -> str | None:
+    word = table.rows[number].get("split", "")
+    if not word:
+        return None
+    if word.lower() not in SPLIT_WORDS:
+        hint = nearest(word, list(SPLIT_WORDS))
+        raise SourceError(f"{table.where(number)}: unknown split {word!r}; use train, val or test{hint}")
+    return SPLIT_WORDS[word.lower()]
+
+
+def _locate(name: str, folder: Path) -> Path | None:
+    """The file, also when the table was written on a system with other slashes or another Unicode form (a Mac's)."""
+    for written in (name, name.replace("\\", "/")):
+        for form in (written, unicodedata.normalize("NFC", written), unicodedata.normalize("NFD", written)):
+            if is_file(path := folder / form):
+                return path
+    return None

@@ -1,0 +1,111 @@
+"""A MedMNIST ``.npz``: arrays ``{train,val,test}_images`` and ``{train,val,test}_labels``, with the official split.
+
+The file names no classes: they are numbers, except in DermaMNIST, which is HAM10000 in small and has its names. Nor
+does it name lesions, so each image is its own group; the near-duplicate search is then the only guard against leaks.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+from numpy.typing import NDArray
+
+from tdumpra.checks import SPLITS
+from tdumpra.data.manifest import Manifest, Record
+from tdumpra.data.sources.assemble import Found, SourceOptions, assemble, group_column
+from tdumpra.data.sources.ham10000 import HAM10000_CLASSES
+from tdumpra.errors import BrokenImageError, SourceError
+
+
+@dataclass(slots=True)
+class ArrayReader:
+    """Reads a record's row of the image array; each process opens the file once, on first use."""
+
+    path: Path
+    _images: dict[str, NDArray[Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __call__(self, record: Record) -> UInt8[np.ndarray, "height width 3"]:
+        """The record's image as RGB; grey ones have three equal channels."""
+        split, _, row = record.id.partition("/")
+        if split not in self._images:
+            try:
+                with np.load(self.path, allow_pickle=False) as arrays:
+                    self._images[split] = arrays[f"{split}_images"]
+            except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+                raise BrokenImageError(f"{self.path} cannot be read: {error}") from error
+        image = self._images[split][int(row)]
+        return np.repeat(image[..., None], 3, axis=-1) if image.ndim == 2 else image
+
+    def __getstate__(self) -> Path:
+        return self.path  # the arrays stay behind: a worker loads its own
+
+    def __setstate__(self, path: Path) -> None:
+        self.path, self._images = path, {}
+
+
+def read_medmnist(path: Path, options: SourceOptions) -> Manifest:
+    """The images of a MedMNIST file in its order, ids ``train/0`` and so on."""
+    group_column(options.group_column, None, (), path)  # there is no column to ask for
+    labels = _read_labels(path)
+    n_classes = 1 + max(int(values.max()) for values in labels.values())
+    derma = path.name.startswith("dermamnist") and n_classes == len(HAM10000_CLASSES)
+    records = [
+        Record(id=f"{split}/{row}", path=None, label=int(label), group=f"{split}/{row}", split=split)
+        for split, values in labels.items()
+        for row, label in enumerate(values)
+    ]
+    return assemble(
+        Found(
+            "medmnist",
+            path,
+            HAM10000_CLASSES if derma else tuple(str(c) for c in range(n_classes)),
+            records,
+            notes=("MedMNIST names no lesions: each image is taken as a group of its own",),
+        ),
+        options,
+        reader=ArrayReader(path.resolve()),
+    )
+
+
+def _read_labels(path: Path) -> dict[str, NDArray[np.int64]]:
+    """The labels of each split that the file has, checked against the shape of its images, which are not loaded."""
+    try:
+        with zipfile.ZipFile(path) as archive, np.load(path, allow_pickle=False) as arrays:
+            found = [split for split in SPLITS if f"{split}_images" in arrays and f"{split}_labels" in arrays]
+            if not found:
+                raise SourceError(f"{path} is no MedMNIST file: it lacks train_images and train_labels")
+            return {
+                split: _check(arrays[f"{split}_labels"], *_header(archive, f"{split}_images"), f"{path.name}, {split}")
+                for split in found
+            }
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise SourceError(f"{path} is not a readable .npz file of plain arrays: {error}") from error
+
+
+def _header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    with archive.open(f"{name}.npy") as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    return shape, dtype
+
+
+def _check(labels: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> NDArray[np.int64]:
+    if dtype != np.uint8 or not (len(shape) == 3 or (len(shape) == 4 and shape[-1] == 3)):
+        raise SourceError(
+            f"{where}: images must be uint8 of shape (n, h, w) or (n, h, w, 3), not {dtype} {shape} "
+            "(the three-dimensional sets are not supported)"
+        )
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        raise SourceError(f"{where}: labels have {labels.shape[1]} columns: a multi-label task, which is not supported")
+    flat = labels.reshape(-1)
+    if len(flat) != shape[0] or not len(flat):
+        raise SourceError(f"{where}: {shape[0]} images and {len(flat)} labels")
+    if flat.dtype.kind not in "ui" or int(flat.min()) < 0:
+        raise SourceError(f"{where}: labels must be whole numbers from 0 upwards")
+    return flat.astype(np.int64)

@@ -1,0 +1,275 @@
+"""Predictions on images from one file: networks, preprocessing, bank and thresholds, bound together by checksums.
+
+The teacher is lazy. The clause ``top probability < theta`` needs the classifier alone, so only rows below theta get the
+second pass: cost 1 + their share. Labels and openings are those of the eager path outside a numerical band around the
+thresholds, since kernels may round differently with the batch size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tdumpra import checks
+from tdumpra.artifacts import Artifact, fingerprint, read_artifact, write_artifact
+from tdumpra.config import NetworkConfig
+from tdumpra.core.gate import GateSignals
+from tdumpra.data.transform import EvalTransform
+from tdumpra.decision import Decision
+from tdumpra.errors import ArtifactError, BrokenImageError
+from tdumpra.evidence import Evidence, explain
+from tdumpra.network import Encoding, build_network
+from tdumpra.toml_tree import from_plain
+
+KIND, SCHEMA = "model", 1
+Mode = Literal["lazy", "eager"]
+Precision = Literal["float32", "bfloat16"]
+
+
+class Prediction(NamedTuple):
+    """One image's outcome. ``signals`` and ``evidence`` are ``None`` where the second path was not asked."""
+
+    path: str
+    label: str
+    probabilities: dict[str, float]
+    opened: bool
+    signals: dict[str, float] | None
+    evidence: Evidence | None
+    error: str | None = None  # why there is no prediction, where there is none
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Encoder:
+    """A network with its weights and the preprocessing that they were trained with."""
+
+    network: NetworkConfig
+    transform: EvalTransform
+    state: Mapping[str, Tensor]
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when a weight or the preprocessing does."""
+        parts: list[bytes | str] = [self.transform.fingerprint, str(asdict(self.network))]
+        for name, tensor in sorted(self.state.items()):
+            parts.append(name)
+            parts.append(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return fingerprint(*parts)
+
+    def build(self, n_classes: int, device: torch.device) -> nn.Module:
+        """The network, ready to be asked. Another run's encoder may tell other classes apart than this one's."""
+        if "classifier.weight" in self.state and not self.network.finished:
+            n_classes = len(self.state["classifier.weight"])
+        network = build_network(replace(self.network, weights="none"), n_classes).network
+        state = {name: t.float() if t.is_floating_point() else t for name, t in self.state.items()}
+        network.load_state_dict(state)
+        return network.eval().to(device)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Model:
+    """What ``model.safetensors`` holds."""
+
+    decision: Decision
+    class_names: tuple[str, ...]
+    classifier: Encoder
+    retrieval: Encoder | None  # None: the classifier's own embeddings are matched, in one pass
+    thumbnails: Mapping[str, Tensor]  # exemplar id -> (h, w, 3) uint8; empty where privacy forbids them
+    identity: Mapping[str, str]
+
+    def write(self, path: Path, *, half: bool = False) -> None:
+        """Write one sealed file; ``half`` stores the weights in float16."""
+        decision = self.decision.to_artifact()
+        tensors = {f"decision.{name}": tensor for name, tensor in decision.tensors.items()}
+        encoders: dict[str, Any] = {}
+        for role, encoder in self._encoders().items():
+            for name, tensor in encoder.state.items():
+                tensors[f"{role}.{name}"] = tensor.half() if half and tensor.dtype == torch.float32 else tensor
+            encoders[role] = {"network": asdict(encoder.network), "transform": encoder.transform.to_dict()}
+        tensors |= {f"thumbnail.{name}": tensor for name, tensor in self.thumbnails.items()}
+        meta = {
+            "decision": decision.meta,
+            "class_names": self.class_names,
+            "encoders": encoders,
+            "identity": dict(self.identity),
+        }
+        write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Model:
+        """Read what :meth:`write` wrote."""
+        artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
+        meta = artifact.meta
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {n[len(prefix) + 1 :]: t for n, t in artifact.tensors.items() if n.startswith(f"{prefix}.")}
+
+        def encoder(role: str) -> Encoder:
+            said = meta["encoders"][role]
+            network = {key: value for key, value in said["network"].items() if value is not None}
+            transform = EvalTransform.from_dict(said["transform"])
+            return Encoder(network=from_plain(network, NetworkConfig), transform=transform, state=part(role))
+
+        try:
+            return cls(
+                decision=Decision.from_artifact(Artifact(part("decision"), meta["decision"])),
+                class_names=tuple(meta["class_names"]),
+                classifier=encoder("classifier"),
+                retrieval=encoder("retrieval") if "retrieval" in meta["encoders"] else None,
+                thumbnails=part("thumbnail"),
+                identity=meta["identity"],
+            )
+        except ValueError as error:
+            raise ArtifactError(f"{path}: {error}") from error
+
+    def _encoders(self) -> dict[str, Encoder]:
+        return {"classifier": self.classifier} | ({"retrieval": self.retrieval} if self.retrieval else {})
+
+
+class Predictor:
+    """Predicts images. Load one with :meth:`load`.
+
+    Args:
+        model: what ``model.safetensors`` holds.
+        mode: ``lazy`` runs the second network only for rows below theta, ``eager`` for all.
+        device: where to compute; a GPU if there is one.
+        precision: ``float32``, or ``bfloat16`` for faster and slightly different outputs.
+
+    Attributes:
+        rows_seen: images that went through the classifier so far.
+        rows_matched: images that went through the second network as well.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        mode: Mode = "lazy",
+        device: str | torch.device | None = None,
+        precision: Precision = "float32",
+    ) -> None:
+        if mode not in get_args(Mode):
+            raise ValueError(f"mode must be 'lazy' or 'eager', not {mode!r}")
+        if precision not in get_args(Precision):
+            raise ValueError(f"precision must be 'float32' or 'bfloat16', not {precision!r}")
+        self.model, self.mode, self.precision = model, mode, precision
+        try:
+            self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        except RuntimeError as error:
+            raise ValueError(f"device must be 'cpu', 'cuda' or the like, not {device!r}") from error
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"PyTorch sees no CUDA device here, and device is {str(self.device)!r}: use 'cpu'")
+        n_classes = len(model.class_names)
+        self._classifier = model.classifier.build(n_classes, self.device)
+        self._retrieval = None if model.retrieval is None else model.retrieval.build(n_classes, self.device)
+        self.rows_seen = self.rows_matched = 0
+
+    @classmethod
+    def load(cls, path: str | Path, **options: Any) -> Predictor:
+        """From a file; options as in the class."""
+        return cls(Model.read(path), **options)
+
+    def predict(
+        self, images: Sequence[str | Path], *, batch_size: int = 64, evidence: bool = False
+    ) -> Iterator[Prediction]:
+        """Predictions in order. A broken image gives a prediction with its ``error``, and the others go on.
+
+        ``evidence`` asks the second path about every image, and says what it found.
+        """
+        checks.check_count(batch_size, "batch_size")
+        paths = [Path(image) for image in ([images] if isinstance(images, str | Path) else images)]
+        for start in range(0, len(paths), batch_size):
+            yield from self._predict_batch(paths[start : start + batch_size], evidence)
+
+    @torch.inference_mode()
+    def decide(self, pixels: Tensor, second_pixels: Callable[[Tensor], Tensor], *, eager: bool = False) -> Rows:
+        """Decide transformed images (n, 3, s, s); ``second_pixels`` gives those of some rows to the second network."""
+        decision = self.model.decision
+        first = self._run(self._classifier, pixels)
+        p = first.logits.double().softmax(1).cpu()
+        p_cls = decision.classifier(p)
+        self.rows_seen += len(p)
+        asked = torch.ones(len(p), dtype=torch.bool)
+        if self._retrieval is not None and self.mode == "lazy" and not eager:
+            asked = p_cls.amax(1) < decision.thresholds.theta
+        rows = asked.nonzero().flatten()
+        final, opened = p_cls.clone(), torch.zeros(len(p), dtype=torch.bool)
+        if not len(rows):
+            return Rows(final, opened, asked, p, None, None)
+        if self._retrieval is None:
+            z = first.z
+        else:
+            z = self._run(self._retrieval, second_pixels(rows)).z
+            self.rows_matched += len(rows)
+        z = z.float().cpu()
+        decided = decision.decide(p[rows], z)
+        final[rows], opened[rows] = decided.p, decided.opened
+        return Rows(final, opened, asked, p, decided.signals, z)
+
+    def _run(self, network: nn.Module, pixels: Tensor) -> Encoding:
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"):
+            encoding: Encoding = network(pixels)
+        return encoding
+
+    def _predict_batch(self, paths: list[Path], evidence: bool) -> Iterator[Prediction]:
+        transform = self.model.classifier.transform
+        framed: dict[Path, np.ndarray] = {}
+        errors: dict[Path, str] = {}
+        for path in paths:
+            try:
+                framed[path] = transform.read(path)
+            except BrokenImageError as error:
+                errors[path] = str(error)
+        good = list(framed)
+        rows = None
+        if good:
+            pixels = transform(torch.from_numpy(np.stack(list(framed.values()))).to(self.device))
+            rows = self.decide(pixels, lambda some: self._second_pixels(good, pixels, some), eager=evidence)
+        place = {path: i for i, path in enumerate(good)}
+        for path in paths:
+            if rows is None or path in errors:
+                yield Prediction(str(path), "", {}, False, None, None, errors[path])
+            else:
+                yield self._prediction(path, rows, place[path], evidence)
+
+    def _second_pixels(self, paths: list[Path], pixels: Tensor, rows: Tensor) -> Tensor:
+        """What the second network sees: the same pixels, unless it was trained with other preprocessing."""
+        retrieval = self.model.retrieval
+        if retrieval is None or retrieval.transform == self.model.classifier.transform:
+            return pixels[rows.to(pixels.device)]
+        framed = np.stack([retrieval.transform.read(paths[i]) for i in rows.tolist()])
+        return retrieval.transform(torch.from_numpy(framed).to(self.device))
+
+    def _prediction(self, path: Path, rows: Rows, i: int, evidence: bool) -> Prediction:
+        names = self.model.class_names
+        signals, shown = None, None
+        if rows.signals is not None and rows.z is not None and bool(rows.asked[i]):
+            j = int(rows.asked[:i].sum())
+            signals = {name: float(column[j]) for name, column in rows.signals._asdict().items()}
+            if evidence:
+                shown = explain(self.model.decision, rows.p_raw[i : i + 1], rows.z[j : j + 1], class_names=names)
+        p = rows.p[i]
+        return Prediction(
+            path=str(path),
+            label=names[int(p.argmax())],
+            probabilities={name: float(value) for name, value in zip(names, p.tolist(), strict=True)},
+            opened=bool(rows.opened[i]),
+            signals=signals,
+            evidence=shown,
+        )
+
+
+class Rows(NamedTuple):
+    """A batch, decided: the second path's part exists for the rows in ``asked`` only."""
+
+    p: Tensor
+    opened: Tensor
+    asked: Tensor
+    p_raw: Tensor  # the classifier's, before calibration
+    signals: GateSignals | None
+    z: Tensor | None

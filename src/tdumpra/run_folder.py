@@ -1,0 +1,205 @@
+"""A run's folder: who may write to it, what it was made with, and where things lie in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tdumpra.artifacts import jsonable, write_bytes
+from tdumpra.config import Config
+from tdumpra.data.lock import exclusive
+from tdumpra.errors import TdumpraError
+from tdumpra.toml_tree import read_tree, to_toml
+
+_TRAINED_WITH = ("data", "augment", "network", "train")  # parts of the configuration that a checkpoint depends on
+_MAY_CHANGE = {  # what has no bearing on the weights
+    *(
+        f"train.{name}"
+        for name in ("accelerator", "checkpoint_every", "checkpoint_minutes", "log_every", "tensorboard")
+    ),
+    *(f"data.{name}" for name in ("allow_missing", "cache", "pipeline", "workers")),
+}
+_PACKAGES = (
+    "torch",
+    "torchvision",
+    "timm",
+    "lightning-fabric",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "safetensors",
+    "pillow",
+)
+
+
+class RunFolderError(TdumpraError):
+    """A run folder is in use, or belongs to another configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths of one run (one seed)."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration."""
+        return self.root / "config.toml"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object per line, as training goes."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def split(self) -> Path:
+        """Which image stands where."""
+        return self.root / "split.json"
+
+    @property
+    def bank(self) -> Path:
+        """The prototype bank."""
+        return self.root / "bank.safetensors"
+
+    @property
+    def model(self) -> Path:
+        """Everything that prediction needs."""
+        return self.root / "model.safetensors"
+
+    @property
+    def gate(self) -> Path:
+        """What tuning tried and chose."""
+        return self.root / "gate.json"
+
+    @property
+    def evaluation(self) -> Path:
+        """The figures."""
+        return self.root / "evaluation.json"
+
+    def checkpoint(self, name: str) -> Path:
+        """``last`` or ``best``."""
+        return self.root / "checkpoints" / f"{name}.safetensors"
+
+    def outputs(self, part: str) -> Path:
+        """The table of ``train``, ``val`` or ``test``."""
+        return self.root / "outputs" / f"{part}.safetensors"
+
+    @contextmanager
+    def claim(self, config: Config, seed: int) -> Iterator[None]:
+        """Hold the folder for one process; note what it is made with, or refuse if that was something else."""
+
+        def refuse() -> None:
+            raise RunFolderError(f"another process is working in {self.root}: wait for it, or choose another folder")
+
+        try:
+            for folder in (self.root, self.root / "checkpoints", self.root / "outputs"):
+                folder.mkdir(parents=True, exist_ok=True)
+            (self.root / ".lock").touch()
+        except OSError as error:
+            raise RunFolderError(f"cannot use the folder {self.root}: {error.strerror or error}") from error
+        with exclusive(self.root / ".lock", on_wait=refuse, inherited=False):  # data workers only read
+            own = dataclasses.replace(config, seeds=(seed,))
+            if self.config.exists():
+                self._refuse_other_training(own)
+            write_bytes(self.config, to_toml(own).encode())
+            write_bytes(self.root / "environment.json", _environment().encode())
+            yield
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        """Add a line to ``metrics.jsonl``. A crash can cut the last line short; readers leave such a line out."""
+        try:
+            with self.metrics.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(jsonable(row)) + "\n")
+        except OSError as error:
+            raise RunFolderError(f"cannot write {self.metrics}: {error.strerror or error}") from error
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The lines of ``metrics.jsonl`` that are whole."""
+        if not self.metrics.exists():
+            return []
+        rows = []
+        for line in self.metrics.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+        return rows
+
+    def rewind_metrics(self, step: int, epoch: int) -> None:
+        """Drop what was logged after ``step``, and of validations after ``epoch``, when training goes on from there."""
+        rows = [
+            row
+            for row in self.read_metrics()
+            if row.get("step", 0) <= step and ("validation" not in row or row["epoch"] <= epoch)
+        ]
+        if rows or self.metrics.exists():
+            write_bytes(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+    def _refuse_other_training(self, config: Config) -> None:
+        if not (self.checkpoint("last").exists() or self.outputs("train").exists()):
+            return  # nothing was made with the older settings yet
+        before, now = _flat(read_tree(self.config, Config)), _flat(config)
+        differing = [
+            f"{key} was {before[key]!r} and is now {now[key]!r}"
+            for key in now
+            if key.split(".")[0] in (*_TRAINED_WITH, "seeds") and key not in _MAY_CHANGE and before[key] != now[key]
+        ]
+        if differing:
+            more = f" (and {len(differing) - 3} more)" if len(differing) > 3 else ""
+            raise RunFolderError(
+                f"{self.root} was made with other settings: {'; '.join(differing[:3])}{more}; take another name"
+            )
+
+
+def run_folders(root: Path, seeds: tuple[int, ...]) -> dict[int, RunFolder]:
+    """A run of one seed lives in its folder itself, several seeds each in a folder of their own below it."""
+    if len(seeds) == 1:
+        return {seeds[0]: RunFolder(root)}
+    return {seed: RunFolder(root / f"seed-{seed}") for seed in seeds}
+
+
+def _flat(tree: Any) -> dict[str, Any]:
+    def walk(table: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+        for key, value in table.items():
+            if isinstance(value, dict):
+                yield from walk(value, f"{prefix}{key}.")
+            else:
+                yield f"{prefix}{key}", value
+
+    return dict(walk(dataclasses.asdict(tree), ""))
+
+
+def _environment() -> str:
+    versions = {name: importlib.metadata.version(name) for name in _PACKAGES if _installed(name)}
+    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return json.dumps(
+        {
+            "python": platform.python_version(),
+            "system": platform.platform(),
+            "device": cuda or platform.processor() or "cpu",
+            "cores": os.cpu_count(),
+            "command": sys.argv[1:],
+            "packages": versions,
+        },
+        indent=2,
+    )
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

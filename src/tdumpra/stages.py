@@ -1,0 +1,263 @@
+"""The stages that touch pixels: training and embedding. What comes after them is in ``table_stages``.
+
+A stage whose inputs have not changed is not run again: checkpoints know their data, split, preprocessing and network,
+tables know their encoder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from rich.console import Console
+from rich.markup import escape
+from torch import Tensor
+
+from tdumpra.artifacts import fingerprint
+from tdumpra.checkpoint import is_finished, read_networks
+from tdumpra.checks import SPLITS
+from tdumpra.config import Config
+from tdumpra.data.manifest import Manifest
+from tdumpra.data.pipeline import Pipeline, make_pipeline
+from tdumpra.data.prepare import Prepared, prepare
+from tdumpra.data.sources import open_source, with_external_test
+from tdumpra.data.splits import Split, make_split
+from tdumpra.data.transform import EvalTransform
+from tdumpra.encode import encode
+from tdumpra.errors import ArtifactError, MissingExtraError, TdumpraError
+from tdumpra.network import Built, Encoding, build_network
+from tdumpra.predict import Encoder
+from tdumpra.run_folder import RunFolder
+from tdumpra.tables import OutputsTable
+from tdumpra.train import Task, TrainingError, train
+from tdumpra.train_screen import Screen
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """Images that can be read, and which part each belongs to."""
+
+    prepared: Prepared
+    codes: np.ndarray  # 0 train, 1 val, 2 test, by record of ``prepared``
+    split: Split
+
+    @property
+    def manifest(self) -> Manifest:
+        """The records whose pixels can be had."""
+        return self.prepared.manifest
+
+    def rows(self, *parts: str) -> np.ndarray:
+        """Numbers of the images of these parts, in the manifest's order."""
+        wanted = [SPLITS.index(part) for part in parts]
+        return np.flatnonzero(np.isin(self.codes, wanted))
+
+
+class Encoders(NamedTuple):
+    """The networks of a run after training, and what they belong to."""
+
+    student: Encoder
+    teacher: Encoder | None  # a finished classifier has none
+    identity: dict[str, str]
+
+
+def open_data(config: Config, console: Console) -> Dataset:
+    """Read the source, split it, and decode its images once.
+
+    The split is drawn over all records before any pixel is looked at, so that a broken image moves no other one.
+    """
+    data = config.data
+    manifest = open_source(data.source, allow_missing=data.allow_missing, group_column=data.group_by)
+    if data.test_source is not None:
+        manifest = with_external_test(manifest, open_source(data.test_source, allow_missing=data.allow_missing))
+    if data.split_file is not None:
+        split = Split.read(data.split_file, manifest)
+    else:
+        split = make_split(
+            manifest, data.protocol, seed=data.split_seed, test_share=data.test_share, val_share=data.val_share
+        )
+    prepared = prepare(manifest, data.cache, data.framing, progress=console.is_terminal)
+    where = dict(zip(split.ids, split.codes.tolist(), strict=True))
+    codes = np.array([where[record.id] for record in prepared.manifest.records], dtype=np.int8)
+    for note in (*manifest.notes, *split.notes, *prepared.notes):
+        console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+    return Dataset(prepared, codes, split)
+
+
+def train_stage(
+    config: Config, dataset: Dataset, folder: RunFolder, *, seed: int, fabric: Fabric, console: Console
+) -> bool:
+    """Train student and teacher, from the last checkpoint if there is one; whether there was anything to do."""
+    if config.network.finished or is_finished(folder.checkpoint("last")):
+        return False
+    torch.manual_seed(seed)  # the heads, and the backbone where it has no weights
+    built = build_network(config.network, len(dataset.manifest.class_names))
+    transform = _transform(config, built)
+    labels = torch.from_numpy(dataset.manifest.labels).to(fabric.device)
+    parts = ("train", "val") if config.train.train_on_val else ("train",)
+    rows = dataset.rows(*parts)
+    _check_classes(dataset, rows)
+    task = Task(
+        pipeline=_pipeline(config, dataset, transform, fabric),
+        labels=labels,
+        train=rows,
+        validation=dataset.rows("val") if "val" not in parts else np.empty(0, np.int64),
+        ids=tuple(record.id for record in dataset.manifest.records),
+        n_classes=len(dataset.manifest.class_names),
+        identity=_identity(config, dataset, transform),
+    )
+    writer = _tensorboard(config, folder, fabric)
+    screen = Screen(console, name=f"seed {seed}", quiet=not fabric.is_global_zero, tensorboard=writer)
+    try:
+        with _memory_in_a_sentence(_training_memory(config)):
+            train(built.network, task, config.train, folder, seed=seed, fabric=fabric, screen=screen)
+    finally:
+        if writer is not None:
+            writer.close()
+    return True
+
+
+def load_encoders(config: Config, dataset: Dataset, folder: RunFolder) -> Encoders:
+    """The networks that training left, or the finished classifier; refused if they belong to other data."""
+    encoders = read_encoders(config, folder, len(dataset.manifest.class_names))
+    expected = _identity(config, dataset, encoders.student.transform)
+    differing = [key for key in expected if encoders.identity.get(key, expected[key]) != expected[key]]
+    if differing:
+        path = folder.checkpoint(config.embed.checkpoint)
+        raise ArtifactError(f"{path} was trained with other {' and '.join(differing)} than this configuration names")
+    return encoders._replace(identity={**expected, "encoder": encoders.identity["encoder"]})
+
+
+def read_encoders(config: Config, folder: RunFolder, n_classes: int) -> Encoders:
+    """The same without a look at the data; ``identity`` is what the checkpoint says of itself."""
+    finished = config.network.finished
+    path = folder.checkpoint(config.embed.checkpoint)
+    if not finished and not path.exists():
+        raise ArtifactError(f"{path} does not exist: run  tdumpra train  first")
+    built = build_network(config.network if finished else replace(config.network, weights="none"), n_classes)
+
+    def encoder(state: dict[str, Tensor]) -> Encoder:
+        return Encoder(network=config.network, transform=_transform(config, built), state=state)
+
+    if finished:
+        student = encoder(built.network.state_dict())
+        return Encoders(student, None, {"encoder": student.fingerprint})
+    states = read_networks(path)
+    student, teacher = encoder(states.student), encoder(states.teacher)
+    weights = fingerprint(student.fingerprint, teacher.fingerprint)
+    return Encoders(student, teacher, {**states.identity, "encoder": weights})
+
+
+def embed_stage(config: Config, dataset: Dataset, folder: RunFolder, *, fabric: Fabric, console: Console) -> bool:
+    """Write the three tables; whether there was anything to do."""
+    encoders = load_encoders(config, dataset, folder)
+    if all(_is_current(folder.outputs(part), encoders.identity) for part in SPLITS):
+        return False
+    pipeline = _pipeline(config, dataset, encoders.student.transform, fabric)
+    networks = [
+        encoder.build(len(dataset.manifest.class_names), fabric.device)
+        for encoder in (encoders.student, encoders.teacher)
+        if encoder is not None
+    ]
+    for part in SPLITS:
+        rows = dataset.rows(part)
+        if not len(rows):
+            raise TdumpraError(f"no image is left for {part}: the bank, the tuning and the test all need some")
+        with _memory_in_a_sentence(f"embed.batch_size = {config.embed.batch_size}: lower it"):
+            encodings = encode(networks, pipeline, rows, batch_size=config.embed.batch_size, fabric=fabric)
+        if fabric.is_global_zero:
+            _table(dataset, rows, encodings, encoders.identity).write(folder.outputs(part))
+            console.print(f"embedded {len(rows):,} images of {part}", soft_wrap=True)
+    fabric.barrier()
+    return True
+
+
+def _transform(config: Config, built: Built) -> EvalTransform:
+    return EvalTransform(framing=config.data.framing, size=config.network.image_size, mean=built.mean, std=built.std)
+
+
+def _pipeline(config: Config, dataset: Dataset, transform: EvalTransform, fabric: Fabric) -> Pipeline:
+    return make_pipeline(
+        config.data.pipeline,
+        dataset.prepared.images,
+        augment=replace(config.augment, size=config.network.image_size),
+        evaluation=transform,
+        device=fabric.device,
+        workers=config.data.workers,
+    )
+
+
+def _identity(config: Config, dataset: Dataset, transform: EvalTransform) -> dict[str, str]:
+    return {
+        "data": dataset.manifest.fingerprint,
+        "split": dataset.split.fingerprint,
+        "preprocessing": transform.fingerprint,
+        "network": fingerprint(str(asdict(config.network))),
+    }
+
+
+def _check_classes(dataset: Dataset, rows: np.ndarray) -> None:
+    present = np.unique(dataset.manifest.labels[rows])
+    if len(present) < 2:
+        raise TrainingError(f"the training images show {len(present)} class: there is nothing to tell apart")
+
+
+def _is_current(path: Path, identity: dict[str, str]) -> bool:
+    if not path.exists():
+        return False
+    try:
+        return OutputsTable.read(path).identity == identity
+    except ArtifactError:
+        return False  # a damaged table is made again
+
+
+def _table(dataset: Dataset, rows: np.ndarray, encodings: list[Encoding], identity: dict[str, str]) -> OutputsTable:
+    records = [dataset.manifest.records[row] for row in rows]
+    keys = sorted({key for record in records for key in record.meta})
+    teacher = encodings[1] if len(encodings) > 1 else None
+    return OutputsTable(
+        ids=tuple(record.id for record in records),
+        groups=tuple(record.group for record in records),
+        labels=torch.tensor([record.label for record in records]),
+        logits=encodings[0].logits,
+        z_student=encodings[0].z,
+        logits_teacher=None if teacher is None else teacher.logits,
+        z_teacher=None if teacher is None else teacher.z,
+        class_names=dataset.manifest.class_names,
+        metadata={key: tuple(record.meta.get(key, "") for record in records) for key in keys},
+        identity=identity,
+    )
+
+
+def _tensorboard(config: Config, folder: RunFolder, fabric: Fabric) -> Any:
+    if not config.train.tensorboard or not fabric.is_global_zero:
+        return None
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MissingExtraError("tensorboard", "track", "train.tensorboard") from error
+    return SummaryWriter(folder.root / "tensorboard")
+
+
+@contextmanager
+def _memory_in_a_sentence(settings: str) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # the CPU's allocator has no exception of its own
+        if isinstance(error, torch.OutOfMemoryError) or re.search("not enough memory|out of memory", str(error)):
+            raise TrainingError(f"out of memory with {settings}") from error
+        raise
+
+
+def _training_memory(config: Config) -> str:
+    batch = config.train.batch_size
+    return (
+        f"train.batch_size = {batch} ({2 * batch} views of {config.network.image_size} px): lower it "
+        '(train.accumulate keeps the step the same), or use train.precision = "bf16-mixed"'
+    )

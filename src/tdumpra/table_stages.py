@@ -1,0 +1,176 @@
+"""The stages after embedding: functions of saved outputs, without pixels, in seconds.
+
+A stage whose inputs have not changed is not run again: the bank knows its tables, the gate its bank, and the evaluation
+its gate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tdumpra import __version__
+from tdumpra.artifacts import fingerprint, read_artifact, read_json, write_artifact, write_json
+from tdumpra.bank import KIND as BANK_KIND
+from tdumpra.bank import SCHEMA as BANK_SCHEMA
+from tdumpra.bank import PrototypeBank
+from tdumpra.bank_health import BankHealth, bank_health
+from tdumpra.checks import SPLITS
+from tdumpra.comparators import Case
+from tdumpra.config import Config
+from tdumpra.core.calibration import class_prior
+from tdumpra.decision import Decision
+from tdumpra.errors import ArtifactError
+from tdumpra.evaluate import evaluate
+from tdumpra.output_files import SplitOutputs, read_outputs
+from tdumpra.run_folder import RunFolder
+from tdumpra.tables import OutputsTable, split_outputs
+from tdumpra.tune import PRESETS, Tuning, tune
+
+_SCHEMA = 1  # of gate.json and evaluation.json
+
+
+def read_tables(folder: RunFolder) -> dict[str, OutputsTable]:
+    """The tables of a run; says which stage to run if one is missing."""
+    for part in SPLITS:
+        if not folder.outputs(part).exists():
+            raise ArtifactError(f"{folder.outputs(part)} does not exist: run  tdumpra embed  first")
+    return {part: OutputsTable.read(folder.outputs(part)) for part in SPLITS}
+
+
+class Banked(NamedTuple):
+    """A run's bank, its health, and whether it had to be made."""
+
+    bank: PrototypeBank
+    health: BankHealth
+    made: bool
+
+
+def bank_stage(config: Config, folder: RunFolder, seed: int) -> Banked:
+    """Cluster the training embeddings, unless that was done, and look the bank over."""
+    splits = outputs_for(config, folder, seed)
+    outputs, merge_above = splits.train, PRESETS[config.tune.preset].merge_above
+    # a user's outputs may say nothing of classes without a training row: then they are refused, as in attach
+    n_classes = None if config.outputs else splits.n_classes
+    identity = {
+        "outputs": splits.fingerprint,
+        "settings": fingerprint(str((config.bank.n_prototypes, merge_above, n_classes))),
+    }
+    bank = _current_bank(folder.bank, identity)
+    made = bank is None
+    if bank is None:
+        bank = PrototypeBank.fit(
+            outputs.z,
+            outputs.y,
+            config.bank.n_prototypes,
+            outputs.groups,
+            n_classes,
+            ids=outputs.ids,
+            merge_above=merge_above,
+        )
+        artifact = bank.to_artifact()
+        meta = {**artifact.meta, "identity": identity}
+        write_artifact(folder.bank, kind=BANK_KIND, schema=BANK_SCHEMA, tensors=artifact.tensors, meta=meta)
+    names, sources = [str(c) for c in range(bank.n_classes)], None
+    if not config.outputs:
+        table = OutputsTable.read(folder.outputs("train"))
+        names, sources = list(table.class_names), table.metadata.get("source") or table.metadata.get("dataset")
+    return Banked(bank, bank_health(bank, names, outputs.z, outputs.y, sources), made)
+
+
+def _current_bank(path: Path, identity: dict[str, str]) -> PrototypeBank | None:
+    if not path.exists():
+        return None
+    try:
+        artifact = read_artifact(path, kind=BANK_KIND, schema=BANK_SCHEMA)
+    except ArtifactError:
+        return None  # a damaged bank is made again
+    return PrototypeBank.from_artifact(artifact) if artifact.meta.get("identity") == identity else None
+
+
+def table_outputs(config: Config, tables: dict[str, OutputsTable]) -> SplitOutputs:
+    """The run's tables as typed outputs, with the bank in the space that the configuration names."""
+    if config.bank.space in ("teacher", "student"):
+        return split_outputs(tables, space=config.bank.space, classifier=config.tune.classifier)
+    others = read_tables(RunFolder(Path(config.bank.space)))
+    joined = {part: tables[part].with_embedding(others[part]) for part in SPLITS}
+    return split_outputs(joined, space="teacher", classifier=config.tune.classifier)
+
+
+def outputs_for(config: Config, folder: RunFolder, seed: int) -> SplitOutputs:
+    """The outputs that everything after embedding stands on: saved ones, or this run's own tables."""
+    if config.outputs:
+        return read_outputs(config.outputs[config.seeds.index(seed) % len(config.outputs)])
+    return table_outputs(config, read_tables(folder))
+
+
+def decision_inputs(config: Config, folder: RunFolder, seed: int) -> dict[str, str]:
+    """What the gate, the evaluation and the model depend on; each of them carries it."""
+    return {
+        "outputs": outputs_for(config, folder, seed).fingerprint,
+        "settings": fingerprint(str((config.bank.n_prototypes, asdict(config.tune), asdict(config.evaluate)))),
+    }
+
+
+def is_evaluated(config: Config, folder: RunFolder, seed: int) -> bool:
+    """Whether the gate and the evaluation in the folder are those of the present outputs and settings."""
+    wanted = decision_inputs(config, folder, seed)
+    return all(
+        _inputs_of(path, kind) == wanted for path, kind in ((folder.gate, "gate"), (folder.evaluation, "evaluation"))
+    )
+
+
+def tune_stage(config: Config, folder: RunFolder, seed: int, bank: PrototypeBank) -> Tuning:
+    """Choose temperatures and thresholds on validation outputs, and keep everything that was tried."""
+    splits = outputs_for(config, folder, seed)
+    tuning = tune(
+        bank,
+        splits.validation,
+        class_prior(splits.train.y, splits.n_classes),
+        preset=PRESETS[config.tune.preset],
+        objective=config.tune.objective,
+        adjust_for_prior=config.tune.adjust_prior,
+    )
+    fitted = tuning.to_artifact()
+    content = {
+        "inputs": decision_inputs(config, folder, seed),
+        "sentence": tuning.sentence(),
+        "decision": fitted.meta["decision"],
+        **fitted.meta["tuning"],
+        "curve": {name: tensor for name, tensor in fitted.tensors.items() if name.startswith("curve.")},
+    }
+    write_json(folder.gate, kind="gate", schema=_SCHEMA, content=content)
+    return tuning
+
+
+def evaluate_stage(config: Config, folder: RunFolder, seed: int, tuning: Tuning) -> dict[str, Any]:
+    """Score everything on test outputs."""
+    splits = outputs_for(config, folder, seed)
+    decision: Decision = tuning.decision
+    case = Case(
+        train=splits.train,
+        validation=splits.validation,
+        test=splits.test,
+        decision=decision,
+        decided=decision.decide(splits.test.p, splits.test.z),
+        objective=config.tune.objective,
+    )
+    rows = {"train": len(splits.train), "val": len(splits.validation), "test": len(splits.test)}
+    evaluation = {
+        "version": __version__,
+        "inputs": decision_inputs(config, folder, seed),
+        "rows": rows,
+        "grouped": splits.test.groups is not None,
+        "tuning": tuning.sentence(),
+        **evaluate(case),
+    }
+    write_json(folder.evaluation, kind="evaluation", schema=_SCHEMA, content=evaluation)
+    return evaluation
+
+
+def _inputs_of(path: Path, kind: str) -> Any:
+    try:
+        return read_json(path, kind=kind, schema=_SCHEMA).get("inputs") if path.exists() else None
+    except ArtifactError:
+        return None  # a damaged file is made again

@@ -1,0 +1,132 @@
+"""The tables that embedding writes, one per split: the hinge between images and everything that comes after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tdumpra.artifacts import fingerprint, read_artifact, write_artifact
+from tdumpra.errors import ArtifactError
+from tdumpra.output_files import SplitOutputs
+from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs
+
+KIND, SCHEMA = "outputs table", 1
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class OutputsTable:
+    """A model's outputs on one split, row by row, and what they belong to."""
+
+    ids: tuple[str, ...]
+    groups: tuple[str, ...]
+    labels: Int[Tensor, " n"]
+    logits: Float[Tensor, "n c"]
+    z_student: Float[Tensor, "n d"]
+    logits_teacher: Float[Tensor, "n c"] | None = None
+    z_teacher: Float[Tensor, "n d"] | None = None
+    class_names: tuple[str, ...]
+    metadata: Mapping[str, tuple[str, ...]]  # columns for subgroups: sex, age, site, source, ...
+    identity: Mapping[str, str]  # fingerprints of encoder, preprocessing, data and split
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def write(self, path: Path) -> None:
+        """Write one sealed safetensors file."""
+        tensors = {"labels": self.labels, "logits": self.logits, "z_student": self.z_student}
+        if self.logits_teacher is not None and self.z_teacher is not None:
+            tensors |= {"logits_teacher": self.logits_teacher, "z_teacher": self.z_teacher}
+        meta = {
+            "ids": self.ids,
+            "groups": self.groups,
+            "class_names": self.class_names,
+            "metadata": dict(self.metadata),
+            "identity": dict(self.identity),
+        }
+        write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
+
+    @classmethod
+    def read(cls, path: Path) -> OutputsTable:
+        """Read what :meth:`write` wrote."""
+        artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
+        meta = artifact.meta
+        return cls(
+            ids=tuple(meta["ids"]),
+            groups=tuple(meta["groups"]),
+            class_names=tuple(meta["class_names"]),
+            metadata={name: tuple(column) for name, column in meta["metadata"].items()},
+            identity=meta["identity"],
+            **artifact.tensors,
+        )
+
+    def posterior(self, who: str = "student") -> Tensor:
+        """The probabilities of the ``student`` or of the ``teacher``."""
+        logits = self.logits if who == "student" else self.logits_teacher
+        if logits is None:
+            raise ArtifactError("a finished classifier has no teacher whose posterior could be used")
+        return logits.double().softmax(1)
+
+    def embedding(self, space: str) -> Tensor:
+        """``teacher`` (the student's where there is no teacher) or ``student``."""
+        if space not in ("teacher", "student"):
+            raise ValueError(f"the bank's space must be 'teacher' or 'student', not {space!r}")
+        return self.z_teacher if space == "teacher" and self.z_teacher is not None else self.z_student
+
+    def with_embedding(self, other: OutputsTable) -> OutputsTable:
+        """This classifier's rows with another encoder's embeddings, matched by id: a second opinion of its own."""
+        place = {name: i for i, name in enumerate(other.ids)}
+        missing = [name for name in self.ids if name not in place]
+        if missing:
+            raise ArtifactError(
+                f"the other encoder's table lacks {len(missing)} of the images, for example {missing[0]!r}"
+            )
+        rows = torch.tensor([place[name] for name in self.ids])
+        identity = {**self.identity, "retrieval": other.identity["encoder"]}
+        return replace(self, z_teacher=other.embedding("teacher")[rows], identity=identity)
+
+
+def split_outputs(
+    tables: Mapping[str, OutputsTable], *, space: str = "teacher", classifier: str = "student"
+) -> SplitOutputs:
+    """The three tables as what they may be used for: bank, tuning, scoring.
+
+    ``space`` names the embedding that the bank lives in. With ``classifier="teacher"`` both posteriors are the
+    teacher's, and one pass through one network gives everything.
+    """
+    train, val, test = (tables[part] for part in ("train", "val", "test"))
+    for part, table in tables.items():
+        if table.identity != train.identity:
+            raise ArtifactError(
+                f"the {part} table was made by another encoder or split than the train table: embed again"
+            )
+    n_classes = len(train.class_names)
+
+    def scored(table: OutputsTable) -> dict[str, Any]:
+        return {
+            "p": table.posterior(classifier),
+            "z": table.embedding(space),
+            "y": table.labels,
+            "groups": np.array(table.groups),
+            "ids": np.array(table.ids),
+            "p_teacher": None if table.logits_teacher is None else table.posterior("teacher"),
+            "n_classes": n_classes,
+        }
+
+    return SplitOutputs(
+        train=TrainOutputs.check(
+            train.embedding(space), train.labels, np.array(train.groups), ids=np.array(train.ids), n_classes=n_classes
+        ),
+        validation=ValidationOutputs.check(**scored(val), suffix="_val"),
+        test=TestOutputs.check(**scored(test), suffix="_test"),
+        n_classes=n_classes,
+        fingerprint=fingerprint(
+            *(f"{key}={value}" for key, value in sorted(train.identity.items())), space, classifier
+        ),
+    )

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tdumpra.data.sources.tables import read_table
+from tdumpra.errors import SourceError
+
+
+def write(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_delimiters_byte_order_marks_and_line_ends_are_found_out(tmp_path, delimiter, encoding, newline):
+    text = newline.join([f"image{delimiter} label ", f"a.jpg{delimiter} mél ", "", f"b.jpg{delimiter}nv", ""])
+    table = read_table(write(tmp_path / "t.csv", text.encode(encoding)), ("image", "label"))
+    assert table.columns == ("image", "label")
+    assert table.rows == ({"image": "a.jpg", "label": "mél"}, {"image": "b.jpg", "label": "nv"})
+    assert table.where(1) == "t.csv, line 4"  # the blank line counts
+
+
+def test_a_quoted_cell_may_hold_the_delimiter(tmp_path):
+    table = read_table(write(tmp_path / "t.csv", b'image,label\n"a,1.jpg",mel\n'), ("image", "label"))
+    assert table.rows[0]["image"] == "a,1.jpg"
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"", "is empty"),
+        (b"image,label\n", "has a header and no rows"),
+        (b"Image,label\na,b\n", r"no column 'image'; did you mean 'Image'\? \(its columns are 'Image', 'label'\)"),
+        (b"image;class\na;b\n", "no column 'label'"),
+        (b"image,label,label\na,b,c\n", "has the column 'label' twice"),
+        (b"image,label\na,b,c\n", "line 2, has 3 cells where the header has 2"),
+        (b"image,label\na\n", "line 2, has 1 cells where the header has 2"),
+        (b'image,label\n"a,b\n', "line 2, is not readable as a table"),
+        (b"image,label\ncaf\xe9.jpg,b\n", r"not UTF-8 text \(byte 15\): save it as CSV in UTF-8"),
+        (b"PK\x03\x04\x00\x00", "is a binary file, not a table"),
+    ],
+)
+def test_an_unreadable_table_is_refused_in_one_sentence(tmp_path, data, sentence):
+    with pytest.raises(SourceError, match=sentence) as error:
+        read_table(write(tmp_path / "t.csv", data), ("image", "label"))
+    assert "\n" not in str(error.value)
+
+
+def test_a_table_that_is_not_there(tmp_path):
+    with pytest.raises(SourceError, match=r"cannot read the table .*none\.csv: No such file"):
+        read_table(tmp_path / "none.csv", ())

@@ -1,0 +1,74 @@
+"""Networks that train in milliseconds. They are named in configurations as ``tiny_networks:plain`` and the like."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Tiny(nn.Module):
+    """A few convolutions; with ``num_classes=0`` it gives pooled features, as timm's models do."""
+
+    def __init__(self, num_classes: int, *, norm: bool = True, dropout: float = 0.0, width: int = 8) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 5, stride=4)
+        self.norm = nn.BatchNorm2d(width) if norm else nn.Identity()
+        self.body = nn.Conv2d(width, 2 * width, 3, stride=2)
+        self.dropout = nn.Dropout(dropout)
+        self.fc = nn.Linear(2 * width, num_classes) if num_classes else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.stem(x)))
+        x = torch.relu(self.body(x)).mean((2, 3))
+        features: Tensor = self.fc(self.dropout(x))
+        return features
+
+
+def plain(num_classes: int) -> nn.Module:
+    return Tiny(num_classes)
+
+
+def dropout(num_classes: int) -> nn.Module:
+    return Tiny(num_classes, dropout=0.3)
+
+
+def without_norm(num_classes: int) -> nn.Module:
+    return Tiny(num_classes, norm=False)
+
+
+def exploding(num_classes: int) -> nn.Module:
+    """Its output overflows once training has moved it a little."""
+
+    class Exploding(Tiny):
+        def forward(self, x: Tensor) -> Tensor:
+            features = super().forward(x)
+            return features / torch.zeros(()) if self.training and self.calls() > 3 else features
+
+        def calls(self) -> int:
+            self.count = getattr(self, "count", 0) + 1
+            return self.count
+
+    return Exploding(num_classes)
+
+
+def out_of_memory(num_classes: int) -> nn.Module:
+    class Hungry(Tiny):
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training and torch.is_grad_enabled():
+                raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: not enough memory")
+            return super().forward(x)
+
+    return Hungry(num_classes)
+
+
+def feature_map(num_classes: int) -> nn.Module:
+    """Gives (n, f, h, w), which is pooled for it."""
+    return nn.Conv2d(3, 6, 4, stride=4)
+
+
+def no_module(num_classes: int) -> object:
+    return object()
+
+
+def without_linear_head(num_classes: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, num_classes, 4, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())

@@ -1,0 +1,89 @@
+"""The command line as a user meets it: real processes, exit codes, and one line for a mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tdumpra.demo import write_demo
+
+
+def tdumpra(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tdumpra", *(str(argument) for argument in arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1", **environment},
+        check=False,
+    )
+
+
+def one_line(result: subprocess.CompletedProcess[str]) -> str:
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr
+    lines = [line for line in result.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1, result.stderr
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def demo_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("demo") / "outputs.npz"
+    write_demo(path)
+    return path
+
+
+def test_attach_prints_the_table_and_the_story(demo_file, tmp_path):
+    result = tdumpra("attach", demo_file, "--out", tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    for word in ("student", "logit_adjusted", "oracle", "bal. acc", "fixed", "broken", "McNemar", "Tuning:"):
+        assert word in result.stdout
+    assert (tmp_path / "run" / "evaluation.json").exists()
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_json_is_all_that_is_printed(demo_file, tmp_path):
+    result = tdumpra("attach", demo_file, "--out", tmp_path, "--json", "--preset", "paper")
+    assert json.loads(result.stdout)["gate"]["thresholds"]["alpha"] in (0.9, 1.0)  # 1.0: left shut
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("attach", "none.npz"), "none.npz does not exist"),
+        (("attach", "{demo}", "--preset", "papr"), "preset must be one of default, paper, paper-swapped"),
+        (("attach", "{demo}", "--objective", "luck"), "objective must be one of"),
+        (("attach", "{demo}", "--n-prototypes", "0"), "n_prototypes must be at least 1, not 0"),
+        (("data", "audit", "ham10000:nowhere"), "nowhere"),
+        (("bench",), "benchmarks are part of the source checkout"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(demo_file, tmp_path, arguments, sentence):
+    filled = [str(argument).format(demo=demo_file) for argument in arguments]
+    assert sentence in one_line(tdumpra(*filled, cwd=tmp_path))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_traceback_on_request(tmp_path):
+    result = tdumpra("attach", "none.npz", cwd=tmp_path, TDUMPRA_TRACEBACK="1")
+    assert "Traceback" in result.stderr
+
+
+def test_groups_that_cross_are_refused(demo_file, tmp_path):
+    arrays = dict(np.load(demo_file))
+    arrays["group"][:] = arrays["group"][0]
+    np.savez(tmp_path / "crossing.npz", allow_pickle=False, **arrays)
+    assert "groups cross the splits" in one_line(tdumpra("attach", "crossing.npz", cwd=tmp_path))
+
+
+def test_the_version_is_said():
+    result = tdumpra("--version")
+    assert result.returncode == 0
+    assert result.stdout.startswith("tdumpra ")

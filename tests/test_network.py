@@ -1,0 +1,210 @@
+"""Networks: the paper's backbones, factories, and finished classifiers as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import timm
+import tiny_networks
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from tdumpra.config import NetworkConfig
+from tdumpra.core.ema import EmaTeacher
+from tdumpra.core.losses import joint_loss
+from tdumpra.core.sphere import normalise
+from tdumpra.network import AttachedClassifier, DualHeadNetwork, NetworkError, build_network
+
+PAPER = ("resnet101", "convnext_tiny", "efficientnet_b0", "vit_base_patch16_224", "swin_base_patch4_window7_224")
+
+
+def config(backbone: str, **options: Any) -> NetworkConfig:
+    return NetworkConfig(**({"backbone": backbone, "weights": "none", "image_size": 32, "embedding": 8} | options))
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("backbone", PAPER)
+def test_the_papers_backbones_train_a_step_embed_and_predict(backbone, images):
+    torch.manual_seed(0)
+    network = build_network(config(backbone), 7).network.train()
+    teacher = EmaTeacher(network)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4)
+    labels = torch.tensor([0, 1, 0, 6])
+    before = network.classifier.weight.detach().clone()
+    encoding = network(images)
+    joint_loss(encoding.logits, encoding.z, labels).total.backward()
+    assert [name for name, p in network.named_parameters() if p.grad is None] == []
+    optimizer.step()
+    teacher.update(network)
+    assert not torch.equal(before, network.classifier.weight)
+    with torch.no_grad():
+        student, followed = network.eval()(images), teacher(images)
+    for each in (student, followed):
+        assert each.logits.shape == (4, 7)
+        assert each.z.shape == (4, 8)
+        torch.testing.assert_close(each.z.norm(dim=1), torch.ones(4))
+    assert not torch.equal(student.z, followed.z)
+
+
+def test_heads_are_linear_and_a_two_layer_projection():
+    network = build_network(config("tiny_networks:plain"), 3).network
+    assert isinstance(network, DualHeadNetwork)
+    assert (network.classifier.in_features, network.classifier.out_features) == (16, 3)
+    first, relu, second = network.projection
+    assert (first.in_features, first.out_features, second.out_features) == (16, 16, 8)
+    assert isinstance(relu, nn.ReLU)
+
+
+def test_logits_and_length_are_float32_under_autocast(images):
+    network = build_network(config("tiny_networks:plain"), 3).network.eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        encoding = network(images)
+    assert encoding.logits.dtype == encoding.z.dtype == torch.float32
+    torch.testing.assert_close(encoding.z.norm(dim=1), torch.ones(4))
+
+
+def test_feature_maps_are_pooled(images):
+    network = build_network(config("tiny_networks:feature_map"), 3).network.eval()
+    features = network.backbone(images).mean((2, 3))
+    torch.testing.assert_close(network(images).logits, network.classifier(features))
+
+
+def test_transformers_are_built_for_the_image_size():
+    network = build_network(config("vit_tiny_patch16_224", image_size=48), 3).network
+    assert network.backbone.patch_embed.img_size == (48, 48)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "message"),
+    [
+        ("resnet110", "unknown backbone 'resnet110': did you mean .*resnet101"),
+        ("qqqqqqqq", r"timm\.list_models\(\) lists what there is"),
+        ("tiny_networks:missing", "'tiny_networks:missing' cannot be imported: .*missing"),
+        ("no_such_module:f", "cannot be imported: No module named 'no_such_module'"),
+        ("tiny_networks:no_module", "must return an nn.Module, not object"),
+    ],
+)
+def test_what_cannot_be_built_is_said(backbone, message):
+    with pytest.raises(NetworkError, match=message):
+        build_network(config(backbone), 3)
+
+
+@pytest.mark.parametrize(("backbone", "size"), [("vit_tiny_patch16_224", 8), ("tiny_networks:plain", 8)])
+def test_an_image_size_that_the_backbone_cannot_take(backbone, size):
+    with pytest.raises(NetworkError, match=f"cannot take images of {size} px"):
+        build_network(config(backbone, image_size=size), 3)
+
+
+def test_normalisation_is_what_the_weights_expect_unless_given():
+    assert build_network(config("tiny_networks:plain"), 3).mean == (0.485, 0.456, 0.406)
+    lite = build_network(config("tf_efficientnet_lite0"), 3)
+    assert (lite.mean, lite.std) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    own = build_network(config("tiny_networks:plain", mean=(0.1, 0.2, 0.3), std=(1.0, 1.0, 1.0)), 3)
+    assert (own.mean, own.std) == ((0.1, 0.2, 0.3), (1.0, 1.0, 1.0))
+
+
+# --- a finished classifier
+
+
+def torchvision_classifier(num_classes: int) -> nn.Module:
+    torch.manual_seed(1)
+    return torchvision.models.mobilenet_v3_small(num_classes=num_classes)
+
+
+@pytest.fixture
+def factory(monkeypatch):
+    """Names a function as a configuration would."""
+
+    def name(function: Any) -> str:
+        monkeypatch.setattr(tiny_networks, "given", function, raising=False)
+        return "tiny_networks:given"
+
+    return name
+
+
+def head_input(classifier: nn.Module, head: nn.Module, images: Tensor) -> Tensor:
+    seen: list[Tensor] = []
+    handle = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    classifier(images)
+    handle.remove()
+    return seen[0]
+
+
+def build_finished(name: str, n_classes: int = 5, **options: Any) -> AttachedClassifier:
+    network = build_network(config(name, finished=True, **options), n_classes).network.eval()
+    assert isinstance(network, AttachedClassifier)
+    return network
+
+
+@torch.no_grad()
+def test_a_finished_torchvision_classifier_keeps_its_logits(images, factory):
+    own = torchvision_classifier(5).eval()
+    encoding = build_finished(factory(torchvision_classifier))(images)
+    assert torch.equal(encoding.logits, own(images))
+    assert torch.equal(encoding.z, normalise(head_input(own, own.classifier[-1], images)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["resnet10t", "vit_tiny_patch16_224", "convnext_atto", "test_efficientnet"])
+def test_a_finished_timm_classifier_gives_its_pre_logits(name, images, tmp_path):
+    torch.manual_seed(2)
+    size = {"img_size": 32} if name.startswith("vit") else {}
+    own = timm.create_model(name, num_classes=5, **size).eval()
+    torch.save(own.state_dict(), tmp_path / "own.pth")
+    encoding = build_finished(name, weights=str(tmp_path / "own.pth"))(images)
+    assert torch.equal(encoding.logits, own(images))
+    assert torch.equal(encoding.z, normalise(own.forward_head(own.forward_features(images), pre_logits=True)))
+
+
+@torch.no_grad()
+def test_a_finished_module_of_any_kind(images, factory):
+    def make(num_classes: int) -> nn.Module:
+        torch.manual_seed(3)
+        return tiny_networks.Tiny(num_classes, dropout=0.5)
+
+    own = make(5).eval()
+    network = build_finished(factory(make))
+    encoding = network(images)
+    assert torch.equal(encoding.logits, own(images))
+    assert torch.equal(encoding.z, normalise(head_input(own, own.fc, images)))
+    assert set(network.state_dict()) == {f"classifier.{name}" for name in own.state_dict()}  # nothing was added
+
+
+@torch.no_grad()
+def test_a_head_of_zeros_is_still_found(images, factory):
+    """A layer of the same width before it must not be taken for the head."""
+
+    def make(num_classes: int) -> nn.Module:
+        body = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes), nn.ReLU())
+        head = nn.Linear(num_classes, num_classes)
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+        return nn.Sequential(body, head)
+
+    network = build_finished(factory(make))
+    assert network._head == "1"
+
+
+def test_a_classifier_without_a_linear_head_is_refused():
+    with pytest.raises(NetworkError, match="no linear layer of the classifier gives its logits"):
+        build_network(config("tiny_networks:without_linear_head", finished=True), 5)
+
+
+def test_a_classifier_of_other_classes_is_refused(factory):
+    with pytest.raises(NetworkError, match="gives 4 logits, and the data have 5 classes"):
+        build_network(config(factory(lambda num_classes: tiny_networks.Tiny(4)), finished=True), 5)
+
+
+def test_a_classifier_that_gives_no_tensor_is_refused(factory):
+    class Wrapped(tiny_networks.Tiny):
+        def forward(self, x: Tensor) -> Any:
+            return {"logits": super().forward(x)}
+
+    with pytest.raises(NetworkError, match=r"must give features .* not dict"):
+        build_network(config(factory(Wrapped), finished=True), 5)

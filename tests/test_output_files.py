@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.special import softmax
+
+from tdumpra.errors import InputFileError
+from tdumpra.output_files import read_outputs
+
+
+def arrays(n: int = 30, n_classes: int = 3, width: int = 4, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        "p": softmax(rng.normal(size=(n, n_classes)), axis=1),
+        "z": rng.normal(size=(n, width)),
+        "y": np.arange(n) % n_classes,
+        "split": np.arange(n) * 3 // n,
+        "group": np.array([f"{i // 2:03d}" for i in range(n)]),
+        "id": np.array([f"image-{i}" for i in range(n)]),
+    }
+
+
+def table(content: dict[str, np.ndarray]) -> pd.DataFrame:
+    columns = {
+        f"{name}_{i}" if array.ndim == 2 else name: column
+        for name, array in content.items()
+        for i, column in enumerate(array.T if array.ndim == 2 else [array])
+    }
+    return pd.DataFrame(columns)
+
+
+def write(path, content: dict[str, np.ndarray]):
+    if path.suffix == ".npz":
+        np.savez(path, allow_pickle=True, **content)
+    elif path.suffix == ".csv":
+        table(content).to_csv(path, index=False)
+    else:
+        table(content).to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
+def test_each_format_gives_the_same_splits(tmp_path, suffix):
+    content = arrays()
+    read = read_outputs(write(tmp_path / f"outputs{suffix}", content))
+    assert (len(read.train), len(read.validation), len(read.test)) == (10, 10, 10)
+    np.testing.assert_allclose(read.test.p.numpy(), content["p"][20:], rtol=1e-14)
+    np.testing.assert_allclose(read.train.z.numpy(), content["z"][:10], rtol=1e-14)
+    assert read.validation.y.tolist() == content["y"][10:20].tolist()
+    assert read.test.groups is not None
+    assert read.test.groups.tolist() == content["group"][20:].tolist()  # 010 stays 010
+    assert read.test.ids is not None
+    assert read.test.ids[0] == "image-20"
+
+
+def test_words_and_codes_name_the_same_splits(tmp_path):
+    content = arrays()
+    words = {**content, "split": np.array(["train", "val", "test"])[content["split"]]}
+    by_code, by_word = (read_outputs(write(tmp_path / f"{i}.npz", c)) for i, c in enumerate((content, words)))
+    assert by_code.test.y.tolist() == by_word.test.y.tolist()
+
+
+def test_logits_become_probabilities(tmp_path):
+    content = arrays()
+    logits = np.log(content.pop("p")) + 5
+    read = read_outputs(write(tmp_path / "o.npz", {**content, "logits": logits}))
+    np.testing.assert_allclose(read.test.p.numpy(), softmax(logits, axis=1)[20:], rtol=1e-12)
+
+
+def test_rows_are_renormalised_once_in_float64(tmp_path):
+    content = arrays()
+    content["p"] = content["p"].astype(np.float16)
+    read = read_outputs(write(tmp_path / "o.npz", content))
+    assert read.test.p.dtype.itemsize == 8
+    np.testing.assert_allclose(read.test.p.sum(1).numpy(), 1, atol=1e-15)
+
+
+def test_the_bank_uses_the_teachers_space_where_there_is_one(tmp_path):
+    content = arrays()
+    content["zt"] = np.random.default_rng(1).normal(size=(30, 7))
+    content["pt"] = content["p"][:, ::-1]
+    read = read_outputs(write(tmp_path / "o.npz", content))
+    assert read.train.z.shape[1] == 7
+    assert read.test.p_teacher is not None
+    np.testing.assert_allclose(read.test.p_teacher.numpy(), content["p"][20:, ::-1], rtol=1e-12)
+
+
+def test_semicolons_and_a_byte_order_mark_are_understood(tmp_path):
+    path = tmp_path / "o.csv"
+    table(arrays()).to_csv(path, index=False, sep=";", encoding="utf-8-sig")
+    assert len(read_outputs(path).test) == 10
+
+
+def change(**changes: np.ndarray | None) -> dict[str, np.ndarray]:
+    merged = {**arrays(), **changes}
+    return {name: array for name, array in merged.items() if array is not None}
+
+
+def spoiled(name: str, row: int, value: float) -> dict[str, np.ndarray]:
+    content = arrays()
+    content[name] = content[name].copy()
+    content[name][row] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (change(p=None), r"lacks p \(or logits\); tdumpra found z, y, split"),
+        (change(z=None, y=None), "lacks z, y"),
+        (change(split=None), "lacks split"),
+        (spoiled("p", 3, np.nan), "p has NaN or infinite values in 1 row"),
+        (spoiled("p", 3, 2.0), "p holds 2 in row 3, and a probability lies between 0 and 1"),
+        (spoiled("p", 3, 0.1), "p must sum to one in each row"),
+        (change(p=np.random.default_rng(0).normal(size=(30, 3)) * 4), "these look like logits"),
+        (spoiled("z", 25, 0.0), "all-zero rows"),
+        (spoiled("z", 25, np.inf), "NaN or infinite"),
+        (spoiled("y", 4, 3), "y.* must be in the range 0 to 2; row 4 holds 3"),
+        (change(y=np.array(["nv"] * 30)), "must be integers that number the classes"),
+        (change(split=np.zeros(30, int)), "split leaves val and test empty"),
+        (change(split=np.array(["dev"] * 30)), "use train, val, test or 0, 1, 2"),
+        (
+            change(group=np.array(["same"] * 30)),
+            "1 groups cross the splits, for example 'same' is in train and",
+        ),
+        (change(y=np.arange(29)), "y has 29 rows where p has 30"),
+        (change(p=np.ones((30, 1))), "at least two classes"),
+        (change(p=None, logits=np.full((30, 3), np.nan)), "logits must be a matrix of finite"),
+    ],
+)
+def test_bad_content_is_answered_with_file_and_sentence(tmp_path, content, sentence):
+    path = write(tmp_path / "bad.npz", content)
+    with pytest.raises(InputFileError, match=sentence) as error:
+        read_outputs(path)
+    assert "bad.npz" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
+def test_a_missing_or_empty_or_truncated_file(tmp_path, suffix):
+    with pytest.raises(InputFileError, match="does not exist"):
+        read_outputs(tmp_path / f"none{suffix}")
+    empty = tmp_path / f"empty{suffix}"
+    empty.write_bytes(b"")
+    with pytest.raises(InputFileError, match=f"not a readable {suffix}"):
+        read_outputs(empty)
+    whole = write(tmp_path / f"whole{suffix}", arrays())
+    half = tmp_path / f"half{suffix}"
+    half.write_bytes(whole.read_bytes()[: len(whole.read_bytes()) // 2])
+    with pytest.raises(InputFileError):
+        read_outputs(half)
+
+
+def test_pickled_objects_are_never_loaded(tmp_path):
+    content = {**arrays(), "y": np.array([{"a": 1}] * 30, dtype=object)}
+    with pytest.raises(InputFileError, match="holds pickled Python objects, which are never loaded"):
+        read_outputs(write(tmp_path / "o.npz", content))
+
+
+def test_other_formats_are_named(tmp_path):
+    with pytest.raises(InputFileError, match=r"read from \.npz, \.csv or \.parquet, not \.pkl"):
+        read_outputs(tmp_path / "o.pkl")
