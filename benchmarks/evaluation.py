@@ -31,7 +31,7 @@ def run() -> list[Row]:
     ours = time.perf_counter() - start
 
     posterior, y = case.decided.p.numpy(), case.test.y.numpy()
-    member = np.unique(case.test.groups, return_inverse=True)[1]
+    member = np.unique(np.asarray(case.test.groups), return_inverse=True)[1]
     w = next(group_weights(member, n_replicates=LOOPED, seed=settings.seed))
     start = time.perf_counter()
     looped = [_by_scikit_learn(posterior[rows], y[rows]) for rows in (_rows(w[:, b]) for b in range(LOOPED))]
