@@ -30,7 +30,11 @@ from tests.support import (
 
 OUTPUTS = Path(os.environ.get("TDUMPRA_OUTPUTS", Path(__file__).parents[2] / "shared" / "outputs"))
 REAL_FILE = OUTPUTS / "lite0_joint_seed0.npz"
-KEYS = ["student", "teacher", "temperature", "logit_adjusted", "knn", "similarity", "average", "gate", "oracle"]
+KEYS = [
+    *("student", "teacher", "temperature", "logit_adjusted"),
+    *("knn", "single_prototype", "tip_adapter", "similarity", "average", "paper_gate", "calibrated_gate", "gate"),
+    "oracle",
+]
 
 
 def independent_metrics(p: Array, y: Array) -> dict[str, float]:
@@ -94,6 +98,13 @@ def independent_posteriors(problem: Problem, classifier: DualPathClassifier, p_t
         middle = (c + s) / 2
         js = sum(a * math.log(a / m) for row in (c, s) for a, m in zip(row, middle, strict=True) if a > 0) / 2
         opens = c.max() < t.theta and first > t.beta and first - second > t.margin and js > t.delta
+        if fitted.calibrated is not None:
+            x = [1.0, math.log(c.max() / (1 - c.max())), math.log(first / (1 - first))]
+            chance = [
+                1 / (1 + math.exp(-sum(a * b for a, b in zip(weights, x, strict=True))))
+                for weights in (fitted.calibrated.similarity, fitted.calibrated.classifier)
+            ]
+            opens = opens and chance[0] - chance[1] > fitted.calibrated.margin
         if opens and c.argmax() != s.argmax():
             product = c**t.alpha * s ** (1 - t.alpha)
             final[i] = t.alpha * c + (1 - t.alpha) * s if fitted.rule == "linear" else product / product.sum()

@@ -11,7 +11,7 @@ import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from tdumpra import DualPathClassifier, GateThresholds
+from tdumpra import DualPathClassifier, GateThresholds, PrototypeBank
 from tdumpra.artifacts import write_artifact
 from tdumpra.errors import ArtifactError
 from tdumpra.estimator import KIND, SCHEMA
@@ -53,6 +53,9 @@ class TestConventions:
         "n_classes": 5,
         "adjust_prior": True,
         "seed": 9,
+        "costs": None,
+        "certify": False,
+        "folds": 0,
     }
 
     def test_the_constructor_stores_and_nothing_else(self):
@@ -65,6 +68,9 @@ class TestConventions:
             "n_classes": None,
             "adjust_prior": False,
             "seed": 0,
+            "costs": None,
+            "certify": False,
+            "folds": 0,
         }
 
     def test_params_clone_and_repr(self, fitted):
@@ -107,13 +113,22 @@ class TestConventions:
             classifier.predict(*problem.test[:2])
 
     def test_parameters_reach_the_bank_and_the_tuner(self, problem):
-        classifier = fit_and_tune(problem, objective="nll", preset=Preset(kappa=(7.0,)), seed=4, n_classes=5 - 1)
+        classifier = fit_and_tune(problem, objective="nll", preset=Preset(kappa=(7.0,)), seed=4, n_classes=4)
+        train = problem.train
+        expected = PrototypeBank.fit(train.z, train.y, 3, train.groups, seed=4, ids=train.ids)
+        assert torch.equal(classifier.bank_.prototypes, expected.prototypes)
+        assert classifier.bank_.exemplars == expected.exemplars
         assert classifier.bank_.prototypes.shape == (4, 3, 8)
         assert classifier.tuning_.objective == "nll"
         assert classifier.decision_.kappa == 7.0
         assert fit_and_tune(problem, adjust_prior=True).decision_.prior_exponent > 0
         shares = np.bincount(problem.train.y) / len(problem.train.y)
         np.testing.assert_allclose(classifier.decision_.prior, shares)
+
+    @pytest.mark.parametrize(("preset", "merged"), [("default", (1, 0)), ("paper", (0, 0)), ("paper-swapped", (0, 0))])
+    def test_the_papers_presets_merge_no_prototypes(self, preset, merged):
+        z = np.array([[1.0, 0.0], [1.0, 0.01], [0.0, 1.0], [0.5, 1.0]])  # the first two are 0.6 degrees apart
+        assert DualPathClassifier(2, preset=preset).fit(z, [0, 0, 1, 1]).bank_.merged == merged
 
     def test_deterministic_by_seed(self, problem):
         first, again = (fit_and_tune(problem, seed=3).predict_proba(*problem.test[:2]) for _ in range(2))

@@ -22,6 +22,7 @@ from rich.table import Table
 
 from tdumpra import __version__
 from tdumpra.artifacts import jsonable
+from tdumpra.commands_experiments import register as register_experiments
 from tdumpra.data.commands import app as data_app
 from tdumpra.errors import StopRequestedError, TdumpraError
 
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data")
+register_experiments(app)
 
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results.", show_default=False)]
 ConfigArgument = Annotated[Path, typer.Argument(help="A run's TOML file.", show_default=False)]

@@ -1,14 +1,21 @@
 """What the gate is compared with. A comparator is a function from a :class:`Case` to a posterior on the test rows.
 
 To add one, write the function and put it into a dictionary beside :data:`COMPARATORS`. One whose inputs are absent
-returns ``None`` and is left out of the table.
+returns ``None`` and is left out of the table. This one knows nothing but how common each class is:
+
+    def prior_alone(case: Case) -> Tensor:
+        return case.decision.prior.expand(len(case.test), -1)
+
+    evaluate(case, {**COMPARATORS, "prior_alone": prior_alone}, without_bank=WITHOUT_BANK | {"prior_alone"})
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -19,23 +26,41 @@ from tdumpra.core.risk import bayes_gate
 from tdumpra.core.sphere import normalise
 from tdumpra.decision import Decided, Decision
 from tdumpra.functional import widen
-from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs
-from tdumpra.tune import choose_prior_exponent
+from tdumpra.objective import Goal
+from tdumpra.outputs import ScoredOutputs, TrainOutputs, ValidationOutputs
+from tdumpra.preset import PRESETS, Preset
+from tdumpra.tune import choose_prior_exponent, tune
 
 N_NEIGHBOURS = 16
+CACHE_SHARPNESS = (1.0, 3.0, 5.5, 10.0, 20.0)  # around the 5.5 of Tip-Adapter's paper
+CACHE_WEIGHT = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+T = TypeVar("T")
 _CHUNK_ENTRIES = 2**23
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Case:
-    """Everything a comparator may use. Anything it fits, it fits on ``validation``."""
+    """Everything a comparator may use. Anything it fits, it fits on ``validation``, under ``goal``."""
 
     train: TrainOutputs | None  # absent after loading a saved model, which keeps no training row
     validation: ValidationOutputs | None
-    test: TestOutputs
+    test: ScoredOutputs
     decision: Decision
     decided: Decided  # the decision's own result on the test rows
-    objective: Objective
+    objective: Objective = "balanced_accuracy"
+    costs: np.ndarray | None = None
+
+    @property
+    def goal(self) -> Goal:
+        """What everything was tuned for."""
+        return Goal(self.objective, self.costs)
+
+    def rehearsal(self) -> Case | None:
+        """The same case with the validation rows in the place of test, for choices that test must not make."""
+        if self.validation is None:
+            return None
+        decided = self.decision.decide(self.validation.p, self.validation.z)
+        return replace(self, test=self.validation, decided=decided)
 
 
 Comparator = Callable[[Case], Tensor | None]
@@ -64,7 +89,8 @@ def logit_adjusted(case: Case) -> Tensor | None:
     if case.validation is None:
         return None
     prior = case.decision.prior
-    exponent = choose_prior_exponent(widen(case.validation.p), case.validation.y, prior, case.objective)
+    p, y = widen(case.validation.p), case.validation.y
+    exponent = choose_prior_exponent(p, y, prior, case.objective, case.costs)
     return adjust_prior(widen(case.test.p), prior, exponent)
 
 
@@ -75,6 +101,45 @@ def knn(case: Case) -> Tensor | None:
     return nearest_neighbour_shares(case.train.z, case.train.y, case.test.z, n_classes=case.test.n_classes)
 
 
+def single_prototype(case: Case) -> Tensor | None:
+    """One direction per class, the mean of its training rows, with a temperature fitted on validation."""
+    if case.train is None or case.validation is None:
+        return None
+    votes = torch.nn.functional.one_hot(case.train.y, case.test.n_classes).to(normalise(case.train.z).dtype)
+    means = votes.T @ normalise(case.train.z)
+    present = means.norm(dim=1) > 0
+    means[present] = normalise(means[present])
+
+    def scores(z: Tensor) -> Tensor:
+        return (normalise(z).to(means) @ means.T).masked_fill(~present, -torch.inf)
+
+    tau = fit_temperature(scores(case.validation.z), case.validation.y)
+    return (scores(case.test.z) / tau).softmax(1)
+
+
+def tip_adapter(case: Case) -> Tensor | None:
+    """A cache of all training rows on top of the classifier's logits, after Tip-Adapter (Zhang et al., 2022).
+
+    Its few-shot cache has as many rows of each class; where classes are unequal, their affinities are averaged.
+    Sharpness and weight are tuned on validation, which the original did on test.
+    """
+    if case.train is None or case.validation is None:
+        return None
+    train, p_val = case.train, widen(case.validation.p)
+
+    def affinity(z: Tensor, sharpness: tuple[float, ...]) -> Tensor:
+        return cache_affinity(train.z, train.y, z, sharpness=sharpness, n_classes=case.test.n_classes)
+
+    def adapted(p: Tensor, affinities: Tensor, weight: float) -> Tensor:
+        return (p.log() + weight * affinities.to(p)).softmax(1)
+
+    on_val = dict(zip(CACHE_SHARPNESS, affinity(case.validation.z, CACHE_SHARPNESS), strict=True))
+    grid = [(sharpness, weight) for sharpness in CACHE_SHARPNESS for weight in (0.0, *CACHE_WEIGHT)]
+    candidates = (((s, w), adapted(p_val, on_val[s], w)) for s, w in grid)
+    sharpness, weight = best_harmless(candidates, p_val, case.validation.y, case.goal)
+    return adapted(widen(case.test.p), affinity(case.test.z, (sharpness,))[0], weight)
+
+
 def similarity(case: Case) -> Tensor:
     """Retrieval alone."""
     return case.decided.p_sim
@@ -83,6 +148,16 @@ def similarity(case: Case) -> Tensor:
 def average(case: Case) -> Tensor:
     """Half classifier, half retrieval, on every row: fusion without a gate."""
     return (case.decided.p_cls + case.decided.p_sim) / 2
+
+
+def paper_gate(case: Case) -> Tensor | None:
+    """The five clauses as the paper sets them: its grid of theta, its alpha of 0.9, no temperatures."""
+    return _gate_of(case, PRESETS["paper"])
+
+
+def calibrated_gate(case: Case) -> Tensor | None:
+    """The gate that opens where retrieval's fitted chance of being right is ahead."""
+    return _gate_of(case, Preset(gates=("calibrated",)))
 
 
 def gate(case: Case) -> Tensor:
@@ -101,8 +176,62 @@ def oracle(case: Case) -> Tensor:
 
 COMPARATORS: dict[str, Comparator] = {
     function.__name__: function
-    for function in (student, teacher, temperature, logit_adjusted, knn, similarity, average, gate, oracle)
-}
+    for function in (
+        student, teacher, temperature, logit_adjusted,
+        knn, single_prototype, tip_adapter, similarity, average, paper_gate, calibrated_gate, gate,
+        oracle,
+    )
+}  # fmt: skip
+WITHOUT_BANK = frozenset({"student", "teacher", "temperature", "logit_adjusted"})  # need no second path
+
+
+def _gate_of(case: Case, preset: Preset) -> Tensor | None:
+    """Another gate over the same bank, tuned for the same goal."""
+    if case.validation is None:
+        return None
+    tuned = tune(
+        case.decision.bank,
+        case.validation,
+        case.decision.prior,
+        preset=preset,
+        objective=case.objective,
+        costs=case.costs,
+    )
+    return tuned.decision.decide(case.test.p, case.test.z).p
+
+
+def best_harmless(candidates: Iterable[tuple[T, Tensor]], p: Tensor, y: Tensor, goal: Goal) -> T:
+    """The candidate whose posterior scores best at no lower accuracy than ``p``; the first of equals.
+
+    One candidate must leave ``p`` as it is, so that there always is an answer.
+    """
+    floor = goal.score(p, y).accuracy
+    scored = [(key, goal.score(posterior, y)) for key, posterior in candidates]
+    return max((pair for pair in scored if pair[1].accuracy >= floor), key=lambda pair: pair[1].objective)[0]
+
+
+def cache_affinity(
+    z_train: Float[Tensor, "m d"],
+    y_train: Int[Tensor, " m"],
+    z: Float[Tensor, "n d"],
+    *,
+    sharpness: tuple[float, ...],
+    n_classes: int,
+) -> Float[Tensor, "s n c"]:
+    r"""For each sharpness :math:`b`, the mean over a class's training rows of :math:`e^{-b (1 - \cos)}`.
+
+    A class without rows has 0.
+    """
+    keys = normalise(z_train)
+    queries = normalise(z).to(keys)
+    votes = torch.nn.functional.one_hot(y_train, n_classes).to(keys.dtype)
+    votes = votes / votes.sum(0).clamp(min=1)
+    step = max(1, _CHUNK_ENTRIES // len(keys))
+    parts = []
+    for chunk in torch.split(queries, step):
+        closeness = chunk @ keys.T - 1
+        parts.append(torch.stack([(b * closeness).exp_() @ votes for b in sharpness]))
+    return torch.cat(parts, dim=1)
 
 
 def nearest_neighbour_shares(

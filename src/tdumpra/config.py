@@ -14,6 +14,7 @@ from tdumpra.core.losses import Reduction
 from tdumpra.core.metrics import Objective
 from tdumpra.data.augment import AugmentConfig
 from tdumpra.data.transform import Framing
+from tdumpra.evaluation_settings import EvaluateConfig as EvaluateConfig
 from tdumpra.toml_tree import read_tree
 
 
@@ -140,15 +141,26 @@ class TuneConfig:
 
     preset: Literal["default", "paper", "paper-swapped"] = "default"
     objective: Objective = "balanced_accuracy"
+    costs: tuple[tuple[float, ...], ...] = ()  # truth × decision; needed for the objective "cost", else only reported
     adjust_prior: bool = False
     classifier: Literal["student", "teacher"] = "student"  # "teacher": both posteriors from one pass
+    certify: bool = False  # keep the gate shut unless its benefit is proven on lesions that took no part in choosing it
+    level: float = 0.05  # of that proof
+    correction: Literal["fixed-sequence", "holm"] = "fixed-sequence"
+    folds: int = 0  # cross-fit over train and validation in so many folds; 0 tunes on validation alone
+    training_rows: bool = False  # when cross-fitting, score training rows too: only if they were predicted out of fold
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluateConfig:
-    """What is scored on test outputs."""
-
-    bootstrap: int = 1000  # replicates over groups; 0 for none
+    def __post_init__(self) -> None:
+        check_unit_interval(self.level, "level")
+        check_count(self.folds, "folds", least=0)
+        if self.folds == 1:
+            raise ValueError("folds must be 0, or at least 2")
+        if self.folds and self.certify:
+            raise ValueError(
+                "certify and folds exclude each other: a proof needs lesions that took no part in choosing"
+            )
+        if self.training_rows and not self.folds:
+            raise ValueError("training_rows is for cross-fitting: set folds too")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from tdumpra.artifacts import Artifact
 from tdumpra.bank import PrototypeBank
+from tdumpra.core.calibrated_gate import CalibratedGate, calibrated_gate_opens
 from tdumpra.core.calibration import adjust_prior, apply_temperature
-from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds, fuse
+from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds, fuse_where_open, gate_opens, gate_signals
 from tdumpra.core.posterior import similarity_posterior
 from tdumpra.functional import widen
 
@@ -42,6 +43,7 @@ class Decision:
     rule: FusionRule = "linear"
     prior: Float[Tensor, " c"]  # class shares of the training labels
     prior_exponent: float = 0.0  # 0: no adjustment
+    calibrated: CalibratedGate | None = None  # one more clause: retrieval's fitted chance of being right is ahead
 
     @property
     def guarantees_similarity(self) -> bool:
@@ -80,8 +82,15 @@ class Decision:
 
     def _decide(self, p: Tensor, z: Tensor) -> Decided:
         p_cls, p_sim = self.classifier(p), self.similarity(z).to(p)
-        fused = fuse(p_cls, p_sim, self.thresholds, rule=self.rule)
-        return Decided(fused.p, fused.opened, fused.signals, p_cls, p_sim)
+        signals = gate_signals(p_cls, p_sim)
+        opened = self.opens(signals)
+        fused = fuse_where_open(p_cls, p_sim, opened, alpha=self.thresholds.alpha, rule=self.rule)
+        return Decided(fused, opened, signals, p_cls, p_sim)
+
+    def opens(self, signals: GateSignals) -> Bool[Tensor, " n"]:
+        """Where the gate is open: the paper's clauses, and the calibrated one where there is one."""
+        opened = gate_opens(signals, self.thresholds)
+        return opened if self.calibrated is None else opened & calibrated_gate_opens(signals, self.calibrated)
 
     def to_artifact(self) -> Artifact:
         """Tensors and JSON values, for the files that hold a decision."""
@@ -93,6 +102,7 @@ class Decision:
             "temperature": self.temperature,
             "rule": self.rule,
             "prior_exponent": self.prior_exponent,
+            "calibrated": self.calibrated and asdict(self.calibrated),
         }
         return Artifact({**bank.tensors, "prior": self.prior}, {"bank": bank.meta, "decision": settings})
 
@@ -102,6 +112,7 @@ class Decision:
         tensors = dict(artifact.tensors)
         prior = tensors.pop("prior")
         settings = dict(artifact.meta["decision"])
-        thresholds = GateThresholds(**settings.pop("thresholds"))
+        thresholds, calibrated = GateThresholds(**settings.pop("thresholds")), settings.pop("calibrated")
         bank = PrototypeBank.from_artifact(Artifact(tensors, artifact.meta["bank"]))
-        return cls(bank=bank, thresholds=thresholds, prior=prior, **settings)
+        gate = calibrated and CalibratedGate.from_json(calibrated)
+        return cls(bank=bank, thresholds=thresholds, prior=prior, calibrated=gate, **settings)

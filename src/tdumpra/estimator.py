@@ -14,13 +14,17 @@ from torch import Tensor
 
 from tdumpra.artifacts import jsonable, read_artifact, write_artifact
 from tdumpra.bank import PrototypeBank
+from tdumpra.certify import certify
 from tdumpra.comparators import Case
 from tdumpra.core.calibration import class_prior
 from tdumpra.core.metrics import Objective
+from tdumpra.crossfit import cross_fit
 from tdumpra.decision import Decision
 from tdumpra.evaluate import evaluate
+from tdumpra.evaluation_settings import EvaluateConfig
 from tdumpra.evidence import Evidence, explain
 from tdumpra.functional import like, narrow
+from tdumpra.objective import Goal
 from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs, check_rows
 from tdumpra.tune import PRESETS, Preset, Tuning, check_objective, tune
 
@@ -43,11 +47,18 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         adjust_prior: also divide the classifier by a power of the class prior, chosen by the same objective. This,
             unlike the temperature, changes labels of rows whose gate is shut.
         seed: of the clustering.
+        costs: what each decision costs, truth × decision; with ``objective="cost"`` their mean is minimised, else they
+            are only reported.
+        certify: keep the gate shut unless its benefit is proven on lesions that took no part in choosing it.
+        folds: where validation is small, build the bank from train and validation and choose out of fold, in so many
+            folds; 0 tunes on validation alone.
 
     Attributes:
         bank_: the fitted :class:`PrototypeBank`.
         tuning_: what was tried and what won, the whole curve included.
         decision_: bank, temperatures and thresholds as they are applied.
+        certificate_: with ``certify``, what was tested and whether anything was proven.
+        estimate_: with ``folds``, what the rule of choice earned out of fold.
     """
 
     def __init__(
@@ -59,6 +70,9 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         *,
         adjust_prior: bool = False,
         seed: int = 0,
+        costs: Any = None,
+        certify: bool = False,
+        folds: int = 0,
     ) -> None:
         self.n_prototypes = n_prototypes
         self.objective = objective
@@ -66,27 +80,22 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         self.n_classes = n_classes
         self.adjust_prior = adjust_prior
         self.seed = seed
+        self.costs = costs
+        self.certify = certify
+        self.folds = folds
 
     def fit(self, z_train: Any, y_train: Any, groups: Any = None, *, ids: Any = None) -> Self:
         """Build the bank from training embeddings and labels; ``groups`` are lesions or patients."""
         preset = self._preset()
         check_objective(self.objective)
         train = TrainOutputs.check(z_train, y_train, groups, ids=ids, n_classes=self.n_classes)
-        self.bank_ = PrototypeBank.fit(
-            train.z,
-            train.y,
-            self.n_prototypes,
-            train.groups,
-            self.n_classes,
-            self.seed,
-            ids=train.ids,
-            merge_above=preset.merge_above,
-        )
+        self.bank_ = self._make_bank(train, preset)
         self.classes_ = np.arange(self.bank_.n_classes)
         self._prior = class_prior(train.y, self.bank_.n_classes)
         self._train: TrainOutputs | None = train
         self._validation: ValidationOutputs | None = None
-        self.__dict__.pop("tuning_", None)  # a new bank needs new thresholds
+        for name in ("tuning_", "certificate_", "estimate_"):  # a new bank needs new thresholds
+            self.__dict__.pop(name, None)
         return self
 
     def tune(self, p_val: Any, z_val: Any, y_val: Any, groups: Any = None) -> Self:
@@ -97,16 +106,44 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         )
         if self._train is not None:
             _refuse_shared_groups({"training": self._train.groups}, validation.groups, "validation")
-        self.tuning_ = tune(
-            bank,
-            validation,
-            self._prior,
-            preset=self._preset(),
-            objective=self.objective,
-            adjust_for_prior=self.adjust_prior,
-        )
+        settings: dict[str, Any] = {
+            "preset": self._preset(), "objective": self.objective, "costs": self.costs,
+            "adjust_for_prior": self.adjust_prior,
+        }  # fmt: skip
+        if self.certify and self.folds:
+            raise ValueError(
+                "certify and folds exclude each other: a proof needs lesions that took no part in choosing"
+            )
+        if self.certify:
+            self.tuning_, self.certificate_ = certify(bank, validation, self._prior, **settings)
+        elif self.folds:
+            self._cross_fit(validation, settings)
+        else:
+            self.tuning_ = tune(bank, validation, self._prior, **settings)
         self._validation = validation
         return self
+
+    def _cross_fit(self, validation: ValidationOutputs, settings: dict[str, Any]) -> None:
+        if self._train is None:
+            raise NotFittedError("cross-fitting needs the training rows, which a saved model does not keep: fit again")
+
+        def make_bank(part: TrainOutputs) -> PrototypeBank:
+            return self._make_bank(part, self._preset(), n_classes=self.bank_.n_classes)
+
+        fitted = cross_fit(self._train, validation, make_bank, folds=self.folds, **settings)
+        self.tuning_, self.estimate_, self.bank_ = fitted.tuning, fitted.estimate, fitted.tuning.decision.bank
+
+    def _make_bank(self, train: TrainOutputs, preset: Preset, n_classes: int | None = None) -> PrototypeBank:
+        return PrototypeBank.fit(
+            train.z,
+            train.y,
+            self.n_prototypes,
+            train.groups,
+            n_classes if n_classes is not None else self.n_classes,
+            self.seed,
+            ids=train.ids,
+            merge_above=preset.merge_above,
+        )
 
     @property
     def decision_(self) -> Decision:
@@ -146,9 +183,19 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         return explain(decision, p.cpu(), z.cpu(), class_names=class_names, group=group)
 
     def report(
-        self, p_test: Any, z_test: Any, y_test: Any, groups: Any = None, *, p_teacher: Any = None
+        self,
+        p_test: Any,
+        z_test: Any,
+        y_test: Any,
+        groups: Any = None,
+        *,
+        p_teacher: Any = None,
+        settings: EvaluateConfig | None = None,
     ) -> dict[str, Any]:
-        """Score every comparator and the gate on test data: the contents of ``evaluation.json``."""
+        """Score every comparator and the gate on test data: the contents of ``evaluation.json``.
+
+        ``settings`` asks for more than the defaults, intervals for instance: ``EvaluateConfig(bootstrap=1000)``.
+        """
         decision = self.decision_
         test = TestOutputs.check(
             p_test,
@@ -170,7 +217,9 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
                 decision=decision,
                 decided=decision.decide(test.p, test.z),
                 objective=self.tuning_.objective,
-            )
+                costs=Goal.check(self.tuning_.objective, self.costs, n_classes=test.n_classes).costs,
+            ),
+            settings=settings,
         )
 
     def save(self, path: str | Path) -> None:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from tdumpra.bank import Exemplar
-from tdumpra.core.gate import GateThresholds
+from tdumpra.core.calibrated_gate import CalibratedGate, chances
+from tdumpra.core.gate import GateSignals, GateThresholds
 from tdumpra.decision import Decided, Decision
 
 _SHOWN_PROTOTYPES = 5
@@ -113,12 +114,25 @@ def _clauses(decision: Decision, decided: Decided, names: tuple[str, ...]) -> tu
         holds = value < limit if small_holds else value > limit
         sign = ("<" if holds else "≥") if small_holds else (">" if holds else "≤")
         statement = f"{yes if holds else no} ({_figures(value, limit, sign)})"
-        clauses.append(Clause(name, statement, value, threshold, holds))
+        if decision.calibrated is None or not holds:  # a calibrated gate's thresholds hold nothing back, nor say much
+            clauses.append(Clause(name, statement, value, threshold, holds))
+    if decision.calibrated is not None:
+        clauses.append(_calibrated_clause(decision.calibrated, s))
     differ = bool(s.label_cls != s.label_sim)
     said = f"{names[int(s.label_cls)]} against {names[int(s.label_sim)]}" if differ else names[int(s.label_cls)]
     verb = "labels disagree" if differ else "labels agree"
     clauses.append(Clause("disagreement", f"{verb} ({said})", float(differ), 0.0, differ))
     return tuple(clauses)
+
+
+def _calibrated_clause(gate: CalibratedGate, signals: GateSignals) -> Clause:
+    fitted = chances(signals, gate.classifier, gate.similarity)
+    value = float(fitted.similarity - fitted.classifier)
+    holds = value > gate.margin
+    of_both = f"{float(fitted.similarity):.2f} against {float(fitted.classifier):.2f}"
+    words = "retrieval likelier right" if holds else "retrieval not likelier right by enough"
+    lead = _figures(value, gate.margin, ">" if holds else "≤")
+    return Clause("advantage", f"{words} ({of_both}, a lead of {lead})", value, gate.margin, holds)
 
 
 def _figures(value: float, threshold: float, sign: str) -> str:

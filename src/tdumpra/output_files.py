@@ -2,7 +2,7 @@
 
 A file holds ``p`` or ``logits``, ``z``, ``y`` and ``split``, and may hold ``pt``, ``zt``, ``group`` and ``id``. In a
 table the columns of a matrix are called ``p_0, p_1, …``. The bank lives in the space of ``zt`` where there is one, else
-in that of ``z``.
+in that of ``z``; ``space="student"`` takes ``z`` in any case. Any further column (sex, site, …) is kept as metadata.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import csv
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,7 @@ from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs
 Array = np.ndarray
 _MATRICES = ("p", "logits", "z", "pt", "zt")
 _COLUMNS = ("y", "split", "group", "id")
+Space = Literal["teacher", "student"]
 
 
 class SplitOutputs(NamedTuple):
@@ -38,13 +39,13 @@ class SplitOutputs(NamedTuple):
     fingerprint: str
 
 
-def read_outputs(path: str | Path) -> SplitOutputs:
+def read_outputs(path: str | Path, *, space: Space = "teacher") -> SplitOutputs:
     """Read, check and split a file of outputs; rows of probabilities are renormalised once, in float64."""
     path = Path(path)
     arrays = _read_arrays(path)
     _require(path, arrays)
     try:
-        return _split(arrays, fingerprint(path.read_bytes()))
+        return _split(arrays, fingerprint(path.read_bytes(), space), space)
     except (ValueError, TypeError) as error:
         raise InputFileError(f"{path}: {error}") from error
 
@@ -63,7 +64,10 @@ def _read_arrays(path: Path) -> dict[str, Array]:
 def _read_npz(path: Path) -> dict[str, Array]:
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            return {name: file[name] for name in (*_MATRICES, *_COLUMNS) if name in file}
+            known = {name: file[name] for name in (*_MATRICES, *_COLUMNS) if name in file}
+            # a further column is one-dimensional, with a row for each label
+            others = {name: file[name] for name in file if name not in known}
+            return {**known, **{name: array for name, array in others.items() if array.shape == known["y"].shape}}
     except ValueError as error:  # numpy's word for an array of Python objects, and for a file that is no archive
         if "pickle" in str(error).lower():
             raise InputFileError(
@@ -103,7 +107,8 @@ def _from_frame(frame: pd.DataFrame) -> dict[str, Array]:
         columns = [f"{name}_{i}" for i in range(len(frame.columns)) if f"{name}_{i}" in frame]
         if columns:
             arrays[name] = frame[columns].to_numpy()
-    return {**arrays, **{name: frame[name].to_numpy() for name in _COLUMNS if name in frame}}
+    numbered = {f"{name}_{i}" for name in _MATRICES for i in range(len(frame.columns))}
+    return {**arrays, **{name: frame[name].to_numpy() for name in frame.columns if name not in numbered}}
 
 
 def _require(path: Path, arrays: Mapping[str, Array]) -> None:
@@ -114,9 +119,11 @@ def _require(path: Path, arrays: Mapping[str, Array]) -> None:
         raise InputFileError(f"{path} lacks {', '.join(missing)}; tdumpra found {found}")
 
 
-def _split(arrays: Mapping[str, Array], digest: str) -> SplitOutputs:
+def _split(arrays: Mapping[str, Array], digest: str, space: Space) -> SplitOutputs:
     p = _probabilities(arrays)
-    z = arrays.get("zt", arrays.get("z"))
+    z = arrays.get("zt", arrays.get("z")) if space == "teacher" else arrays.get("z")
+    if z is None:
+        raise ValueError("a bank in the student's space needs z, and there is only zt")
     n_rows, n_classes = p.shape
     for name, array in arrays.items():
         if array.ndim == 0 or len(array) != n_rows:
@@ -130,13 +137,26 @@ def _split(arrays: Mapping[str, Array], digest: str) -> SplitOutputs:
     def rows(array: Array | None, code: int) -> Any:
         return None if array is None else array[codes == code]
 
+    metadata = {name: column for name, column in arrays.items() if name not in (*_MATRICES, *_COLUMNS)}
+
     def scored(code: int) -> dict[str, Any]:
-        return {"ids": rows(ids, code), "p_teacher": rows(teacher, code), "n_classes": n_classes}
+        return {
+            "ids": rows(ids, code),
+            "p_teacher": rows(teacher, code),
+            "metadata": {name: column[codes == code] for name, column in metadata.items()},
+            "n_classes": n_classes,
+        }
 
     y = arrays["y"]
     return SplitOutputs(
         train=TrainOutputs.check(
-            rows(z, 0), rows(y, 0), rows(groups, 0), ids=rows(ids, 0), n_classes=n_classes, suffix=" (train)"
+            rows(z, 0),
+            rows(y, 0),
+            rows(groups, 0),
+            ids=rows(ids, 0),
+            p=rows(p, 0),
+            n_classes=n_classes,
+            suffix=" (train)",
         ),
         validation=ValidationOutputs.check(
             rows(p, 1), rows(z, 1), rows(y, 1), rows(groups, 1), suffix=" (val)", **scored(1)

@@ -6,10 +6,12 @@ The bank is built from :class:`TrainOutputs`, everything is tuned on :class:`Val
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -18,12 +20,17 @@ from tdumpra import checks
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class TrainOutputs:
-    """What the bank is made of. A classifier's word on its own training rows is worth nothing, and is not asked."""
+    """What the bank is made of.
+
+    A classifier's word on rows that it was trained on is worth nothing, and is not asked. ``p`` is for cross-fitting
+    alone, by those whose training rows were predicted out of fold.
+    """
 
     z: Tensor  # (n, D)
     y: Tensor  # (n,)
     groups: NDArray[np.str_] | None = None
     ids: NDArray[np.str_] | None = None
+    p: Tensor | None = None  # (n, C)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -36,6 +43,7 @@ class TrainOutputs:
         groups: Any = None,
         *,
         ids: Any = None,
+        p: Any = None,
         n_classes: int | None = None,
         suffix: str = "_train",
     ) -> TrainOutputs:
@@ -50,6 +58,7 @@ class TrainOutputs:
             y=checks.check_labels(y, f"y{suffix}", n_rows=len(embeddings), n_classes=n_classes),
             groups=checks.check_groups(groups, f"groups{suffix}", n_rows=len(embeddings)),
             ids=checks.check_groups(ids, f"ids{suffix}", n_rows=len(embeddings)),
+            p=None if p is None else checks.check_probabilities(p, f"p{suffix}", n_classes=n_classes),
         )
 
 
@@ -63,9 +72,23 @@ class ScoredOutputs:
     groups: NDArray[np.str_] | None = None
     ids: NDArray[np.str_] | None = None
     p_teacher: Tensor | None = None  # (n, C) the teacher's own classifier, where there is one
+    metadata: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)  # further columns, for subgroups
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def rows(self, keep: NDArray[np.bool_]) -> Self:
+        """Some of the rows, as outputs of the same split."""
+        kept = torch.from_numpy(keep)
+        return type(self)(
+            p=self.p[kept],
+            z=self.z[kept],
+            y=self.y[kept],
+            groups=None if self.groups is None else self.groups[keep],
+            ids=None if self.ids is None else self.ids[keep],
+            p_teacher=None if self.p_teacher is None else self.p_teacher[kept],
+            metadata={name: column[keep] for name, column in self.metadata.items()},
+        )
 
     @property
     def n_classes(self) -> int:
@@ -82,6 +105,7 @@ class ScoredOutputs:
         *,
         ids: Any = None,
         p_teacher: Any = None,
+        metadata: Mapping[str, Any] | None = None,
         n_classes: int | None = None,
         width: int | None = None,
         suffix: str = "",
@@ -102,6 +126,7 @@ class ScoredOutputs:
             groups=checks.check_groups(groups, f"groups{suffix}", n_rows=len(rows)),
             ids=checks.check_groups(ids, f"ids{suffix}", n_rows=len(rows)),
             p_teacher=None if teacher is None else teacher.cpu(),
+            metadata={name: _column(values, name, len(rows)) for name, values in (metadata or {}).items()},
         )
 
 
@@ -116,6 +141,13 @@ class TestOutputs(ScoredOutputs):
 
     __slots__ = ()
     __test__ = False  # not a test case, whatever pytest thinks of the name
+
+
+def _column(values: Any, name: str, n_rows: int) -> NDArray[np.str_]:
+    column = np.asarray(values)
+    if column.shape != (n_rows,):
+        raise ValueError(f"the column {name} needs one entry per row: {n_rows}, not shape {column.shape}")
+    return np.array(["" if value is None or value != value else str(value) for value in column.tolist()], dtype=np.str_)
 
 
 def check_rows(

@@ -8,181 +8,46 @@ which wins nothing stays shut.
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tdumpra.artifacts import Artifact
-from tdumpra.bank import MERGE_ABOVE, PrototypeBank
-from tdumpra.checks import check_positive
+from tdumpra.bank import PrototypeBank
 from tdumpra.core import metrics, search
+from tdumpra.core.calibrated_gate import (
+    FEWEST_ROWS,
+    PRIOR_CLASSIFIER,
+    PRIOR_SIMILARITY,
+    CalibratedGate,
+    Weights,
+    advantage,
+    confidence_features,
+    fit_chance,
+)
 from tdumpra.core.calibration import adjust_prior, apply_temperature, fit_temperature
-from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds, fuse_linear, fuse_log_linear, gate_signals
-from tdumpra.core.metrics import OBJECTIVES, ClassCounts, Objective
+from tdumpra.core.gate import GateSignals, GateThresholds, fuse_linear, fuse_log_linear, gate_signals
+from tdumpra.core.metrics import OBJECTIVES as OBJECTIVES
+from tdumpra.core.metrics import ClassCounts, Objective
 from tdumpra.core.posterior import similarity_posterior
 from tdumpra.decision import Decision
-from tdumpra.functional import check_rule, widen
-from tdumpra.outputs import ValidationOutputs
+from tdumpra.folds import group_folds
+from tdumpra.functional import widen
+from tdumpra.objective import Goal
+from tdumpra.objective import check_objective as check_objective
+from tdumpra.outputs import ScoredOutputs, ValidationOutputs
+from tdumpra.preset import PRESETS as PRESETS
+from tdumpra.preset import Preset as Preset
+from tdumpra.tuning import Curve as Curve
+from tdumpra.tuning import Setting as Setting
+from tdumpra.tuning import Tuning as Tuning
 
 Array = np.ndarray
 PRIOR_EXPONENTS = tuple(np.round(np.linspace(0, 1, 21), 2).tolist())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preset:
-    """What may be searched, and over which candidates. A single candidate is a fixed value."""
-
-    kappa: tuple[float, ...] = (10.0, 20.0, 40.0)
-    theta: tuple[float, ...] = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-    beta: tuple[float, ...] = (0.0, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-    margin: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
-    delta: tuple[float, ...] = (0.05, 0.1, 0.2)
-    alpha: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
-    rule: tuple[FusionRule, ...] = ("linear", "log-linear")
-    temperatures: bool = True  # fit the classifier's temperature and tau by likelihood; else both are 1
-    merge_above: float | None = MERGE_ABOVE  # of the bank
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            if field.name in {"temperatures", "merge_above"}:
-                continue
-            candidates = getattr(self, field.name)
-            if not isinstance(candidates, tuple):
-                raise TypeError(f"{field.name} must be a tuple of candidates, not {candidates!r}")
-            if not candidates:
-                raise ValueError(f"a preset needs at least one candidate for {field.name}")
-        for kappa in self.kappa:
-            check_positive(kappa, "kappa")
-        for name in ("theta", "beta", "margin", "delta", "alpha"):
-            for value in getattr(self, name):  # each candidate is checked where thresholds check themselves
-                GateThresholds(**{"theta": 0.5, "beta": 0.5, "margin": 0.5, "delta": 0.5, "alpha": 0.5, name: value})
-        for rule in self.rule:
-            check_rule(rule)
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Preset:
-        """A preset from plain values, as ``dataclasses.asdict`` gives them."""
-        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in content.items()}
-        return cls(**values)
-
-
-_PAPER_THETA = (0.5, 0.6, 0.7, 0.8, 0.9)
-
-PRESETS: dict[str, Preset] = {
-    "default": Preset(),
-    # The paper's setting: its theta grid, its alpha, no temperatures, prototypes as they come.
-    "paper": Preset(
-        kappa=(20.0,), theta=_PAPER_THETA, delta=(0.05,), alpha=(0.9,), rule=("linear",), temperatures=False,
-        merge_above=None,
-    ),
-    # The same with the weight on retrieval, as the paper's text, propositions and figure need it.
-    "paper-swapped": Preset(
-        kappa=(20.0,), theta=_PAPER_THETA, delta=(0.05,), alpha=(0.1,), rule=("linear",), temperatures=False,
-        merge_above=None,
-    ),
-}  # fmt: skip
-
-
-class Setting(NamedTuple):
-    """One point of the search and its score on the validation data; ``thresholds`` is ``None`` for the shut gate."""
-
-    kappa: float
-    tau: float
-    rule: FusionRule
-    thresholds: GateThresholds | None
-    objective: float
-    accuracy: float
-    opened: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {**self._asdict(), "thresholds": self.thresholds and asdict(self.thresholds)}
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Setting:
-        """The inverse of :meth:`to_json`."""
-        thresholds = content["thresholds"]
-        return cls(**{**content, "thresholds": thresholds and GateThresholds(**thresholds)})
-
-
-_CURVE_ARRAYS = ("objective", "accuracy", "opened")
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Curve:
-    """Objective, accuracy and openings of every combination. Axes: kappa, rule, alpha, theta, beta, margin, delta."""
-
-    axes: dict[str, tuple[float | str, ...]]
-    tau: tuple[float, ...]  # fitted for each kappa
-    similarity_nll: tuple[float, ...]  # of retrieval alone, for each kappa
-    objective: Array
-    accuracy: Array
-    opened: Array
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Tuning:
-    """The fitted decision, how it was found, and everything that was tried."""
-
-    decision: Decision
-    objective: Objective
-    base: Setting  # the calibrated classifier alone: the gate kept shut
-    best: Setting
-    curve: Curve
-    n_rows: int
-
-    def to_artifact(self) -> Artifact:
-        """Tensors and JSON values, the decision's included."""
-        decision = self.decision.to_artifact()
-        tensors = {f"curve.{name}": torch.from_numpy(getattr(self.curve, name)) for name in _CURVE_ARRAYS}
-        summary = {
-            "objective": self.objective,
-            "n_rows": self.n_rows,
-            "base": self.base.to_json(),
-            "best": self.best.to_json(),
-            "axes": self.curve.axes,
-            "tau": self.curve.tau,
-            "similarity_nll": self.curve.similarity_nll,
-        }
-        return Artifact({**decision.tensors, **tensors}, {**decision.meta, "tuning": summary})
-
-    @classmethod
-    def from_artifact(cls, artifact: Artifact) -> Tuning:
-        """The inverse of :meth:`to_artifact`."""
-        tensors, summary = dict(artifact.tensors), artifact.meta["tuning"]
-        curve = Curve(
-            axes={name: tuple(values) for name, values in summary["axes"].items()},
-            tau=tuple(summary["tau"]),
-            similarity_nll=tuple(summary["similarity_nll"]),
-            **{name: tensors.pop(f"curve.{name}").numpy() for name in _CURVE_ARRAYS},
-        )
-        return cls(
-            decision=Decision.from_artifact(Artifact(tensors, artifact.meta)),
-            objective=summary["objective"],
-            base=Setting.from_json(summary["base"]),
-            best=Setting.from_json(summary["best"]),
-            curve=curve,
-            n_rows=summary["n_rows"],
-        )
-
-    @property
-    def is_shut(self) -> bool:
-        """Whether no candidate was better than leaving the classifier alone."""
-        return self.best.thresholds is None
-
-    def sentence(self) -> str:
-        """What was chosen and why, for a person."""
-        tried = f"{self.curve.objective.size:,} settings were tried on {self.n_rows:,} validation rows"
-        name = self.objective.replace("_", " ")
-        if self.is_shut:
-            return f"{tried}; none raised {name} without lowering accuracy, so the gate stays shut"
-        return (
-            f"{tried}; the best raises {name} from {self.base.objective:.4f} to {self.best.objective:.4f} "
-            f"at accuracy {self.best.accuracy:.4f} (before: {self.base.accuracy:.4f}), open on {self.best.opened} rows"
-        )
+_ALWAYS = {"theta": 1.0, "beta": 0.0, "margin": 0.0, "delta": 0.0}  # clauses that leave the word to the calibrated gate
+_FOLDS, _FOLD_SEED = 5, 0
 
 
 def tune(
@@ -192,112 +57,127 @@ def tune(
     *,
     preset: Preset = PRESETS["default"],
     objective: Objective = "balanced_accuracy",
+    costs: Any = None,
     adjust_for_prior: bool = False,
 ) -> Tuning:
     """Fit temperatures by likelihood, then take the best gate that does no harm."""
-    if not isinstance(validation, ValidationOutputs):
-        raise TypeError(f"tuning needs validation outputs, not {type(validation).__name__}")
-    check_objective(objective)
-    p, y = widen(validation.p), validation.y
+    refuse_other_than_validation(validation)
+    goal = Goal.check(objective, costs, n_classes=validation.n_classes)
+    scores = {kappa: bank.class_scores(validation.z, kappa=kappa) for kappa in preset.kappa}
+    return tune_on_scores(bank, validation, scores, prior, preset=preset, goal=goal, adjust_for_prior=adjust_for_prior)
+
+
+def refuse_other_than_validation(outputs: Any) -> None:
+    """The one door to tuning: test outputs do not pass."""
+    if not isinstance(outputs, ValidationOutputs):
+        raise TypeError(f"tuning needs validation outputs, not {type(outputs).__name__}")
+
+
+def tune_on_scores(
+    bank: PrototypeBank,
+    rows: ScoredOutputs,
+    scores: Mapping[float, Tensor],
+    prior: Tensor,
+    *,
+    preset: Preset,
+    goal: Goal,
+    adjust_for_prior: bool = False,
+) -> Tuning:
+    """:func:`tune` with retrieval's class scores already at hand for each kappa; ``bank`` goes into the decision."""
+    p, y = widen(rows.p), rows.y
     temperature = fit_temperature(p.log(), y) if preset.temperatures else 1.0
     calibrated = apply_temperature(p, temperature)
-    exponent = choose_prior_exponent(calibrated, y, prior, objective) if adjust_for_prior else 0.0
+    exponent = choose_prior_exponent(calibrated, y, prior, goal.objective, goal.costs) if adjust_for_prior else 0.0
     p_cls = adjust_prior(calibrated, prior, exponent)
-    base = _score_shut_gate(p_cls, p, y, objective)
+    # the accuracy that must not fall is that of p, before any adjustment
+    base = Setting(1.0, 1.0, "linear", None, goal.score(p_cls, y).objective, goal.score(p, y).accuracy, 0)
 
-    searches, taus, losses = [], [], []
-    for kappa in preset.kappa:
-        scores = bank.class_scores(validation.z, kappa=kappa)
-        taus.append(fit_temperature(scores, y) if preset.temperatures else 1.0)
-        p_sim = similarity_posterior(scores, tau=taus[-1]).to(p_cls)
-        losses.append(float(_row_loss(p_sim, y).mean()))
-        searches.append(_search(p_cls, p_sim, y, preset, objective))
-    curve = Curve(
-        axes={
-            "kappa": preset.kappa,
-            "rule": preset.rule,
-            "alpha": preset.alpha,
-            "theta": tuple(sorted(preset.theta)),
-            **{name: tuple(sorted(getattr(preset, name), reverse=True)) for name in ("beta", "margin", "delta")},
-        },
-        tau=tuple(taus),
-        similarity_nll=tuple(losses),
-        objective=np.stack([found.objective for found in searches]),
-        accuracy=np.stack([found.accuracy for found in searches]),
-        opened=np.stack([found.opened for found in searches]),
+    taus = [fit_temperature(scores[kappa], y) if preset.temperatures else 1.0 for kappa in preset.kappa]
+    posteriors = [
+        similarity_posterior(scores[kappa], tau=tau).to(p_cls) for kappa, tau in zip(preset.kappa, taus, strict=True)
+    ]
+    losses = [metrics.negative_log_likelihood(p_sim.double().numpy(), y.numpy()) for p_sim in posteriors]
+    found: dict[str, Any] = {"tau": tuple(taus), "similarity_nll": tuple(losses)}
+    outer: dict[str, tuple[Any, ...]] = {"kappa": preset.kappa, "rule": preset.rule, "alpha": preset.alpha}
+
+    clauses = _stack([_search_clauses(p_cls, p_sim, y, preset, goal) for p_sim in posteriors])
+    strict_first = {name: tuple(sorted(getattr(preset, name), reverse=True)) for name in ("beta", "margin", "delta")}
+    curve = Curve(axes={**outer, "theta": tuple(sorted(preset.theta)), **strict_first}, **found, **clauses._asdict())
+    contenders = [choose(curve, base)] if "clauses" in preset.gates else []
+
+    calibrated_curve, fits = None, [_fit_chances(p_cls, p_sim, rows) for p_sim in posteriors]
+    if "calibrated" in preset.gates and all(fits):
+        searched = _stack(
+            [
+                _search_calibrated(p_cls, p_sim, y, fit.out_of_fold, preset, goal)
+                for p_sim, fit in zip(posteriors, fits, strict=True)
+                if fit
+            ]
+        )
+        axes = {**outer, "advantage": tuple(sorted(preset.advantage, reverse=True))}
+        calibrated_curve = Curve(axes=axes, **found, **searched._asdict())
+        contenders.append(_choose_calibrated(calibrated_curve, base, [fit for fit in fits if fit]))
+    best = max(contenders, key=_key, default=_shut(curve, base))  # the first of equals: the paper's clauses
+    shut = Decision(
+        bank=bank, thresholds=GateThresholds.shut(), temperature=temperature, prior=prior, prior_exponent=exponent
     )
-    best = choose(curve, base)
-    decision = Decision(
-        bank=bank,
-        thresholds=best.thresholds or GateThresholds.shut(),
-        kappa=best.kappa,
-        tau=best.tau,
-        temperature=temperature,
-        rule=best.rule,
-        prior=prior,
-        prior_exponent=exponent,
+    tried = [curve if "clauses" in preset.gates else None, calibrated_curve]
+    return Tuning(
+        decision=best.apply_to(shut),
+        objective=goal.objective,
+        base=base,
+        best=best,
+        curve=curve,
+        calibrated_curve=calibrated_curve,
+        contenders=tuple(contenders),
+        n_rows=len(y),
+        n_disagreements=max(int((p_cls.argmax(1) != p_sim.argmax(1)).sum()) for p_sim in posteriors),
+        n_tried=sum(each.objective.size for each in tried if each is not None),
+        notes=_notes(y, p.shape[1]),
     )
-    return Tuning(decision=decision, objective=objective, base=base, best=best, curve=curve, n_rows=len(y))
 
 
 def choose(curve: Curve, base: Setting) -> Setting:
     """The best objective at no lower accuracy; among equals the fewest openings, then the strictest thresholds.
 
     Where nothing beats the shut gate, that is the choice, with the concentration under which retrieval alone is most
-    likely. Figures are compared to twelve decimals: sums taken in another order differ in the last bits.
+    likely.
     """
-    objective = np.where(curve.accuracy >= base.accuracy, curve.objective, -np.inf).round(12)
-    top = objective.max()
-    if not top > round(base.objective, 12):
-        likeliest = int(np.argmin(curve.similarity_nll))
-        return base._replace(kappa=float(curve.axes["kappa"][likeliest]), tau=curve.tau[likeliest])
-    equals = np.argwhere(objective == top)  # in the grid's order: strict before loose on each axis
-    index = tuple(equals[np.argmin(curve.opened[tuple(equals.T)])])
-    kappa, rule, alpha, theta, beta, margin, delta = (
-        axis[i] for axis, i in zip(curve.axes.values(), index, strict=True)
-    )
+    index = _best_index(curve, base)
+    if index is None:
+        return _shut(curve, base)
+    return setting_at(curve, index)
+
+
+def setting_at(curve: Curve, index: tuple[int, ...], fits: list[_Fit] | None = None) -> Setting:
+    """The combination at one place of a curve; a calibrated one needs its fits, one for each kappa."""
+    at = {name: axis[i] for (name, axis), i in zip(curve.axes.items(), index, strict=True)}
+    thresholds = {name: float(at[name]) for name in (*_ALWAYS, "alpha")} if fits is None else {
+        **_ALWAYS, "alpha": float(at["alpha"])
+    }  # fmt: skip
+    fit = None if fits is None else fits[index[0]]
     return Setting(
-        kappa=float(kappa),
+        kappa=float(at["kappa"]),
         tau=curve.tau[index[0]],
-        rule=rule,
-        thresholds=GateThresholds(*(float(value) for value in (theta, beta, margin, delta, alpha))),
+        rule=at["rule"],  # type: ignore[arg-type]
+        thresholds=GateThresholds(**thresholds),
         objective=float(curve.objective[index]),
         accuracy=float(curve.accuracy[index]),
         opened=int(curve.opened[index]),
+        calibrated=None if fit is None else CalibratedGate(fit.classifier, fit.similarity, float(at["advantage"])),
     )
 
 
-def choose_prior_exponent(p: Tensor, y: Tensor, prior: Tensor, objective: Objective) -> float:
+def choose_prior_exponent(
+    p: Tensor, y: Tensor, prior: Tensor, objective: Objective, costs: Array | None = None
+) -> float:
     """The power of the prior to divide by, under the same objective and the same rules as the gate."""
-    best_exponent, best_score = 0.0, -np.inf
-    accuracy_before = None
-    for exponent in PRIOR_EXPONENTS:
-        adjusted = adjust_prior(p, prior, exponent)
-        counts, loss = _counts_and_loss(adjusted, y)
-        accuracy = float(metrics.accuracy(counts))
-        accuracy_before = accuracy if accuracy_before is None else accuracy_before
-        score = float(objective_value(objective, counts, loss, len(y)))
-        if accuracy >= accuracy_before and score > best_score:
-            best_exponent, best_score = exponent, score
-    return best_exponent
-
-
-def check_objective(objective: str) -> None:
-    """Refuse an objective that does not exist."""
-    if objective not in OBJECTIVES:
-        raise ValueError(f"objective must be one of {', '.join(OBJECTIVES)}, not {objective!r}")
-
-
-def objective_value(objective: Objective, counts: ClassCounts, loss_sum: Array, n_rows: int) -> Array:
-    """The figure that is maximised; the likelihood enters with its sign turned."""
-    if objective == "nll":
-        return -np.asarray(loss_sum) / n_rows
-    measure = {
-        "accuracy": metrics.accuracy,
-        "balanced_accuracy": metrics.balanced_accuracy,
-        "macro_f1": metrics.macro_f1,
-    }[objective]
-    return np.asarray(measure(counts))
+    goal = Goal(objective, costs)
+    scores = {exponent: goal.score(adjust_prior(p, prior, exponent), y) for exponent in PRIOR_EXPONENTS}
+    harmless: list[float] = [
+        exponent for exponent in PRIOR_EXPONENTS if scores[exponent].accuracy >= scores[0.0].accuracy
+    ]
+    return max(harmless, key=lambda exponent: scores[exponent].objective)  # the first, hence smallest, of equals
 
 
 class _Searched(NamedTuple):
@@ -306,63 +186,127 @@ class _Searched(NamedTuple):
     opened: Array
 
 
-def _search(p_cls: Tensor, p_sim: Tensor, y: Tensor, preset: Preset, objective: Objective) -> _Searched:
+class _Fit(NamedTuple):
+    """The calibrated gate's weights from all rows, and each row's advantage under weights that never saw its group."""
+
+    classifier: Weights
+    similarity: Weights
+    out_of_fold: Array  # of the rows on which the paths disagree
+
+
+def _search_clauses(p_cls: Tensor, p_sim: Tensor, y: Tensor, preset: Preset, goal: Goal) -> _Searched:
     """All combinations of rule, alpha and thresholds for one similarity posterior."""
-    base_counts, base_loss = _counts_and_loss(p_cls, y)
     signals = gate_signals(p_cls, p_sim)
     disagree = signals.label_cls != signals.label_sim  # the fifth clause, and the only rows that can move
-    axes = _axes(GateSignals(*(signal[disagree] for signal in signals)), preset)
-    p_cls, p_sim, y = p_cls[disagree], p_sim[disagree], y[disagree]
+    signals = GateSignals(*(signal[disagree] for signal in signals))
+    axes = clause_axes(signals, preset.theta, preset.beta, preset.margin, preset.delta)
+    return _score_grid(axes, p_cls, p_sim, y, disagree, preset, goal)
+
+
+def clause_axes(
+    signals: GateSignals, theta: tuple[float, ...], beta: tuple[float, ...], margin: tuple[float, ...],
+    delta: tuple[float, ...],
+) -> tuple[search.Axis, ...]:  # fmt: skip
+    """The first four clauses as axes of a grid."""
+    return (
+        search.below(signals.gamma_cls.numpy(), theta),
+        search.above(signals.gamma_sim.numpy(), beta),
+        search.above(signals.margin_sim.numpy(), margin),
+        search.above(signals.js.numpy(), delta),
+    )
+
+
+def _search_calibrated(
+    p_cls: Tensor, p_sim: Tensor, y: Tensor, out_of_fold: Array, preset: Preset, goal: Goal
+) -> _Searched:
+    """All combinations of rule, alpha and margin, each row judged by weights that were fitted without its group."""
+    disagree = p_cls.argmax(1) != p_sim.argmax(1)
+    axes = (search.above(out_of_fold, preset.advantage),)
+    return _score_grid(axes, p_cls, p_sim, y, disagree, preset, goal)
+
+
+def _score_grid(
+    axes: tuple[search.Axis, ...], p_cls: Tensor, p_sim: Tensor, y: Tensor, can_move: Tensor, preset: Preset, goal: Goal
+) -> _Searched:
+    n_rows, n_classes = p_cls.shape
+    labels = y.numpy()
+    base = metrics.class_counts(p_cls.argmax(1).numpy(), labels, n_classes)
+    base_loss = goal.row_loss(p_cls.double().numpy(), labels)
+    p_cls, p_sim, moving = p_cls[can_move], p_sim[can_move], labels[can_move.numpy()]
+    loss_before, before = base_loss[can_move.numpy()], p_cls.argmax(1).numpy()
     grids = []
     for rule, alpha in itertools.product(preset.rule, preset.alpha):
         fused = (fuse_linear if rule == "linear" else fuse_log_linear)(p_cls, p_sim, alpha=alpha)
-        sums = search.orthant_sums(axes, _contributions(p_cls, fused, y))
-        n_classes = len(base_counts.support)
-        counts = ClassCounts(
-            correct=base_counts.correct + sums[..., :n_classes],
-            support=base_counts.support,
-            predicted=base_counts.predicted + sums[..., n_classes : 2 * n_classes],
-        )
-        n_rows = int(base_counts.support.sum())
-        value = objective_value(objective, counts, base_loss + sums[..., -1], n_rows)
-        grids.append((value, metrics.accuracy(counts), sums[..., -2].astype(np.int64)))
+        loss_change = goal.row_loss(fused.double().numpy(), moving) - loss_before
+        tally = search.tally(axes, before, fused.argmax(1).numpy(), moving, loss_change, n_classes=n_classes)
+        counts = ClassCounts(base.correct + tally.correct, base.support, base.predicted + tally.predicted)
+        value = goal.value(counts, base_loss.sum() + tally.loss, n_rows)
+        grids.append((value, metrics.accuracy(counts), tally.opened))
     shape = (len(preset.rule), len(preset.alpha), *(len(axis.values) for axis in axes))
     return _Searched(*(np.stack(column).reshape(shape) for column in zip(*grids, strict=True)))
 
 
-def _axes(signals: GateSignals, preset: Preset) -> tuple[search.Axis, ...]:
-    return (
-        search.below(signals.gamma_cls.numpy(), preset.theta),
-        search.above(signals.gamma_sim.numpy(), preset.beta),
-        search.above(signals.margin_sim.numpy(), preset.margin),
-        search.above(signals.js.numpy(), preset.delta),
-    )
+def _fit_chances(p_cls: Tensor, p_sim: Tensor, rows: ScoredOutputs) -> _Fit | None:
+    """Fit the calibrated gate on all disagreements, and without each fold in turn; ``None`` if there are few."""
+    signals = gate_signals(p_cls, p_sim)
+    disagree = signals.label_cls != signals.label_sim
+    signals = GateSignals(*(signal[disagree] for signal in signals))
+    if int(disagree.sum()) < FEWEST_ROWS:
+        return None
+    x, y = confidence_features(signals).numpy(), rows.y[disagree]
+    right_cls, right_sim = (signals.label_cls == y).numpy(), (signals.label_sim == y).numpy()
+    groups = None if rows.groups is None else rows.groups[disagree.numpy()]
+    n_groups = len(y) if groups is None else len(np.unique(groups))
+    fold = group_folds(groups, y.numpy(), min(_FOLDS, n_groups), seed=_FOLD_SEED)
+
+    def fit(used: Array) -> tuple[Weights, Weights]:
+        return (
+            fit_chance(x[used], right_cls[used], PRIOR_CLASSIFIER),
+            fit_chance(x[used], right_sim[used], PRIOR_SIMILARITY),
+        )
+
+    out_of_fold = np.empty(len(y))
+    for number in range(fold.max() + 1):
+        held_out = fold == number
+        part = GateSignals(*(signal[torch.from_numpy(held_out)] for signal in signals))
+        out_of_fold[held_out] = advantage(part, *fit(~held_out)).numpy()
+    return _Fit(*fit(np.ones(len(y), dtype=bool)), out_of_fold)
 
 
-def _contributions(p_cls: Tensor, fused: Tensor, y: Tensor) -> Array:
-    """What opening each row's gate changes: correct and predicted by class, openings, log loss."""
-    before, after, truth = p_cls.argmax(1).numpy(), fused.argmax(1).numpy(), y.numpy()
-    rows, n_classes = np.arange(len(truth)), p_cls.shape[1]
-    correct, predicted = np.zeros((len(truth), n_classes)), np.zeros((len(truth), n_classes))
-    correct[rows, truth] = (after == truth).astype(np.float64) - (before == truth)
-    np.add.at(predicted, (rows, after), 1.0)
-    np.add.at(predicted, (rows, before), -1.0)
-    loss = _row_loss(fused, y) - _row_loss(p_cls, y)
-    return np.concatenate([correct, predicted, np.ones((len(truth), 1)), loss[:, None]], axis=1)
+def _best_index(curve: Curve, base: Setting) -> tuple[int, ...] | None:
+    """Where the best harmless setting stands; ``None`` where none beats ``base``.
+
+    Figures are compared to twelve decimals: sums taken in another order differ in the last bits.
+    """
+    objective = np.where(curve.accuracy >= base.accuracy, curve.objective, -np.inf).round(12)
+    top = objective.max()
+    if not top > round(base.objective, 12):
+        return None
+    equals = np.argwhere(objective == top)  # in the grid's order: strict before loose on each axis
+    return tuple(int(i) for i in equals[np.argmin(curve.opened[tuple(equals.T)])])
 
 
-def _score_shut_gate(p_cls: Tensor, p: Tensor, y: Tensor, objective: Objective) -> Setting:
-    """The classifier alone. Its accuracy is that of ``p``, before any adjustment: the harm that must not be done."""
-    counts, loss = _counts_and_loss(p_cls, y)
-    value = float(objective_value(objective, counts, loss, len(y)))
-    plain, _ = _counts_and_loss(p, y)
-    return Setting(1.0, 1.0, "linear", None, value, float(metrics.accuracy(plain)), 0)
+def _choose_calibrated(curve: Curve, base: Setting, fits: list[_Fit]) -> Setting:
+    index = _best_index(curve, base)
+    return _shut(curve, base) if index is None else setting_at(curve, index, fits)
 
 
-def _counts_and_loss(p: Tensor, y: Tensor) -> tuple[ClassCounts, Array]:
-    counts = metrics.class_counts(p.argmax(1).numpy(), y.numpy(), p.shape[1])
-    return counts, np.asarray(_row_loss(p, y).sum())
+def _shut(curve: Curve, base: Setting) -> Setting:
+    likeliest = int(np.argmin(curve.similarity_nll))
+    return base._replace(kappa=float(curve.axes["kappa"][likeliest]), tau=curve.tau[likeliest])
 
 
-def _row_loss(p: Tensor, y: Tensor) -> Array:
-    return metrics.log_loss_by_row(p.double().numpy(), y.numpy())
+def _key(setting: Setting) -> tuple[float, int]:
+    return round(setting.objective, 12), -setting.opened
+
+
+def _stack(searched: list[_Searched]) -> _Searched:
+    return _Searched(*(np.stack(column) for column in zip(*searched, strict=True)))
+
+
+def _notes(y: Tensor, n_classes: int) -> tuple[str, ...]:
+    missing = [str(c) for c in range(n_classes) if not (y == c).any()]
+    if not missing:
+        return ()
+    verb = "classes" if len(missing) > 1 else "class"
+    return (f"validation has no row of {verb} {', '.join(missing)}, which therefore had no say in the choice",)

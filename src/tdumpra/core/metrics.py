@@ -7,15 +7,16 @@ out of the averages.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.stats import rankdata
 
 Array = np.ndarray
-Objective = Literal["balanced_accuracy", "accuracy", "macro_f1", "nll"]  # figures that tuning can maximise
-OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+Objective = Literal["balanced_accuracy", "accuracy", "macro_f1", "nll", "cost"]  # figures that tuning can better
+OBJECTIVES: tuple[Objective, ...] = ("balanced_accuracy", "accuracy", "macro_f1", "nll")  # those that need no costs
+METRICS = ("accuracy", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "nll", "brier")  # of every results table
 N_BINS = 15
 SMALLEST_PROBABILITY = float(np.finfo(np.float64).eps)  # as in scikit-learn's log_loss
 
@@ -47,17 +48,17 @@ def class_counts(predicted: Int[Array, " n"], y: Int[Array, " n"], n_classes: in
 
 def accuracy(counts: ClassCounts) -> Float[Array, "*many"]:
     """Share of rows predicted correctly."""
-    return _ratio(counts.correct.sum(-1), counts.support.sum(-1))
+    return ratio(counts.correct.sum(-1), counts.support.sum(-1))
 
 
 def balanced_accuracy(counts: ClassCounts) -> Float[Array, "*many"]:
     """Mean recall over the classes that occur."""
-    return _mean_of_defined(_ratio(counts.correct, counts.support))
+    return mean_of_defined(ratio(counts.correct, counts.support))
 
 
 def macro_f1(counts: ClassCounts) -> Float[Array, "*many"]:
     """Mean F1 over the classes that occur or are predicted."""
-    return _mean_of_defined(_ratio(2 * counts.correct, counts.support + counts.predicted))
+    return mean_of_defined(ratio(2 * counts.correct, counts.support + counts.predicted))
 
 
 def auroc_by_class(p: Float[Array, "n c"], y: Int[Array, " n"]) -> Float[Array, " c"]:
@@ -66,26 +67,32 @@ def auroc_by_class(p: Float[Array, "n c"], y: Int[Array, " n"]) -> Float[Array, 
     positives = member.sum(0).astype(np.float64)
     negatives = len(y) - positives
     rank_sum = np.where(member, rankdata(p, axis=0), 0.0).sum(0)
-    return _ratio(rank_sum - positives * (positives + 1) / 2, positives * negatives)
+    return ratio(rank_sum - positives * (positives + 1) / 2, positives * negatives)
 
 
 def macro_auroc(p: Float[Array, "n c"], y: Int[Array, " n"]) -> float:
     """Mean one-vs-rest AUROC over the classes that occur; for two classes the AUROC of the positive class, 1."""
     areas = auroc_by_class(p, y)
-    return float(areas[1] if len(areas) == 2 else _mean_of_defined(areas))
+    return float(areas[1] if len(areas) == 2 else mean_of_defined(areas))
+
+
+def bin_numbers(confidence: Float[Array, " n"], n_bins: int = N_BINS) -> Int[Array, " n"]:
+    """The bin ``(lo, hi]`` of each row; zero falls into the first, anything above one by rounding into the last."""
+    edges = np.linspace(0, 1, n_bins + 1)
+    numbers: Array = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
+    return numbers
 
 
 def calibration_bins(
     confidence: Float[Array, " n"], correct: Bool[Array, " n"], n_bins: int = N_BINS
 ) -> CalibrationBins:
-    """Equal-width bins ``(lo, hi]``; zero falls into the first, anything above one by rounding into the last."""
-    edges = np.linspace(0, 1, n_bins + 1)
-    bins = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
+    """Equal-width bins, as :func:`bin_numbers` numbers them."""
+    bins = bin_numbers(confidence, n_bins)
     rows = np.bincount(bins, minlength=n_bins)
     return CalibrationBins(
         rows=rows,
-        confidence=_ratio(np.bincount(bins, weights=confidence, minlength=n_bins), rows),
-        accuracy=_ratio(np.bincount(bins, weights=correct, minlength=n_bins), rows),
+        confidence=ratio(np.bincount(bins, weights=confidence, minlength=n_bins), rows),
+        accuracy=ratio(np.bincount(bins, weights=correct, minlength=n_bins), rows),
     )
 
 
@@ -123,6 +130,18 @@ def brier_score(p: Float[Array, "n c"], y: Int[Array, " n"]) -> float:
     return float(((p - truth) ** 2).sum(1).mean() / (2 if p.shape[1] == 2 else 1))
 
 
+def cost_by_row(predicted: Int[Array, " n"], y: Int[Array, " n"], costs: Float[Array, "c c"]) -> Float[Array, " n"]:
+    """What each decision costs: ``costs[truth, decision]``."""
+    cost: Array = costs[y, predicted]
+    return cost
+
+
+def cheapest_decision(p: Float[Array, "n c"], costs: Float[Array, "c c"]) -> Int[Array, " n"]:
+    r"""The decision of least expected cost: :math:`\arg\min_d \sum_c p_c \, \mathrm{costs}_{c,d}`."""
+    decision: Array = (p @ costs).argmin(1)
+    return decision
+
+
 def sensitivity_at_specificity(
     score: Float[Array, " n"], positive: Bool[Array, " n"], specificity: float
 ) -> tuple[float, float]:
@@ -153,13 +172,14 @@ def classification_metrics(p: Float[Array, "n c"], y: Int[Array, " n"]) -> dict[
     }
 
 
-def _ratio(numerator: Array | np.generic, denominator: Array | np.generic) -> Array:
+def ratio(numerator: Array | np.generic, denominator: Array | np.generic) -> Array:
     """Element by element, NaN where the denominator is zero."""
     numerator, denominator = np.broadcast_arrays(np.asarray(numerator, np.float64), denominator)
     quotient: Array = np.divide(numerator, denominator, out=np.full(numerator.shape, np.nan), where=denominator > 0)
     return quotient
 
 
-def _mean_of_defined(values: Float[Array, "*many c"]) -> Float[Array, "*many"]:
+def mean_of_defined(values: Float[Array, "*many c"]) -> Float[Array, "*many"]:
+    """Mean along the last axis of what is not NaN."""
     defined = ~np.isnan(values)
-    return _ratio(np.where(defined, values, 0.0).sum(-1), defined.sum(-1))
+    return ratio(np.where(defined, values, 0.0).sum(-1), defined.sum(-1))

@@ -48,3 +48,54 @@ def orthant_sums(axes: tuple[Axis, ...], contributions: Float[Array, "n w"]) -> 
     for dimension in range(len(shape)):
         sums = sums.cumsum(dimension)
     return sums
+
+
+class GridTally(NamedTuple):
+    """What each combination of thresholds changes, against leaving every row as it was."""
+
+    correct: Float[Array, "*grid c"]  # rows of each class that are predicted as it: gained minus lost
+    predicted: Float[Array, "*grid c"]  # rows predicted as each class: gained minus lost
+    opened: Int[Array, "*grid"]
+    right: Int[Array, "*grid"]  # open rows whose final label is right
+    flipped: Int[Array, "*grid"]  # rows whose label changed
+    fixed: Int[Array, "*grid"]  # rows that were wrong and became right
+    loss: Float[Array, "*grid"]  # change of the summed row losses
+
+    @property
+    def broken(self) -> Int[Array, "*grid"]:
+        """Rows that were right and became wrong."""
+        lost: Array = self.fixed - np.rint(self.correct.sum(-1)).astype(np.int64)
+        return lost
+
+
+def tally(
+    axes: tuple[Axis, ...],
+    before: Int[Array, " n"],
+    after: Int[Array, " n"],
+    y: Int[Array, " n"],
+    loss_change: Float[Array, " n"],
+    *,
+    n_classes: int,
+) -> GridTally:
+    """For each combination, what opening the gate of the rows that it lets through does to labels and losses.
+
+    ``before`` and ``after`` are each row's labels with its gate shut and open.
+    """
+    rows = np.arange(len(y))
+    was_right, is_right = before == y, after == y
+    correct, predicted = np.zeros((2, len(y), n_classes))
+    correct[rows, y] = is_right.astype(np.float64) - was_right
+    np.add.at(predicted, (rows, after), 1.0)
+    np.add.at(predicted, (rows, before), -1.0)
+    counted = np.stack([np.ones(len(y)), is_right, after != before, is_right & ~was_right, loss_change], axis=1)
+    sums = orthant_sums(axes, np.concatenate([correct, predicted, counted], axis=1))
+    opened, right, flipped, fixed = (np.rint(sums[..., 2 * n_classes + i]).astype(np.int64) for i in range(4))
+    return GridTally(
+        correct=sums[..., :n_classes],
+        predicted=sums[..., n_classes : 2 * n_classes],
+        opened=opened,
+        right=right,
+        flipped=flipped,
+        fixed=fixed,
+        loss=sums[..., -1],
+    )

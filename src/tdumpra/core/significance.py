@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 from scipy.stats import beta, binomtest
 
 
@@ -40,3 +40,21 @@ def sign_flip_test(
         return min(1.0, float(chance[total + observed :].sum()))
     sums = np.abs(np.arange(-total, total + 1))
     return min(1.0, float(chance[sums >= abs(observed)].sum()))
+
+
+def holm(p_values: Float[np.ndarray, " m"], level: float) -> Bool[np.ndarray, " m"]:
+    """Which hypotheses Holm's step-down method rejects: the chance of one false rejection is at most ``level``."""
+    order = np.argsort(p_values, kind="stable")
+    passes = p_values[order] <= level / np.arange(len(order), 0, -1)
+    rejected = np.empty(len(order), dtype=bool)
+    rejected[order] = np.logical_and.accumulate(passes)
+    return rejected
+
+
+def fixed_sequence(p_values: Float[np.ndarray, " m"], level: float) -> Bool[np.ndarray, " m"]:
+    """Which hypotheses are rejected when tested in their given order, each at ``level``, until one is not.
+
+    The order must be fixed beforehand; then the chance of one false rejection is at most ``level``.
+    """
+    rejected: np.ndarray = np.logical_and.accumulate(p_values <= level)
+    return rejected

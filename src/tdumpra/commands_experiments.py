@@ -1,0 +1,200 @@
+"""The commands that tune, evaluate and run experiments on outputs. They parse, call, print.
+
+What they call is imported when it is called: ``tdumpra --help`` must not wait for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tdumpra.artifacts import jsonable
+
+if TYPE_CHECKING:
+    from tdumpra.config import Config
+    from tdumpra.experiments.grid import Cell, Planned, Watch
+    from tdumpra.experiments.outcome import Experiment
+    from tdumpra.experiments.tables import ResultTable
+
+ConfigArgument = Annotated[Path, typer.Argument(help="The run's TOML file.", show_default=False)]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results.", show_default=False)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")]
+PlanOption = Annotated[bool, typer.Option("--plan", help="Say what would run, and how long it may take, and stop.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Put these commands on the command line."""
+    app.command("tune")(tune_command)
+    app.command("evaluate")(evaluate_command)
+    app.command("ablate")(ablate_command)
+    app.command("sweep")(sweep_command)
+    app.command("reproduce")(reproduce_command)
+
+
+def tune_command(
+    config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False, plan: PlanOption = False
+) -> None:
+    """Choose temperatures, thresholds and weight on validation outputs; write gate.json."""
+    from tdumpra.experiments.outcome import tune
+
+    _run(tune, _read(config), out, as_json, plan)
+
+
+def evaluate_command(
+    config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False, plan: PlanOption = False
+) -> None:
+    """Tune, then score every comparator on test outputs; write evaluation.json, tables and figures."""
+    from tdumpra.experiments.outcome import evaluate
+
+    _run(evaluate, _read(config), out, as_json, plan)
+
+
+def ablate_command(
+    config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False, plan: PlanOption = False
+) -> None:
+    """The paper's Table 3: six variants over shared trainings."""
+    from tdumpra.experiments.outcome import ablate
+
+    _run(ablate, _read(config), out, as_json, plan)
+
+
+def sweep_command(
+    config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False, plan: PlanOption = False
+) -> None:
+    """The paper's curves of θ and β, and those of K, κ, τ, α, D and λ."""
+    from tdumpra.experiments.outcome import sweep
+
+    _run(sweep, _read(config), out, as_json, plan)
+
+
+def reproduce_command(
+    what: Annotated[str, typer.Argument(help="ham10000, isic2019, or a run's TOML file whose source says which.")],
+    config: Annotated[Path | None, typer.Argument(help="The run's TOML file.", show_default=False)] = None,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+    plan: PlanOption = False,
+) -> None:
+    """The paper's Tables 1 and 2: backbones with and without the method, its figures beside ours."""
+    from tdumpra.config import Config
+    from tdumpra.experiments.outcome import reproduce
+    from tdumpra.experiments.paper import DATASETS
+
+    if what in DATASETS:
+        settings = _read(config) if config is not None else Config(name=what)
+        experiment = reproduce(what)
+    elif config is None and what.endswith(".toml"):
+        settings = _read(Path(what))
+        kind = settings.data.source.split(":")[0]
+        experiment = reproduce(kind if kind in DATASETS else DATASETS[0])
+    else:
+        raise ValueError(f"reproduce takes {' or '.join(DATASETS)}, or a run's TOML file, not {what!r}")
+    _run(experiment, settings, out, as_json, plan)
+
+
+def _run(experiment: Experiment, config: Config, out: Path | None, as_json: bool, plan: bool) -> None:
+    from tdumpra.experiments import grid
+
+    folder = out if out is not None else Path("runs") / config.name
+    cells = experiment.cells(config)
+    if plan:
+        _show_plan(grid.plan(cells, folder), as_json)
+        return
+    with _progress(quiet=as_json) as watch:
+        results = dict(zip((cell.name for cell in cells), grid.run(cells, folder, watch), strict=True))
+    found = experiment.write(config, results, folder)
+    if as_json:
+        typer.echo(json.dumps(jsonable(found.document), indent=2, ensure_ascii=False))
+        return
+    console = Console()
+    for table in found.tables:
+        console.print(_rich_table(table))
+        for note in table.notes:
+            _say(console, f"• {note}")
+    for sentence in found.sentences:
+        _say(console, sentence)
+    _say(console, f"Written to {folder}: {', '.join(found.files)}")
+
+
+def _say(console: Console, text: str) -> None:
+    """A line as it is: no colours for numbers, no markup in what a file or an error says."""
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def _read(path: Path) -> Config:
+    """The configuration; relative paths of outputs are looked for from here, and then from the file's own folder."""
+    from tdumpra.config import read_config
+
+    config = read_config(path)
+
+    def found(entry: str) -> str:
+        role, equals, name = entry.rpartition("=")
+        beside = path.parent / name
+        return role + equals + str(beside) if not Path(name).exists() and beside.exists() else entry
+
+    metadata = config.evaluate.metadata
+    scored = replace(config.evaluate, metadata=None if metadata is None else found(metadata))
+    return replace(config, outputs=tuple(found(entry) for entry in config.outputs), evaluate=scored)
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Watch | None]:
+    """A bar over the whole grid, with the time that is left."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("left:"), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("starting", total=None)
+
+        def watch(cell: Cell, done: int, total: int) -> None:
+            progress.update(bar, description=cell.name, completed=done, total=total)
+
+        yield watch
+
+
+def _show_plan(planned: Sequence[Planned], as_json: bool) -> None:
+    open_cells = [each for each in planned if not each.finished]
+    known = [each.seconds for each in open_cells if each.seconds is not None]
+    total = sum(known) if len(known) == len(open_cells) else None
+    if as_json:
+        document = {"cells": [each._asdict() for each in planned], "seconds": total}
+        typer.echo(json.dumps(document, indent=2))
+        return
+    table = Table("cell", "state", "estimate")
+    for each in planned:
+        estimate = "" if each.finished else "unknown" if each.seconds is None else f"{each.seconds:.0f} s"
+        table.add_row(each.name, "finished" if each.finished else "to run", estimate)
+    Console().print(table)
+    length = "for how long is not known: something must be trained first" if total is None else f"about {total:.0f} s"
+    finished = len(planned) - len(open_cells)
+    Console().print(f"{finished} of {len(planned)} cells are finished; {len(open_cells)} would run, {length}.")
+
+
+def _rich_table(table: ResultTable) -> Table:
+    """A table for the screen; what does not fit stays in the files."""
+    shown = table.screen or tuple(table.columns)
+    rich = Table(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for key in shown:
+        is_text = any(isinstance(row.get(key), str) for row in table.rows)
+        rich.add_column(table.columns[key], justify="left" if is_text else "right")
+    for row in table.rows:
+        rich.add_row(*("" if row.get(key) is None else _short(row[key]) for key in shown))
+    return rich
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,64 @@
+r"""Answering only where sure: risk against coverage, and the point at which cases go to a human.
+
+Symbols: ``confidence`` (n,) larger is surer; ``wrong`` (n,) whether the answer is wrong; coverage is the share of rows
+that are answered, surest first; risk is the share of wrong answers among them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+Array = np.ndarray
+
+
+class RiskCoverage(NamedTuple):
+    """Risk after answering the surest 1, 2, …, n rows."""
+
+    coverage: Float[Array, " n"]
+    risk: Float[Array, " n"]
+
+
+class OperatingPoint(NamedTuple):
+    """What happens if only rows of at least this confidence are answered."""
+
+    threshold: float
+    coverage: float
+    risk: float  # NaN where nothing is answered
+
+
+def risk_coverage(confidence: Float[Array, " n"], wrong: Bool[Array, " n"]) -> RiskCoverage:
+    """The whole curve. Rows of equal confidence come in no order: each counts with their mean error."""
+    _, level, rows = np.unique(-confidence, return_inverse=True, return_counts=True)  # surest first
+    mean_error = np.bincount(level, weights=wrong) / rows
+    answered = np.arange(1, len(wrong) + 1)
+    return RiskCoverage(answered / len(wrong), np.repeat(mean_error, rows).cumsum() / answered)
+
+
+def area_under_risk_coverage(confidence: Float[Array, " n"], wrong: Bool[Array, " n"]) -> float:
+    """AURC: the mean risk over all coverages. Smaller is better; a random order gives the error rate."""
+    return float(risk_coverage(confidence, wrong).risk.mean())
+
+
+def best_area(wrong: Bool[Array, " n"]) -> float:
+    """The AURC of a confidence that ranks every right answer above every wrong one, with the same errors."""
+    return area_under_risk_coverage(-wrong.astype(np.float64), wrong)
+
+
+def refer_below(confidence: Float[Array, " n"], wrong: Bool[Array, " n"], *, risk: float) -> float:
+    """The lowest threshold under which no more than ``risk`` of the answers are wrong; infinite where none is."""
+    order = np.argsort(-confidence, kind="stable")
+    sorted_confidence, errors = confidence[order], wrong[order].cumsum()
+    answered = np.arange(1, len(wrong) + 1)
+    last_of_level = np.append(sorted_confidence[1:] != sorted_confidence[:-1], True)  # ties are answered together
+    safe = np.flatnonzero(last_of_level & (errors <= risk * answered))
+    return float(sorted_confidence[safe[-1]]) if len(safe) else float("inf")
+
+
+def operating_point(confidence: Float[Array, " n"], wrong: Bool[Array, " n"], threshold: float) -> OperatingPoint:
+    """Coverage and risk at a threshold that was chosen elsewhere."""
+    answered = confidence >= threshold
+    risk = float(wrong[answered].mean()) if answered.any() else float("nan")
+    return OperatingPoint(threshold, float(answered.mean()), risk)

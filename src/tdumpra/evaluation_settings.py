@@ -1,0 +1,49 @@
+"""What an evaluation is asked to show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tdumpra.checks import check_count, check_unit_interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateConfig:
+    """What is scored on test outputs."""
+
+    bootstrap: int = 1000  # replicates over groups; 0 for none
+    level: float = 0.95  # of the intervals
+    seed: int = 0  # of the replicates
+    class_names: tuple[str, ...] = ()  # numbers are shown where there are none
+    sensitivity_classes: tuple[str, ...] = ()  # by name or number; all if left out
+    specificities: tuple[float, ...] = (0.8, 0.9)
+    subgroups: tuple[str, ...] = ()  # columns of the outputs, or of ``metadata``
+    metadata: str | None = None  # a CSV table with a column ``id`` or ``image_id``
+    ambiguous_below: float | None = None  # top-1 probability; the gate's own theta if left out
+    refer_risk: float = 0.1  # errors that are tolerated among the cases that are not handed to a human
+
+    def __post_init__(self) -> None:
+        check_count(self.bootstrap, "bootstrap", least=0)
+        for name in ("level", "refer_risk"):
+            check_unit_interval(getattr(self, name), name)
+        for value in self.specificities:
+            check_unit_interval(value, "specificities")
+        if self.ambiguous_below is not None:
+            check_unit_interval(self.ambiguous_below, "ambiguous_below")
+        if len(set(self.class_names)) != len(self.class_names):
+            raise ValueError("class_names must differ from each other")
+
+    def names(self, n_classes: int) -> tuple[str, ...]:
+        """A name for each class."""
+        if self.class_names and len(self.class_names) != n_classes:
+            raise ValueError(f"class_names has {len(self.class_names)} entries for {n_classes} classes")
+        return self.class_names or tuple(str(c) for c in range(n_classes))
+
+    def chosen_classes(self, n_classes: int) -> tuple[int, ...]:
+        """The classes whose sensitivity is asked for."""
+        names = self.names(n_classes)
+        known = {**{str(c): c for c in range(n_classes)}, **{name: c for c, name in enumerate(names)}}
+        unknown = [name for name in self.sensitivity_classes if name not in known]
+        if unknown:
+            raise ValueError(f"sensitivity_classes names {unknown[0]!r}; there are {', '.join(names)}")
+        return tuple(known[name] for name in self.sensitivity_classes) or tuple(range(n_classes))

@@ -1,0 +1,150 @@
+"""The paper's Table 3: six variants, each a small change of one configuration over trainings that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from tdumpra import run_outputs
+from tdumpra.config import Config, TrainConfig
+from tdumpra.core import metrics
+from tdumpra.core.gate import fuse_linear
+from tdumpra.evaluate import gate_report
+from tdumpra.experiments import paper
+from tdumpra.experiments.grid import Cell
+from tdumpra.experiments.tables import HEADINGS, Figure, ResultTable, Value, over_seeds
+from tdumpra.objective import Goal
+from tdumpra.output_files import SplitOutputs
+from tdumpra.pipeline import Fitted, fit
+from tdumpra.preset import PRESETS
+
+Fusion = Literal["none", "fixed", "gated"]
+
+
+class Variant(NamedTuple):
+    """A row of the table: how the network is trained, in which space the bank lives, and how the paths are fused."""
+
+    name: str
+    contrastive: bool
+    space: Literal["student", "teacher"]
+    fusion: Fusion
+
+
+VARIANTS = (
+    Variant("classifier", False, "student", "none"),
+    Variant("+ prototypes, gated", False, "student", "gated"),
+    Variant("classifier + contrastive loss", True, "student", "none"),
+    Variant("+ contrastive loss, prototypes, fixed fusion", True, "student", "fixed"),
+    Variant("+ contrastive loss, EMA, prototypes, fixed fusion", True, "teacher", "fixed"),
+    Variant("+ contrastive loss, EMA, prototypes, gated", True, "teacher", "gated"),
+)
+
+
+def variant_config(config: Config, variant: Variant) -> Config:
+    """The change that makes the variant. Variants with the same training differ after it only."""
+    weight = config.train.contrastive_weight or TrainConfig().contrastive_weight
+    return replace(
+        config,
+        train=replace(config.train, contrastive_weight=weight if variant.contrastive else 0.0),
+        bank=replace(config.bank, space=variant.space),
+    )
+
+
+def cells(config: Config) -> list[Cell]:
+    """One cell for each variant and seed; variants whose outputs cannot be had have none."""
+    found = []
+    for number, variant in enumerate(VARIANTS, start=1):
+        changed = variant_config(config, variant)
+        found += [_cell(number, variant, changed, seed) for seed in run_outputs.seeds_for(changed)]
+    return found
+
+
+def _cell(number: int, variant: Variant, config: Config, seed: int) -> Cell:
+    def compute() -> Mapping[str, Any]:
+        splits = run_outputs.outputs_for(config, seed)
+        return score(splits, fit(splits, config.bank, config.tune), variant.fusion, config)
+
+    return Cell(
+        name=f"row {number}, seed {seed}: {variant.name}",
+        settings={
+            "ablate": variant._asdict(),
+            "seed": seed,
+            "outputs": run_outputs.identity(config, seed),
+            "bank": asdict(config.bank),
+            "tune": asdict(config.tune),
+        },
+        compute=compute,
+        seconds=_seconds(config),
+    )
+
+
+def score(splits: SplitOutputs, fitted: Fitted, fusion: Fusion, config: Config) -> dict[str, Any]:
+    """A variant's metrics on test, and what it did to the classifier's predictions."""
+    decision, y = fitted.tuning.decision, splits.test.y
+    decided = decision.decide(splits.test.p, splits.test.z)
+    p, opened, alpha = decided.p, decided.opened, None
+    if fusion == "none":
+        p, opened = decided.p_cls, torch.zeros_like(opened)
+    elif fusion == "fixed":
+        alpha = fixed_alpha(splits, fitted, config)
+        p, opened = fuse_linear(decided.p_cls, decided.p_sim, alpha=alpha), torch.ones_like(opened)
+    report = gate_report(decided.p_cls, decided.p_sim, p, y, splits.test.groups, opened=opened)
+    changed = {name: report[name] for name in ("opened", "flipped", "fixed", "broken")}
+    return {**metrics.classification_metrics(p.double().numpy(), y.numpy()), **changed, "alpha": alpha}
+
+
+def fixed_alpha(splits: SplitOutputs, fitted: Fitted, config: Config) -> float:
+    """The classifier's weight on every row, which the paper leaves open: of the preset's, the best on validation."""
+    validation = splits.validation
+    goal = Goal.check(config.tune.objective, config.tune.costs, n_classes=splits.n_classes)
+    decided = fitted.tuning.decision.decide(validation.p, validation.z)
+
+    def objective(alpha: float) -> float:
+        return goal.score(fuse_linear(decided.p_cls, decided.p_sim, alpha=alpha), validation.y).objective
+
+    return max(sorted(PRESETS[config.tune.preset].alpha, reverse=True), key=objective)
+
+
+def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTable:
+    """Six rows, ours beside the paper's; ``results`` by the cells' names."""
+    rows: list[dict[str, Value]] = []
+    notes = [
+        f"Protocol {config.data.protocol}; preset {config.tune.preset}, objective {config.tune.objective}; figures of "
+        "the test rows, everything else chosen on validation.",
+        "The paper's rows are of a Swin-B under another split: compare the steps between rows, not the levels.",
+    ]
+    for number, (variant, reported) in enumerate(zip(VARIANTS, paper.ABLATION, strict=True), start=1):
+        seeds = run_outputs.seeds_for(variant_config(config, variant))
+        of_seeds = [results[f"row {number}, seed {seed}: {variant.name}"] for seed in seeds]
+        row: dict[str, Value] = {"number": number, "variant": variant.name, "seeds": len(seeds)}
+        for metric, value in zip(paper.ABLATION_METRICS, reported, strict=True):
+            row[metric] = over_seeds(result[metric] for result in of_seeds) if of_seeds else "no outputs"
+            row[f"paper_{metric}"] = Figure(value)
+        for change in ("fixed", "broken"):
+            row[change] = sum(int(result[change]) for result in of_seeds) if of_seeds else None
+        rows.append(row)
+        if not seeds:
+            loss = "with" if variant.contrastive else "without"
+            notes.append(f"Row {number}: no outputs were given of a network trained {loss} the contrastive loss.")
+    if any(row["seeds"] == 1 for row in rows):
+        notes.append("One seed has no standard deviation.")
+    columns = {"number": "#", "variant": "Variant", "seeds": "Seeds"}
+    columns |= {metric: HEADINGS[metric] for metric in paper.ABLATION_METRICS}
+    columns |= {"fixed": "Fixed", "broken": "Broken"}
+    columns |= {f"paper_{metric}": f"Paper: {HEADINGS[metric]}" for metric in paper.ABLATION_METRICS}
+    screen = ("number", "variant", "accuracy", "paper_accuracy", "balanced_accuracy", "paper_balanced_accuracy")
+    return ResultTable(
+        title="Ablation (Table 3 of the paper)",
+        columns=columns,
+        rows=rows,
+        notes=notes,
+        screen=(*screen, "ece", "fixed", "broken"),
+    )
+
+
+def _seconds(config: Config) -> float | None:
+    training = run_outputs.training_seconds(config)
+    return None if training is None else training + 1.0

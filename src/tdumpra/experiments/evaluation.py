@@ -1,0 +1,197 @@
+"""An evaluation over the seeds of a model: means, deviations, and the test across seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from tdumpra import __version__, run_outputs
+from tdumpra.config import Config
+from tdumpra.core import significance
+from tdumpra.errors import TdumpraError
+from tdumpra.evaluate import evaluate
+from tdumpra.experiments.grid import Cell
+from tdumpra.experiments.tables import HEADINGS, ResultTable, Value, over_seeds
+from tdumpra.output_files import SplitOutputs
+from tdumpra.pipeline import case_of, fit, gate_document, verdict, with_metadata
+from tdumpra.run_outputs import SavedRun
+
+_COUNTS = ("n", "opened", "flipped", "fixed", "broken")
+
+
+def cells(config: Config) -> list[Cell]:
+    """One cell for each saved run: its gate and its evaluation."""
+    return [_cell(config, run, evaluate_run, {"evaluate": asdict(config.evaluate)}, 6.0) for run in _runs(config)]
+
+
+def gate_cells(config: Config) -> list[Cell]:
+    """One cell for each saved run: its gate alone."""
+    return [_cell(config, run, tune_run, {"evaluate": None}, 2.0) for run in _runs(config)]
+
+
+def _runs(config: Config) -> tuple[SavedRun, ...]:
+    runs = run_outputs.saved_runs(config)
+    if not runs:
+        run_outputs.outputs_for(config, config.seeds[0])  # says what is missing
+    return runs
+
+
+def _cell(
+    config: Config,
+    run: SavedRun,
+    compute: Callable[[Config, SavedRun], dict[str, Any]],
+    more: dict[str, Any],
+    seconds: float,
+) -> Cell:
+    return Cell(
+        name=f"{run.model}, seed {run.seed}",
+        settings={
+            "outputs": run_outputs.run_identity(run), "bank": asdict(config.bank), "tune": asdict(config.tune), **more
+        },
+        compute=lambda: compute(config, run),
+        seconds=seconds,
+    )  # fmt: skip
+
+
+def tune_run(config: Config, run: SavedRun) -> dict[str, Any]:
+    """Fit and tune one file of outputs."""
+    splits = run_outputs.read_saved(run, config.bank.space)
+    return {"gate": gate_document(splits, fit(splits, config.bank, config.tune), config)}
+
+
+def evaluate_run(config: Config, run: SavedRun) -> dict[str, Any]:
+    """Fit, tune and score one file of outputs."""
+    splits = run_outputs.read_saved(run, config.bank.space)
+    if config.evaluate.metadata is not None:
+        columns = tuple(name for name in config.evaluate.subgroups if name not in splits.test.metadata)
+        splits = with_metadata(splits, config.evaluate.metadata, columns)
+    fitted = fit(splits, config.bank, config.tune)
+    case = case_of(splits, fitted, config.tune)
+    gained = _gained(case.decided.p_cls, case.decided.p, splits)
+    rows = {"train": len(splits.train), "val": len(splits.validation), "test": len(splits.test)}
+    return {
+        "gate": gate_document(splits, fitted, config),
+        "evaluation": {
+            "version": __version__,
+            "rows": rows,
+            "grouped": splits.test.groups is not None,
+            "tuning": verdict(fitted),
+            "notes": fitted.tuning.notes,
+            **evaluate(case, settings=config.evaluate),
+        },
+        "gained": gained,
+    }
+
+
+def _gained(p_cls: Any, p: Any, splits: SplitOutputs) -> dict[str, int]:
+    """Fixed minus broken predictions of each lesion in which they differ."""
+    y = splits.test.y
+    gained = ((p.argmax(1) == y).long() - (p_cls.argmax(1) == y).long()).numpy()
+    groups = np.arange(len(y)).astype(np.str_) if splits.test.groups is None else splits.test.groups
+    names, member = np.unique(groups, return_inverse=True)
+    sums = np.bincount(member, weights=gained).astype(int)
+    return {str(names[i]): int(sums[i]) for i in np.flatnonzero(sums)}
+
+
+def models(config: Config, results: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The evaluation of each model, its seeds taken together."""
+    runs = run_outputs.saved_runs(config)
+    _refuse_other_classes(runs, results)
+    names = list(dict.fromkeys(run.model for run in runs))
+    return {name: over_runs([run for run in runs if run.model == name], results) for name in names}
+
+
+def over_runs(runs: Sequence[SavedRun], results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """One seed's evaluation as it is; of several, the means of the metrics with each seed's evaluation below them."""
+    by_seed = {str(run.seed): results[f"{run.model}, seed {run.seed}"] for run in runs}
+    evaluations = {seed: result["evaluation"] for seed, result in by_seed.items()}
+    first = next(iter(evaluations.values()))
+    if len(runs) == 1:
+        return {**first, "seeds": [runs[0].seed]}
+    figures = {
+        name: {
+            metric: over_seeds(each["comparators"][name][metric] for each in evaluations.values()) for metric in scores
+        }
+        for name, scores in first["comparators"].items()
+        if all(name in each["comparators"] for each in evaluations.values())
+    }
+    gates = [each["gate"] for each in evaluations.values()]
+    counts = {name: sum(gate[name] for gate in gates) for name in _COUNTS}
+    gate = {
+        **counts,
+        "mcnemar_p": None,
+        "sign_flip_p": _across_seeds([result["gained"] for result in by_seed.values()]),
+        "harm_upper": max(gate["harm_upper"] for gate in gates),  # seeds share rows: the worst of them, not their pool
+        "guarantees_similarity": all(gate["guarantees_similarity"] for gate in gates),
+        "thresholds": [gate["thresholds"] for gate in gates],
+    }
+    return {
+        "version": __version__,
+        "seeds": [run.seed for run in runs],
+        "rows": first["rows"],
+        "grouped": first["grouped"],
+        "tuning": "; ".join(f"seed {seed}: {each['tuning']}" for seed, each in evaluations.items()),
+        "comparators": {name: {metric: f.mean for metric, f in of.items()} for name, of in figures.items()},
+        "comparators_std": {name: {metric: f.std for metric, f in of.items()} for name, of in figures.items()},
+        "gate": gate,
+        "undefined": [{"where": "gate.mcnemar_p", "reason": "given for each seed: their rows are the same"}],
+        "by_seed": evaluations,
+    }
+
+
+def _across_seeds(gained: Sequence[Mapping[str, int]]) -> float:
+    """The sign-flip test over lesions of what all seeds together gained in each."""
+    lesions = {name for of_seed in gained for name in of_seed}
+    return significance.sign_flip_test(
+        np.array([sum(each.get(name, 0) for each in gained) for name in sorted(lesions)])
+    )
+
+
+def _refuse_other_classes(runs: Sequence[SavedRun], results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Seeds of a model must speak of the same classes."""
+    counted = {run: len(results[f"{run.model}, seed {run.seed}"]["gate"]["cases"]["by_class"]) for run in runs}
+    first: dict[str, SavedRun] = {}
+    for other in runs:
+        run = first.setdefault(other.model, other)
+        if counted[run] != counted[other]:
+            raise TdumpraError(
+                f"{other.path} has {counted[other]} classes and {run.path} has {counted[run]}: seeds of one model must "
+                "agree"
+            )
+
+
+def comparator_table(name: str, evaluation: Mapping[str, Any]) -> ResultTable:
+    """All comparators, with intervals (one seed) or deviations (several)."""
+    std, intervals = evaluation.get("comparators_std", {}), evaluation.get("intervals", {})
+    rows: list[dict[str, Value]] = []
+    for comparator, scores in evaluation["comparators"].items():
+        row: dict[str, Value] = {"comparator": comparator}
+        for metric in HEADINGS:
+            spread = None if comparator not in std else std[comparator][metric]
+            row[metric] = over_seeds([scores[metric]])._replace(std=spread)
+            low, high = intervals.get(comparator, {}).get(metric, (None, None))
+            row[f"{metric}_interval"] = None if low is None else f"{low:.4f} to {high:.4f}"
+        rows.append(row)
+    shown = {key: heading for metric, heading in HEADINGS.items() for key, heading in
+             ((metric, heading), *([(f"{metric}_interval", "95 %")] if intervals else []))}  # fmt: skip
+    rows_of = evaluation["rows"]
+    title = f"{name}: {rows_of['test']:,} test rows, seeds {', '.join(map(str, evaluation['seeds']))}"
+    notes = [evaluation["tuning"], *evaluation.get("notes", [])]
+    if "retrieval_worth" in evaluation:
+        notes.append(evaluation["retrieval_worth"]["sentence"])
+    notes += undefined_notes(evaluation["undefined"])
+    columns = {"comparator": "Comparator", **shown}
+    return ResultTable(title=title, columns=columns, rows=rows, notes=notes, screen=("comparator", *HEADINGS))
+
+
+def undefined_notes(undefined: Sequence[Mapping[str, str]]) -> list[str]:
+    """A sentence for each reason why something is undefined, with an example."""
+    reasons = dict.fromkeys(each["reason"] for each in undefined)
+    places = {reason: [each["where"] for each in undefined if each["reason"] == reason] for reason in reasons}
+    return [
+        f"Undefined: {where[0]}{f' and {len(where) - 1} more' if len(where) > 1 else ''} ({reason})."
+        for reason, where in places.items()
+    ]

@@ -1,0 +1,91 @@
+"""A grid of cells, each computed once: what was finished is read back, what was not is computed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tdumpra import __version__
+from tdumpra.artifacts import fingerprint, jsonable, read_json, write_json
+from tdumpra.errors import ArtifactError
+
+KIND, SCHEMA = "cell", 1
+FOLDER = "cells"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Cell:
+    """One piece of work, and everything that its result depends on."""
+
+    name: str  # for a person
+    settings: Mapping[str, Any]
+    compute: Callable[[], Mapping[str, Any]]
+    seconds: float | None = None  # an estimate; None where nobody knows
+
+    @property
+    def digest(self) -> str:
+        """The name of its file: other settings, or another version, make another cell."""
+        return fingerprint(__version__, json.dumps(jsonable(self.settings), sort_keys=True))
+
+
+class Planned(NamedTuple):
+    """What would happen to a cell."""
+
+    name: str
+    finished: bool
+    seconds: float | None
+
+
+Watch = Callable[[Cell, int, int], None]  # the cell that begins (or was found), how many are done, how many there are
+
+
+def plan(cells: Sequence[Cell], out: Path) -> list[Planned]:
+    """What :func:`run` would do, without doing it."""
+    return [Planned(cell.name, _load(cell, out) is not None, cell.seconds) for cell in cells]
+
+
+def run(cells: Sequence[Cell], out: Path, watch: Watch | None = None) -> list[dict[str, Any]]:
+    """The results of all cells in order; each is written as soon as it is there."""
+    folder = out / FOLDER
+    make_folder(folder)
+    results = []
+    for done, cell in enumerate(cells):
+        if watch is not None:
+            watch(cell, done, len(cells))
+        result = _load(cell, out)
+        if result is None:
+            start = time.perf_counter()
+            computed = cell.compute()
+            result = jsonable({**computed, "seconds": time.perf_counter() - start})
+            content = {"name": cell.name, "settings": cell.settings, "result": result}
+            write_json(_path(cell, out), kind=KIND, schema=SCHEMA, content=content)
+        results.append(result)
+    return results
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for results, or say why that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArtifactError(f"cannot make the folder {folder}: {error.strerror or error}") from error
+
+
+def _path(cell: Cell, out: Path) -> Path:
+    return out / FOLDER / f"{cell.digest}.json"
+
+
+def _load(cell: Cell, out: Path) -> dict[str, Any] | None:
+    """A finished cell's result. One that is damaged is as good as missing: it is computed again."""
+    path = _path(cell, out)
+    if not path.exists():
+        return None
+    try:
+        result: dict[str, Any] = read_json(path, kind=KIND, schema=SCHEMA)["result"]
+    except (ArtifactError, KeyError):
+        return None
+    return result

@@ -1,0 +1,167 @@
+"""What each experiment computes and what it leaves behind: sealed JSON, tables in four forms, and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tdumpra import figures, run_outputs
+from tdumpra.artifacts import write_json
+from tdumpra.config import Config
+from tdumpra.errors import MissingExtraError
+from tdumpra.experiments import ablate as ablation
+from tdumpra.experiments import evaluation as evaluations
+from tdumpra.experiments import reproduce as reproduction
+from tdumpra.experiments import sweep as sweeps
+from tdumpra.experiments.grid import Cell, make_folder
+from tdumpra.experiments.tables import ResultTable
+
+SCHEMA = 1
+Results = Mapping[str, Mapping[str, Any]]
+
+
+class Found(NamedTuple):
+    """What is shown: a document for machines, tables and sentences for people, and the names of the files."""
+
+    document: Mapping[str, Any]
+    tables: list[ResultTable]
+    sentences: list[str]
+    files: list[str]
+
+
+class Experiment(NamedTuple):
+    """A grid of cells, and what is made of their results."""
+
+    cells: Callable[[Config], list[Cell]]
+    write: Callable[[Config, Results, Path], Found]
+
+
+def _write_tune(config: Config, results: Results, out: Path) -> Found:
+    runs = run_outputs.saved_runs(config)
+    gates = {f"{run.model}_seed{run.seed}": results[f"{run.model}, seed {run.seed}"]["gate"] for run in runs}
+    files = []
+    for name, gate in gates.items():
+        folder = out if len(gates) == 1 else out / name
+        make_folder(folder)
+        write_json(folder / "gate.json", kind="gate", schema=SCHEMA, content=gate)
+        files.append(str((folder / "gate.json").relative_to(out)))
+    sentences = [f"{name}: {gate['sentence']}." for name, gate in gates.items()]
+    sentences += [f"{name}: {note}." for name, gate in gates.items() for note in gate["notes"]]
+    return Found(gates if len(gates) > 1 else next(iter(gates.values())), [], sentences, files)
+
+
+def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
+    """Each model in a folder of its own; ``evaluation.json`` itself is the first model's, with the others beside it."""
+    models = evaluations.models(config, results)
+    first = next(iter(models.values()))
+    document = {**first, "models": models} if len(models) > 1 else first
+    tables, sentences, files = [], [], []
+    for name, evaluation in models.items():
+        folder = out if len(models) == 1 else out / name
+        make_folder(folder)
+        if len(models) > 1:
+            write_json(folder / "evaluation.json", kind="evaluation", schema=SCHEMA, content=evaluation)
+        table = evaluations.comparator_table(name, evaluation)
+        table.write(folder, "comparators")
+        tables.append(table)
+        of_one = next(iter(evaluation["by_seed"].values())) if "by_seed" in evaluation else evaluation
+        drawn = _draw(
+            {
+                "reliability.png": partial(figures.reliability, of_one),
+                "risk_coverage.png": partial(figures.risk_coverage, of_one),
+                "comparators.png": partial(figures.comparators, of_one),
+            },
+            folder,
+        )
+        files += [str((folder / f"comparators.{suffix}").relative_to(out)) for suffix in ("csv", "json", "md", "tex")]
+        files += [str((folder / name).relative_to(out)) for name in drawn.files]
+        sentences += drawn.sentences
+        sentences.append(f"{name}: {gate_story(evaluation)}")
+    write_json(out / "evaluation.json", kind="evaluation", schema=SCHEMA, content=document)
+    return Found(document, tables, sentences, ["evaluation.json", *files])
+
+
+def gate_story(evaluation: Mapping[str, Any]) -> str:
+    """What the gate did on test, in a sentence."""
+    gate = evaluation["gate"]
+    if not gate["opened"]:
+        return "on test the gate never opened."
+    p = f"exact McNemar p = {gate['mcnemar_p']:.3g}" if gate["mcnemar_p"] is not None else "McNemar: see each seed"
+    flip = "" if gate.get("sign_flip_p") is None else f", sign-flip over lesions p = {gate['sign_flip_p']:.3g}"
+    return (
+        f"on test the gate opened on {gate['opened']:,} of {gate['n']:,} rows and moved {gate['flipped']} labels: "
+        f"{gate['fixed']} fixed, {gate['broken']} broken ({p}{flip}); it breaks fewer than {gate['harm_upper']:.1%} "
+        "of rows (95 % bound)."
+    )
+
+
+def _write_ablation(config: Config, results: Results, out: Path) -> Found:
+    table = ablation.table(config, results)
+    files = [path.name for path in table.write(out, "ablation")]
+    return Found(table.to_json(), [table], [], files)
+
+
+def _write_sweep(config: Config, results: Results, out: Path) -> Found:
+    tables = sweeps.tables(config, results)
+    files = [path.name for stem, table in tables.items() for path in table.write(out, stem)]
+    drawings: dict[str, Callable[[Path], None]] = {}
+    for run in run_outputs.saved_runs(config):
+        of_run = {p: results[f"{run.model}, seed {run.seed}: {p}"] for p in (*sweeps.PARAMETERS[:-1], "surface")}
+        label = f"{run.model}_seed{run.seed}"
+        surface = sweeps.surface_table(results, run)
+        (out / f"surface_{label}.csv").write_text(surface.to_csv(), encoding="utf-8")
+        files.append(f"surface_{label}.csv")
+        for name in ("theta", "beta"):
+            found = of_run[name]
+            title = f"{label}: {found['gate']}"
+            drawings[f"sweep_{name}_{label}.png"] = partial(
+                figures.gating_curve, found["points"], sweeps.SYMBOLS[name], found["chosen"], title
+            )
+        others = {
+            name: (sweeps.SYMBOLS[name], of_run[name]["points"], of_run[name]["chosen"])
+            for name in ("alpha", "K", "kappa", "tau", "D")
+        }
+        drawings[f"sweep_others_{label}.png"] = partial(figures.small_multiples, others, label)
+        points = of_run["surface"]["points"]
+        base = min(points, key=lambda point: point["opened"])["accuracy"]
+        drawings[f"surface_{label}.png"] = partial(figures.surface, points, base, label)
+    drawn = _draw(drawings, out)
+    document = {stem: table.to_json() for stem, table in tables.items()}
+    return Found(document, [tables["sweep_summary"]], drawn.sentences, [*files, *drawn.files])
+
+
+def _write_reproduction(dataset: str, config: Config, results: Results, out: Path) -> Found:
+    table = reproduction.table(dataset, config, results)
+    files = [path.name for path in table.write(out, f"table_{dataset}")]
+    return Found(table.to_json(), [table], [], files)
+
+
+class _Drawn(NamedTuple):
+    files: list[str]
+    sentences: list[str]
+
+
+def _draw(drawings: Mapping[str, Callable[[Path], None]], folder: Path) -> _Drawn:
+    """Draw what can be drawn; without matplotlib, say so once."""
+    try:
+        for name, draw in drawings.items():
+            draw(folder / name)
+    except MissingExtraError as error:
+        return _Drawn([], [f"No figures: {error}"])
+    return _Drawn(list(drawings), [])
+
+
+tune = Experiment(evaluations.gate_cells, _write_tune)
+evaluate = Experiment(evaluations.cells, _write_evaluation)
+ablate = Experiment(ablation.cells, _write_ablation)
+sweep = Experiment(sweeps.cells, _write_sweep)
+
+
+def reproduce(dataset: str) -> Experiment:
+    """Table 1 or 2."""
+    return Experiment(
+        lambda config: reproduction.cells(dataset, config),
+        lambda config, results, out: _write_reproduction(dataset, config, results, out),
+    )

@@ -1,0 +1,154 @@
+"""The paper's Tables 1 and 2: backbones with and without the method, over seeds, the paper's figures beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
+
+from tdumpra import run_outputs
+from tdumpra.config import Config, TrainConfig
+from tdumpra.experiments import paper
+from tdumpra.experiments.ablate import score
+from tdumpra.experiments.grid import Cell
+from tdumpra.experiments.tables import HEADINGS, Figure, ResultTable, Value, over_seeds
+from tdumpra.pipeline import fit
+
+SEEDS = (0, 1, 2)
+PROTOCOLS = {
+    "grouped": "lesion-disjoint split",
+    "paper": "split by image, as the paper's appears to be: lesions are shared between train and test",
+    "external": "official ISIC 2018 Task 3 test",
+}
+
+
+class Entry(NamedTuple):
+    """One half of a pair of rows: a backbone without the method (cross-entropy alone), or with it."""
+
+    backbone: str
+    config: Config
+    with_method: bool
+    seeds: tuple[int, ...]
+
+
+def entries(config: Config) -> list[Entry]:
+    """What is to be run: the saved models, or the five backbones on three seeds."""
+    if config.outputs:
+        backbones = list(dict.fromkeys(run.backbone for run in run_outputs.saved_runs(config)))
+        configs = [(name, replace(config, outputs=_files_of(config, name))) for name in backbones]
+    else:
+        seeds = config.seeds if len(config.seeds) > 1 else SEEDS
+        configs = [
+            (
+                each.name,
+                replace(config, seeds=seeds, network=replace(config.network, backbone=each.timm, weights="timm")),
+            )
+            for each in paper.BACKBONES
+        ]
+    weight = config.train.contrastive_weight or TrainConfig().contrastive_weight
+    found = []
+    for name, of_backbone in configs:
+        for with_method in (False, True):
+            train = replace(of_backbone.train, contrastive_weight=weight if with_method else 0.0)
+            changed = replace(of_backbone, train=train)
+            found.append(Entry(name, changed, with_method, run_outputs.seeds_for(changed)))
+    return found
+
+
+def _files_of(config: Config, backbone: str) -> tuple[str, ...]:
+    runs = run_outputs.saved_runs(config)
+    return tuple(file for file, run in zip(config.outputs, runs, strict=True) if run.backbone == backbone)
+
+
+def cells(dataset: str, config: Config) -> list[Cell]:
+    """One cell for each backbone, training and seed."""
+    return [_cell(dataset, entry, seed) for entry in entries(config) for seed in entry.seeds]
+
+
+def _name(entry: Entry, seed: int) -> str:
+    return f"{entry.backbone} {'with' if entry.with_method else 'without'}, seed {seed}"
+
+
+def _cell(dataset: str, entry: Entry, seed: int) -> Cell:
+    config = entry.config
+
+    def compute() -> Mapping[str, Any]:
+        splits = run_outputs.outputs_for(config, seed)
+        return score(splits, fit(splits, config.bank, config.tune), "gated" if entry.with_method else "none", config)
+
+    training = run_outputs.training_seconds(config)
+    return Cell(
+        name=_name(entry, seed),
+        settings={
+            "reproduce": dataset, "with_method": entry.with_method, "outputs": run_outputs.identity(config, seed),
+            "bank": asdict(config.bank), "tune": asdict(config.tune),
+        },
+        compute=compute,
+        seconds=None if training is None else training + 1.0,
+    )  # fmt: skip
+
+
+def table(dataset: str, config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTable:
+    """Pairs of rows: the paper's backbones, ours where they were run, and what else was run."""
+    ours = entries(config)
+    rows: list[dict[str, Value]] = []
+    names = [each.name for each in paper.BACKBONES]
+    for backbone in dict.fromkeys([*names, *(entry.backbone for entry in ours)]):
+        base: dict[str, Figure] = {}
+        for with_method in (False, True):
+            entry = next((e for e in ours if (e.backbone, e.with_method) == (backbone, with_method)), None)
+            values = _figures(entry, results)
+            reported = paper.reported(dataset, backbone, with_method=with_method)
+            row: dict[str, Value] = {"method": "with T-DuMpRa" if with_method else backbone}
+            row["seeds"] = len(entry.seeds) if entry else 0
+            for metric in paper.TABLE_METRICS:
+                row[metric] = values.get(metric) or "not run"
+                row[f"paper_{metric}"] = reported.get(metric)
+            row["delta"] = _delta(base.get("ours"), values.get("accuracy")) if with_method else None
+            row["paper_delta"] = _delta(base.get("paper"), reported.get("accuracy")) if with_method else None
+            base = {name: figure for name, figure in
+                    (("ours", values.get("accuracy")), ("paper", reported.get("accuracy"))) if figure}  # fmt: skip
+            rows.append(row)
+    columns = {"method": "Method", "seeds": "Seeds"}
+    columns |= {metric: HEADINGS[metric] for metric in paper.TABLE_METRICS} | {"delta": "Delta Acc ↑"}
+    columns |= {f"paper_{metric}": f"Paper: {HEADINGS[metric]}" for metric in paper.TABLE_METRICS}
+    columns |= {"paper_delta": "Paper: Delta Acc ↑"}
+    pairs = [name for metric in ("accuracy", "balanced_accuracy") for name in (metric, f"paper_{metric}")]
+    return ResultTable(
+        title=_title(dataset, config),
+        columns=columns,
+        rows=rows,
+        notes=_notes(config, rows),
+        screen=("method", "seeds", *pairs, "delta", "paper_delta"),
+    )
+
+
+def _figures(entry: Entry | None, results: Mapping[str, Mapping[str, Any]]) -> dict[str, Figure]:
+    if entry is None or not entry.seeds:
+        return {}
+    of_seeds = [results[_name(entry, seed)] for seed in entry.seeds]
+    return {metric: over_seeds(result[metric] for result in of_seeds) for metric in paper.TABLE_METRICS}
+
+
+def _delta(before: Figure | None, after: Figure | None) -> Value:
+    if before is None or after is None or before.mean is None or after.mean is None:
+        return None
+    return f"{paper.relative_gain(before.mean, after.mean):+.2f}%"
+
+
+def _title(dataset: str, config: Config) -> str:
+    number = paper.DATASETS.index(dataset) + 1
+    protocol = PROTOCOLS[config.data.protocol] if not config.outputs else "the split of the saved outputs"
+    return f"{dataset} across backbones (Table {number} of the paper), protocol: {protocol}"
+
+
+def _notes(config: Config, rows: list[dict[str, Value]]) -> list[str]:
+    notes = [
+        "Without: cross-entropy alone, on the same two views. With: joint objective, EMA teacher, prototypes and gate "
+        f"(preset {config.tune.preset}, tuned for {config.tune.objective} on validation).",
+        "Delta Acc is relative to the row above, as in the paper. The paper names an official split and no lesion "
+        "grouping; its levels are not comparable with a lesion-disjoint test.",
+    ]
+    if any(row["seeds"] == 1 for row in rows):
+        notes.append("One seed has no standard deviation.")
+    return notes

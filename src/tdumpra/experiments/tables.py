@@ -1,0 +1,139 @@
+"""A table of results, and its four written forms: CSV, JSON, Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tdumpra.artifacts import jsonable, write_bytes
+
+UNDEFINED = "undefined"
+HEADINGS = {
+    "accuracy": "Acc ↑",
+    "macro_f1": "Macro-F1 ↑",
+    "balanced_accuracy": "BalAcc ↑",
+    "ece": "ECE ↓",
+    "macro_auroc": "mAUC ↑",
+    "nll": "NLL ↓",
+    "brier": "Brier ↓",
+}
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
+    "Δ": r"$\Delta$", "θ": r"$\theta$", "β": r"$\beta$", "κ": r"$\kappa$", "τ": r"$\tau$", "α": r"$\alpha$",
+    "λ": r"$\lambda$", "≤": r"$\le$", "×": r"$\times$", "–": "--",
+}  # fmt: skip
+
+
+class Figure(NamedTuple):
+    """A mean over seeds with its standard deviation, which one seed does not have."""
+
+    mean: float | None  # None where the data do not define it
+    std: float | None = None
+
+    def __str__(self) -> str:
+        if self.mean is None:
+            return UNDEFINED
+        return f"{self.mean:.4f}" if self.std is None else f"{self.mean:.4f} ± {self.std:.4f}"
+
+
+Value = Figure | str | int | float | None
+
+
+def over_seeds(values: Iterable[float | None]) -> Figure:
+    """Mean and (sample) standard deviation; undefined as soon as one seed's value is."""
+    known = list(values)
+    if not known or any(value is None or value != value for value in known):
+        return Figure(None)
+    return Figure(float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else None)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultTable:
+    """Rows of values under headings, with a title and what a reader must know."""
+
+    title: str
+    columns: Mapping[str, str]  # key to heading
+    rows: Sequence[Mapping[str, Value]]  # by key; one that is left out is an empty cell
+    notes: Sequence[str] = ()
+    screen: Sequence[str] = ()  # the columns that fit on a screen; all if left out
+
+    def to_csv(self) -> str:
+        """Plain numbers; a column whose figures have a deviation gets a second one for it."""
+        spread = {key for key in self.columns if any(_std(row.get(key)) is not None for row in self.rows)}
+        header = [name for key in self.columns for name in ([key, f"{key}_std"] if key in spread else [key])]
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow(header)
+        for row in self.rows:
+            cells: list[Any] = []
+            for key in self.columns:
+                value = row.get(key)
+                plain = value.mean if isinstance(value, Figure) else value
+                cells += [plain, _std(value)] if key in spread else [plain]
+            writer.writerow(["" if cell is None else cell for cell in cells])
+        return buffer.getvalue()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, figures as mean and std."""
+        rows = [
+            {key: value._asdict() if isinstance(value, Figure) else value for key, value in row.items()}
+            for row in self.rows
+        ]
+        return {"title": self.title, "columns": dict(self.columns), "rows": rows, "notes": list(self.notes)}
+
+    def to_markdown(self) -> str:
+        """A heading, the table, and the notes below it."""
+        lines = [f"## {self.title}", "", _bars(self.columns.values()), _bars("---" for _ in self.columns)]
+        lines += [_bars(_text(row.get(key)) for key in self.columns) for row in self.rows]
+        lines += ["", *(f"- {note}" for note in self.notes)] if self.notes else []
+        return "\n".join(lines) + "\n"
+
+    def to_latex(self) -> str:
+        """A ``table`` for the package booktabs."""
+        body = [" & ".join(_escaped(_text(row.get(key))) for key in self.columns) + r" \\" for row in self.rows]
+        lines = [
+            r"\begin{table}[t]", r"\centering", rf"\caption{{{_escaped(self.title)}}}",
+            rf"\begin{{tabular}}{{l{'c' * (len(self.columns) - 1)}}}", r"\toprule",
+            " & ".join(map(_escaped, self.columns.values())) + r" \\", r"\midrule", *body, r"\bottomrule",
+            r"\end{tabular}", *(rf"\par\footnotesize {_escaped(note)}" for note in self.notes), r"\end{table}",
+        ]  # fmt: skip
+        return "\n".join(lines) + "\n"
+
+    def write(self, folder: Path, stem: str) -> list[Path]:
+        """All four forms, each written atomically."""
+        forms = {
+            "csv": self.to_csv(),
+            "json": json.dumps(jsonable(self.to_json()), indent=2, ensure_ascii=False, allow_nan=False) + "\n",
+            "md": self.to_markdown(),
+            "tex": self.to_latex(),
+        }
+        paths = {suffix: folder / f"{stem}.{suffix}" for suffix in forms}
+        for suffix, text in forms.items():
+            write_bytes(paths[suffix], text.encode())
+        return list(paths.values())
+
+
+def _std(value: Value) -> float | None:
+    return value.std if isinstance(value, Figure) else None
+
+
+def _text(value: Value) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _bars(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _escaped(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)

@@ -1,0 +1,150 @@
+"""From outputs to a fitted decision and a case to score, as a configuration asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tdumpra.bank import PrototypeBank
+from tdumpra.certify import Certificate, certify
+from tdumpra.comparators import Case
+from tdumpra.config import BankConfig, Config, TuneConfig
+from tdumpra.core.calibration import class_prior
+from tdumpra.crossfit import Estimate, cross_fit
+from tdumpra.errors import InputFileError
+from tdumpra.evaluate import gate_report
+from tdumpra.objective import Goal
+from tdumpra.output_files import SplitOutputs
+from tdumpra.outputs import TrainOutputs
+from tdumpra.preset import PRESETS, Preset
+from tdumpra.tune import Tuning, tune
+
+ID_COLUMNS = ("id", "image_id", "image")
+
+
+class Fitted(NamedTuple):
+    """A tuned decision and what stands behind it."""
+
+    tuning: Tuning
+    certificate: Certificate | None
+    estimate: Estimate | None
+
+
+def fit(splits: SplitOutputs, bank: BankConfig, settings: TuneConfig, *, preset: Preset | None = None) -> Fitted:
+    """Bank from train, everything else from validation; ``preset`` replaces the one that ``settings`` names."""
+    preset = preset or PRESETS[settings.preset]
+
+    def make_bank(train: TrainOutputs) -> PrototypeBank:
+        return PrototypeBank.fit(
+            train.z, train.y, bank.n_prototypes, train.groups, splits.n_classes, ids=train.ids,
+            merge_above=preset.merge_above,
+        )  # fmt: skip
+
+    search: dict[str, Any] = {
+        "preset": preset, "objective": settings.objective, "costs": settings.costs,
+        "adjust_for_prior": settings.adjust_prior,
+    }  # fmt: skip
+    if settings.folds:
+        crossed = cross_fit(
+            splits.train, splits.validation, make_bank, folds=settings.folds, training_rows=settings.training_rows,
+            **search,
+        )  # fmt: skip
+        return Fitted(crossed.tuning, None, crossed.estimate)
+    prior = class_prior(splits.train.y, splits.n_classes)
+    if settings.certify:
+        proof: dict[str, Any] = {"level": settings.level, "correction": settings.correction}
+        return Fitted(*certify(make_bank(splits.train), splits.validation, prior, **search, **proof), None)
+    return Fitted(tune(make_bank(splits.train), splits.validation, prior, **search), None, None)
+
+
+def case_of(splits: SplitOutputs, fitted: Fitted, settings: TuneConfig) -> Case:
+    """What :func:`tdumpra.evaluate.evaluate` scores."""
+    decision, goal = fitted.tuning.decision, Goal.check(settings.objective, settings.costs, n_classes=splits.n_classes)
+    return Case(
+        train=splits.train,
+        validation=splits.validation,
+        test=splits.test,
+        decision=decision,
+        decided=decision.decide(splits.test.p, splits.test.z),
+        objective=goal.objective,
+        costs=goal.costs,
+    )
+
+
+def gate_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[str, Any]:
+    """The contents of ``gate.json``: what was tried, what won, by how much, on how many cases."""
+    tuning, validation = fitted.tuning, splits.validation
+    decided = tuning.decision.decide(validation.p, validation.z)
+    report = gate_report(
+        decided.p_cls, decided.p_sim, decided.p, validation.y, validation.groups, opened=decided.opened
+    )
+    return {
+        "outputs": splits.fingerprint,
+        "sentence": verdict(fitted),
+        "objective": tuning.objective,
+        "cases": {
+            "rows": tuning.n_rows,
+            "groups": None if validation.groups is None else len(np.unique(validation.groups)),
+            "by_class": np.bincount(validation.y.numpy(), minlength=splits.n_classes).tolist(),
+            "disagreements": tuning.n_disagreements,
+        },
+        "tried": {
+            "settings": tuning.n_tried,
+            "five_clauses": tuning.curve.axes,
+            "calibrated": tuning.calibrated_curve and tuning.calibrated_curve.axes,
+        },
+        "base": tuning.base.to_json(),
+        "best": {"gate": tuning.best.gate, **tuning.best.to_json()},
+        "contenders": [{"gate": each.gate, **each.to_json()} for each in tuning.contenders],
+        "won_by": {
+            "objective": tuning.best.objective - tuning.base.objective,
+            "accuracy": tuning.best.accuracy - tuning.base.accuracy,
+            **{name: report[name] for name in ("opened", "flipped", "fixed", "broken")},
+        },
+        "decision": {
+            "thresholds": asdict(tuning.decision.thresholds),
+            "calibrated": tuning.decision.calibrated and asdict(tuning.decision.calibrated),
+            "guarantees_similarity": tuning.decision.guarantees_similarity,
+            **{name: getattr(tuning.decision, name) for name in ("rule", "kappa", "tau", "temperature")},
+            "prior_exponent": tuning.decision.prior_exponent,
+        },
+        "certificate": fitted.certificate and fitted.certificate.to_json(),
+        "out_of_fold": fitted.estimate and {**fitted.estimate._asdict(), "sentence": fitted.estimate.sentence()},
+        "notes": tuning.notes,
+        "settings": asdict(config.tune),
+    }
+
+
+def verdict(fitted: Fitted) -> str:
+    """How the gate was chosen, proven or estimated, in a sentence."""
+    if fitted.certificate is not None:
+        return f"{fitted.tuning.sentence()}; {fitted.certificate.sentence()}" if fitted.certificate.granted else (
+            fitted.certificate.sentence()
+        )  # fmt: skip
+    estimate = "" if fitted.estimate is None else f"; {fitted.estimate.sentence()}"
+    return fitted.tuning.sentence() + estimate
+
+
+def with_metadata(splits: SplitOutputs, path: str | Path, columns: tuple[str, ...]) -> SplitOutputs:
+    """The test rows with further columns from a CSV table, matched by id; rows that it lacks get empty entries."""
+    try:
+        table = pd.read_csv(path, dtype=str)
+    except (OSError, ValueError) as error:
+        raise InputFileError(f"{path} is not a readable .csv table: {error}") from error
+    key = next((name for name in ID_COLUMNS if name in table), None)
+    if key is None:
+        raise InputFileError(f"{path} has no column {' or '.join(ID_COLUMNS)} by which its rows could be matched")
+    if splits.test.ids is None:
+        raise InputFileError(f"the outputs carry no id, so that {path} cannot be matched with them")
+    missing = [name for name in columns if name not in table]
+    if missing:
+        raise InputFileError(f"{path} has no column {missing[0]!r}; it has {', '.join(table.columns)}")
+    rows = table.drop_duplicates(key).set_index(key).reindex(splits.test.ids)
+    if rows.isna().all(axis=None):
+        raise InputFileError(f"{path} knows none of the test rows (the first is {str(splits.test.ids[0])!r})")
+    added = {name: rows[name].fillna("").to_numpy(dtype=np.str_) for name in columns}
+    return splits._replace(test=replace(splits.test, metadata={**splits.test.metadata, **added}))

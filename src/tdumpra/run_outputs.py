@@ -1,0 +1,126 @@
+"""Where the outputs behind an experiment come from: files that were saved, or a training.
+
+An experiment asks for "the outputs of this configuration and this seed" and does not care how they are made. A saved
+file answers if its name says that it belongs: ``lite0_ce2_seed0.npz`` was trained with cross-entropy alone,
+``lite0_joint_seed1.npz`` with the joint objective; ``"ce=FILE"`` and ``"joint=FILE"`` say so for any other name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from tdumpra.artifacts import fingerprint
+from tdumpra.config import Config
+from tdumpra.errors import InputFileError, TdumpraError
+from tdumpra.output_files import Space, SplitOutputs, read_outputs
+
+Training = Literal["ce", "joint"]
+_TOKENS = {"ce": re.compile(r"ce\d*|crossentropy\d*|xent\d*"), "joint": re.compile(r"joint\d*|scl\d*|supcon\d*")}
+_SEED = re.compile(r"(?:seed|s)(\d+)")
+
+
+class SavedRun(NamedTuple):
+    """One file of outputs, and what its name says about it."""
+
+    path: Path
+    backbone: str  # what is left of the name
+    training: Training | None  # None where the name does not say
+    seed: int
+
+    @property
+    def model(self) -> str:
+        """The name without the seed: runs that share it are seeds of one model."""
+        return f"{self.backbone}_{self.training}" if self.training else self.backbone
+
+
+def saved_runs(config: Config) -> tuple[SavedRun, ...]:
+    """The files of ``config.outputs``, told apart; two of them may not be the same seed of the same model."""
+    runs = [_parse(entry, number) for number, entry in enumerate(config.outputs)]
+    seen: dict[tuple[str, int], SavedRun] = {}
+    for run in runs:
+        other = seen.setdefault((run.model, run.seed), run)
+        if other is not run:
+            raise TdumpraError(
+                f"outputs {other.path} and {run.path} both look like seed {run.seed} of {run.model}: rename one "
+                "(NAME_ce_seed0.npz, NAME_joint_seed1.npz)"
+            )
+    return tuple(runs)
+
+
+def _parse(entry: str, number: int) -> SavedRun:
+    training: Training | None = None
+    for word in ("ce", "joint"):
+        if entry.startswith(f"{word}="):
+            training, entry = word, entry.removeprefix(f"{word}=")
+    path, seed, rest = Path(entry), None, []
+    for token in re.split(r"[_\-. ]+", path.stem):
+        if (found := _SEED.fullmatch(token.lower())) is not None:
+            seed = int(found[1])
+        elif training is None and any(pattern.fullmatch(token.lower()) for pattern in _TOKENS.values()):
+            training = "ce" if _TOKENS["ce"].fullmatch(token.lower()) else "joint"
+        else:
+            rest.append(token)
+    return SavedRun(path, "_".join(rest) or path.stem, training, number if seed is None else seed)
+
+
+def runs_for(config: Config) -> tuple[SavedRun, ...]:
+    """The saved runs that were trained as ``config`` says: with the contrastive loss, or without."""
+    wanted: Training = "ce" if config.train.contrastive_weight == 0 else "joint"
+    runs = saved_runs(config)
+    told = [run for run in runs if run.training == wanted]
+    return tuple(told) or tuple(run for run in runs if run.training is None and wanted == "joint")
+
+
+def seeds_for(config: Config) -> tuple[int, ...]:
+    """The seeds whose outputs can be had; none where files were given and none of them belongs."""
+    return tuple(run.seed for run in runs_for(config)) if config.outputs else config.seeds
+
+
+def outputs_for(config: Config, seed: int) -> SplitOutputs:
+    """The outputs table of this configuration and seed."""
+    if not config.outputs:
+        raise TdumpraError("this configuration names no saved outputs, and training them from here is not possible yet")
+    run = next((run for run in runs_for(config) if run.seed == seed), None)
+    if run is None:
+        loss = "without" if config.train.contrastive_weight == 0 else "with"
+        raise TdumpraError(f"no saved outputs were trained {loss} the contrastive loss and seed {seed}")
+    return read_saved(run, config.bank.space)
+
+
+def identity(config: Config, seed: int) -> str:
+    """A name for the outputs of this configuration and seed: it changes whenever they would."""
+    if not config.outputs:
+        parts = (config.data, config.augment, config.network, config.train, config.embed)
+        return fingerprint(json.dumps([asdict(part) for part in parts], sort_keys=True), str(seed))
+    run = next((run for run in runs_for(config) if run.seed == seed), None)
+    return "" if run is None else run_identity(run)
+
+
+def run_identity(run: SavedRun) -> str:
+    """A name for a file's contents."""
+    try:
+        return fingerprint(run.path.read_bytes())
+    except OSError as error:
+        raise InputFileError(f"{run.path} cannot be read: {error.strerror or error}") from error
+
+
+def read_saved(run: SavedRun, space: str) -> SplitOutputs:
+    """Read one file; the last few are kept, as the rows of an experiment share them."""
+    if space not in ("teacher", "student"):
+        raise TdumpraError(f"saved outputs hold the teacher's and the student's space, not {space!r}")
+    return _read(run.path, space)
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, space: Space) -> SplitOutputs:
+    return read_outputs(path, space=space)
+
+
+def training_seconds(config: Config) -> float | None:
+    """How long :func:`outputs_for` would train; 0 where nothing needs training, ``None`` where nobody knows."""
+    return 0.0 if config.outputs else None
