@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check format bench lock clean
+.PHONY: help setup demo test test-slow campaign check format bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ test: $(READY) ## the test suite (minutes, two cores)
 
 test-slow: $(READY) ## the tests that take longer
 	$(BIN)/python -m pytest -m "slow"
+
+campaign: $(READY) ## kill training a hundred times and compare what it ends with
+	$(BIN)/python -m pytest -m "campaign" -s
 
 check: $(READY) ## lint, format, types, import contracts
 	$(BIN)/ruff check .

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import timm
@@ -21,7 +21,8 @@ PAPER = ("resnet101", "convnext_tiny", "efficientnet_b0", "vit_base_patch16_224"
 
 
 def config(backbone: str, **options: Any) -> NetworkConfig:
-    return NetworkConfig(**({"backbone": backbone, "weights": "none", "image_size": 32, "embedding": 8} | options))
+    values: dict[str, Any] = {"backbone": backbone, "weights": "none", "image_size": 32, "embedding": 8}
+    return NetworkConfig(**(values | options))
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def images() -> Tensor:
 @pytest.mark.parametrize("backbone", PAPER)
 def test_the_papers_backbones_train_a_step_embed_and_predict(backbone, images):
     torch.manual_seed(0)
-    network = build_network(config(backbone), 7).network.train()
+    network: Any = build_network(config(backbone), 7).network.train()
     teacher = EmaTeacher(network)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4)
     labels = torch.tensor([0, 1, 0, 6])
@@ -56,7 +57,7 @@ def test_heads_are_linear_and_a_two_layer_projection():
     network = build_network(config("tiny_networks:plain"), 3).network
     assert isinstance(network, DualHeadNetwork)
     assert (network.classifier.in_features, network.classifier.out_features) == (16, 3)
-    first, relu, second = network.projection
+    first, relu, second = cast(Any, network.projection)
     assert (first.in_features, first.out_features, second.out_features) == (16, 16, 8)
     assert isinstance(relu, nn.ReLU)
 
@@ -70,13 +71,13 @@ def test_logits_and_length_are_float32_under_autocast(images):
 
 
 def test_feature_maps_are_pooled(images):
-    network = build_network(config("tiny_networks:feature_map"), 3).network.eval()
+    network: Any = build_network(config("tiny_networks:feature_map"), 3).network.eval()
     features = network.backbone(images).mean((2, 3))
     torch.testing.assert_close(network(images).logits, network.classifier(features))
 
 
 def test_transformers_are_built_for_the_image_size():
-    network = build_network(config("vit_tiny_patch16_224", image_size=48), 3).network
+    network: Any = build_network(config("vit_tiny_patch16_224", image_size=48), 3).network
     assert network.backbone.patch_embed.img_size == (48, 48)
 
 
@@ -112,7 +113,7 @@ def test_normalisation_is_what_the_weights_expect_unless_given():
 # --- a finished classifier
 
 
-def torchvision_classifier(num_classes: int) -> nn.Module:
+def torchvision_classifier(num_classes: int) -> Any:
     torch.manual_seed(1)
     return torchvision.models.mobilenet_v3_small(num_classes=num_classes)
 
@@ -154,8 +155,8 @@ def test_a_finished_torchvision_classifier_keeps_its_logits(images, factory):
 @pytest.mark.parametrize("name", ["resnet10t", "vit_tiny_patch16_224", "convnext_atto", "test_efficientnet"])
 def test_a_finished_timm_classifier_gives_its_pre_logits(name, images, tmp_path):
     torch.manual_seed(2)
-    size = {"img_size": 32} if name.startswith("vit") else {}
-    own = timm.create_model(name, num_classes=5, **size).eval()
+    size: dict[str, Any] = {"img_size": 32} if name.startswith("vit") else {}
+    own: Any = timm.create_model(name, num_classes=5, **size).eval()
     torch.save(own.state_dict(), tmp_path / "own.pth")
     encoding = build_finished(name, weights=str(tmp_path / "own.pth"))(images)
     assert torch.equal(encoding.logits, own(images))
@@ -164,7 +165,7 @@ def test_a_finished_timm_classifier_gives_its_pre_logits(name, images, tmp_path)
 
 @torch.no_grad()
 def test_a_finished_module_of_any_kind(images, factory):
-    def make(num_classes: int) -> nn.Module:
+    def make(num_classes: int) -> Any:
         torch.manual_seed(3)
         return tiny_networks.Tiny(num_classes, dropout=0.5)
 

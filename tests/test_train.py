@@ -18,6 +18,7 @@ from torch import Tensor
 from tdumpra import train as train_module
 from tdumpra.checkpoint import is_finished, read_networks
 from tdumpra.config import TrainConfig
+from tdumpra.core import metrics
 from tdumpra.data.sampling import BatchPlan
 from tdumpra.errors import StopRequestedError
 from tdumpra.run_folder import RunFolder, RunFolderError
@@ -238,14 +239,14 @@ def test_the_balanced_sampler_shows_classes_evenly(tmp_path, monkeypatch):
 
 def test_early_stop_and_the_best_checkpoint(tmp_path, monkeypatch):
     losses = iter([1.0, 0.5, 0.9, 0.8, 0.7, 0.1])
-    real = train_module.metrics.classification_metrics
+    real = metrics.classification_metrics
 
     def scripted(p: Any, y: Any) -> dict[str, float]:
         calls.append(1)
         return {**real(p, y), "nll": next(losses) if len(calls) % 2 else 0.0}  # student, teacher, student, ...
 
     calls: list[int] = []
-    monkeypatch.setattr(train_module.metrics, "classification_metrics", scripted)
+    monkeypatch.setattr(metrics, "classification_metrics", scripted)
     folder = train_run(settings(epochs=6, early_stop=2), tmp_path)
     assert [row["epoch"] for row in folder.read_metrics() if "validation" in row] == [1, 2, 3, 4]
     assert is_finished(folder.checkpoint("last"))
@@ -378,7 +379,7 @@ def test_out_of_memory_says_what_to_lower(tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_gpu_that_is_not_there_is_refused():
-    with pytest.raises(TrainingError, match='train.accelerator is "cuda", and PyTorch sees no CUDA device'):
+    with pytest.raises(TrainingError, match=r'train\.accelerator is "cuda", and PyTorch sees no CUDA device'):
         make_fabric(TrainConfig(accelerator="cuda"))
 
 

@@ -6,6 +6,7 @@ import importlib
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -21,7 +22,7 @@ from tdumpra.weights import WeightsError, load_classifier_weights, read_state, r
 SIZE = 16
 
 
-def build(weights: str, backbone: str = "tiny_networks:plain"):
+def build(weights: str, backbone: str = "tiny_networks:plain") -> Any:
     config = NetworkConfig(backbone=backbone, weights=weights, image_size=SIZE, embedding=8)
     return build_network(config, 3).network
 
@@ -146,7 +147,7 @@ def test_weights_of_the_hub_are_fitted_to_the_image_size(monkeypatch):
     released = timm.create_model("vit_tiny_patch16_224").state_dict()
     monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", lambda *_, **__: dict(released))
     config = NetworkConfig(backbone="vit_tiny_patch16_224", weights="timm", image_size=32, embedding=8)
-    backbone = build_network(config, 3).network.backbone
+    backbone: Any = build_network(config, 3).network.backbone
     assert backbone.pos_embed.shape[1] == 1 + 4
     assert torch.equal(backbone.blocks[0].attn.qkv.weight, released["blocks.0.attn.qkv.weight"])
 

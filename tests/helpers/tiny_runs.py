@@ -1,4 +1,4 @@
-"""Small problems and the stages on them, shared by the tests of training and prediction and by their child processes."""
+"""Small problems and the stages on them, for the tests of training and prediction and for their child processes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ CLASS_NAMES = ("amber", "blue", "cyan")
 _COLOURS = np.array([[200, 120, 40], [60, 60, 180], [60, 180, 180]])
 
 
-def colour_of(record: Record) -> UInt8[np.ndarray, "h w 3"]:
+def colour_of(record: Record) -> np.ndarray:
     """Noise around the class's colour; the record's id is its seed."""
     noise = np.random.default_rng(int(record.id[5:])).normal(0, 40, (SIZE, SIZE, 3))
-    return (_COLOURS[record.label] + noise).clip(0, 255).astype(np.uint8)
+    pixels: np.ndarray = (_COLOURS[record.label] + noise).clip(0, 255).astype(np.uint8)
+    return pixels
 
 
 class MemoryImages:
@@ -50,7 +51,7 @@ class MemoryImages:
         return self.pixels.nbytes
 
     def read(self, numbers: Int64[np.ndarray, " n"]) -> UInt8[np.ndarray, "n h w 3"]:
-        return self.pixels[numbers]
+        return np.asarray(self.pixels[numbers])
 
 
 def colours(n: int = 60, *, labels: list[int] | None = None) -> Dataset:

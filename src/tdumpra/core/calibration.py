@@ -15,6 +15,7 @@ from scipy.special import softmax
 from torch import Tensor
 
 from tdumpra.core.metrics import negative_log_likelihood
+from tdumpra.core.rows import softmax_rows
 
 TEMPERATURE_RANGE = (0.05, 20.0)  # a perfectly separated validation set must not sharpen to certainty
 
@@ -27,7 +28,7 @@ def apply_temperature(p: Float[Tensor, "n c"], temperature: float) -> Float[Tens
     """
     if temperature == 1:
         return p
-    scaled = (p.log() / temperature).softmax(-1)
+    scaled = softmax_rows(p.log() / temperature)
     top, label = scaled.max(-1)
     former = p.argmax(-1)
     moved = label != former
@@ -57,7 +58,7 @@ def adjust_prior(p: Float[Tensor, "n c"], prior: Float[Tensor, " c"], exponent: 
     r"""Divide by a power of the class prior (logit adjustment): :math:`p \propto p / \pi^t`. This can change labels."""
     if exponent == 0:
         return p
-    return (p.log() - exponent * prior.to(p.dtype).log()).softmax(-1)
+    return softmax_rows(p.log() - exponent * prior.to(p.dtype).log())
 
 
 def class_prior(labels: Int[Tensor, " n"], n_classes: int) -> Float[Tensor, " c"]:

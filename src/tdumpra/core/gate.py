@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tdumpra.core.rows import softmax_rows
+
 FusionRule = Literal["linear", "log-linear"]
 FUSION_RULES: tuple[FusionRule, ...] = ("linear", "log-linear")
 
@@ -104,15 +106,16 @@ def js_divergence(p: Float[Tensor, "n c"], q: Float[Tensor, "n c"]) -> Float[Ten
 def gate_signals(p_cls: Float[Tensor, "n c"], p_sim: Float[Tensor, "n c"]) -> GateSignals:
     """Confidence, reliability and disagreement of the two posteriors (paper, gamma_cls to js_div)."""
     gamma_cls, label_cls = p_cls.max(-1)
-    first_two = p_sim.topk(2, -1).values
+    gamma_sim, label_sim = p_sim.max(-1)  # the first of equals
+    second = p_sim.scatter(1, label_sim[:, None], -1.0).amax(-1)
     return GateSignals(
         gamma_cls=gamma_cls,
         entropy_cls=entropy(p_cls),
-        gamma_sim=first_two[:, 0],
-        margin_sim=first_two[:, 0] - first_two[:, 1],
+        gamma_sim=gamma_sim,
+        margin_sim=gamma_sim - second,
         js=js_divergence(p_cls, p_sim),
         label_cls=label_cls,
-        label_sim=p_sim.argmax(-1),  # the first of equals, which topk does not promise
+        label_sim=label_sim,
     )
 
 
@@ -148,7 +151,7 @@ def fuse_log_linear(p_cls: Float[Tensor, "n c"], p_sim: Float[Tensor, "n c"], *,
     # xlogy, not a product: 0 * log 0 is 0, so that a path of weight zero has no say
     log_p = torch.xlogy(torch.full_like(p_cls, alpha), p_cls) + torch.xlogy(torch.full_like(p_sim, 1 - alpha), p_sim)
     impossible = log_p.isneginf().all(-1, keepdim=True)
-    fused = log_p.masked_fill(impossible, 0.0).softmax(-1)
+    fused = softmax_rows(log_p.masked_fill(impossible, 0.0))
     return torch.where(impossible, fuse_linear(p_cls, p_sim, alpha=alpha), fused)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tdumpra.core.sphere import normalise
 
-_CHUNK_ENTRIES = 2**20  # similarities in memory at once: 4 MiB, which stays in a core's cache
+_CHUNK_ENTRIES = 2**19  # similarities in memory at once: 2 MiB, which stays in the cache beside their rows
 
 
 class KMeansResult(NamedTuple):
@@ -133,13 +133,22 @@ def _assign(x: Tensor, centers: Tensor, weight: Tensor) -> _Assigned:
         rows = slice(start, start + step)
         similarity = x[rows] @ centers.T
         torch.max(similarity, 1, out=(cosine[rows], label[rows]))
-        # A product with the one-hot memberships sums each cluster's rows: as fast as a scatter, and on a GPU its
-        # order of addition does not change from run to run.
-        member = similarity.zero_().scatter_(1, label[rows, None], weight[rows, None])
-        sums += member.T @ x[rows]
-        mass += member.sum(0)
+        _add_by_cluster(sums, x[rows], label[rows], weight[rows], similarity)
+        mass.index_add_(0, label[rows], weight[rows])
     distance = (1 - cosine).clamp(min=0)
     return _Assigned(label, distance, float((distance.double() * weight).sum()), sums, mass)
+
+
+def _add_by_cluster(sums: Tensor, x: Tensor, label: Tensor, weight: Tensor, scratch: Tensor) -> None:
+    """Add each row, times its weight, to its cluster's sum.
+
+    A GPU adds scattered rows in an order that changes from run to run; there a product with the one-hot memberships,
+    in memory that is at hand, gives the same sum every time.
+    """
+    if x.is_cuda:
+        sums += scratch.zero_().scatter_(1, label[:, None], weight[:, None]).T @ x
+    else:
+        sums.index_add_(0, label, x if bool((weight == 1).all()) else x * weight[:, None])
 
 
 def _update(x: Tensor, centers: Tensor, weight: Tensor, assigned: _Assigned) -> Tensor:

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from tdumpra.core.rows import softmax_rows
+
 
 def prototype_similarity(z: Float[Tensor, "n d"], prototypes: Float[Tensor, "c k d"]) -> Float[Tensor, "n c k"]:
     r"""Cosine of each row with each prototype: :math:`s_{c,k} = z^\top p_{c,k}`."""
@@ -28,11 +30,14 @@ def vmf_class_scores(
     handicap a class with fewer live prototypes: the second term, our addition, is zero where all classes have the
     same :math:`K_c`. A class without prototypes stays at :math:`-\infty`.
     """
-    scores = (kappa * similarity).masked_fill(~mask, -torch.inf).logsumexp(-1)
+    scores = kappa * similarity
+    if not mask.all():
+        scores = scores.masked_fill_(~mask, -torch.inf)
+    scores = scores.logsumexp(-1)
     live = mask.sum(-1).to(similarity.dtype)
     return scores + (live.max() / live.clamp(min=1)).log()
 
 
 def similarity_posterior(scores: Float[Tensor, "n c"], *, tau: float) -> Float[Tensor, "n c"]:
     r"""Class probabilities from scores (paper, sim_posterior): :math:`p_{sim} = \mathrm{softmax}(q / \tau_{sim})`."""
-    return (scores / tau).softmax(-1)
+    return softmax_rows(scores / tau)

@@ -1,0 +1,283 @@
+"""The commands that train and predict, from the command line's own entry point."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from PIL import Image
+
+from tdumpra import cli
+from tdumpra.data.sources import open_source
+from tdumpra.predict import Model
+from tdumpra.train_screen import Screen
+
+pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
+
+SOURCE = "synthetic:n=120,size=32"
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def tdumpra(monkeypatch, capsys):
+    """Runs a command as a shell would, in this process."""
+
+    def run(*arguments: Any) -> Done:
+        monkeypatch.setattr(sys, "argv", ["tdumpra", *map(str, arguments)])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        captured = capsys.readouterr()
+        return Done(code, captured.out, captured.err)
+
+    monkeypatch.setenv("COLUMNS", "200")
+    return run
+
+
+def write_config(path: Path, cache: Path, *, seeds: str = "[0]", train: str = "", extra: str = "") -> Path:
+    path.write_text(
+        f"""
+        name = "tiny"
+        seeds = {seeds}
+        [data]
+        source = "{SOURCE}"
+        cache = "{cache}"
+        framing = {{height = 16, width = 16}}
+        workers = 0
+        [network]
+        backbone = "tiny_networks:plain"
+        weights = "none"
+        image_size = 16
+        embedding = 8
+        [train]
+        epochs = 2
+        batch_size = 16
+        log_every = 1
+        accelerator = "cpu"
+        {train}
+        {extra}
+        """
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def config(tmp_path, cache) -> Path:
+    return write_config(tmp_path / "run.toml", cache)
+
+
+def test_stage_by_stage(tdumpra, config, tmp_path):
+    out = tmp_path / "run"
+    for command, said in (("train", "Trained: "), ("embed", "embedded 12 images of val"), ("bank", "Written to ")):
+        done = tdumpra(command, config, "--out", out)
+        assert (done.code, done.err) == (0, "") or "note:" in done.err, done
+        assert said in done.out
+    assert "is trained to its end" in tdumpra("train", config, "--out", out).out
+    assert "outputs is up to date" in tdumpra("embed", config, "--out", out).out
+    assert "bank.safetensors is up to date" in tdumpra("bank", config, "--out", out).out
+    files = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    assert files >= {
+        "config.toml", "environment.json", "metrics.jsonl", "split.json", "bank.safetensors",
+        "checkpoints/last.safetensors", "outputs/train.safetensors", "outputs/val.safetensors",
+        "outputs/test.safetensors",
+    }  # fmt: skip
+
+
+def test_run_does_everything_once(tdumpra, config, tmp_path):
+    out = tmp_path / "run"
+    done = tdumpra("run", config, "--out", out)
+    assert done.code == 0, done.err
+    for said in ("Trained: ", "embedded", "prototypes", "model.safetensors", "comparator", "Tuning: "):
+        assert said in done.out
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
+    again = tdumpra("run", config, "--out", out)
+    assert again.out.count("up to date") == 3
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
+    assert [line for line in done.out.splitlines() if " gate " in line] == [
+        line for line in again.out.splitlines() if " gate " in line
+    ]
+    config.write_text(config.read_text() + "\n[bank]\nthumbnails = false\n")
+    assert Model.read(out / "model.safetensors").thumbnails
+    private = tdumpra("run", config, "--out", out)
+    assert "Written: " in private.out
+    assert "bank.safetensors is up to date" in private.out
+    assert not Model.read(out / "model.safetensors").thumbnails
+
+
+def test_run_as_json_over_several_seeds(tdumpra, tmp_path, cache):
+    config = write_config(tmp_path / "run.toml", cache, seeds="[0, 3]")
+    done = tdumpra("run", config, "--out", tmp_path / "run", "--json")
+    assert done.code == 0, done.err
+    evaluations = json.loads(done.out)
+    assert set(evaluations) == {"0", "3"}
+    assert "gate" in evaluations["0"]["comparators"]
+    for seed in (0, 3):
+        assert (tmp_path / "run" / f"seed-{seed}" / "model.safetensors").exists()
+    assert evaluations["0"]["comparators"] != evaluations["3"]["comparators"]
+
+
+def test_run_on_saved_outputs_trains_nothing(tdumpra, tmp_path):
+    from tdumpra.demo import write_demo
+
+    write_demo(tmp_path / "outputs.npz")
+    config = tmp_path / "run.toml"
+    config.write_text(f'outputs = ["{tmp_path / "outputs.npz"}"]\n')
+    done = tdumpra("run", config, "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    assert (tmp_path / "run" / "evaluation.json").exists()
+    assert not (tmp_path / "run" / "checkpoints" / "last.safetensors").exists()
+    assert "is up to date" in tdumpra("run", config, "--out", tmp_path / "run").out
+
+
+# --- predict
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    out = tmp_path_factory.mktemp("trained")
+    from tdumpra.commands_run import run_command
+
+    run_command(write_config(out / "run.toml", cache), out / "run", quiet=True)
+    return out / "run"
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("images")
+    manifest = open_source(SOURCE)
+    for i, record in enumerate(manifest.records[:4]):
+        folder = root / ("a" if i < 2 else "b")
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(manifest.reader(record)).save(folder / f"{record.id}.png")
+    (root / "readme.txt").write_text("no image")
+    return root
+
+
+def test_predict_shows_a_table(tdumpra, trained, images):
+    done = tdumpra("predict", trained, images)
+    assert done.code == 0, done.err
+    assert done.out.count(".png") == 4
+    assert "readme" not in done.out
+    assert "the second network looked at" in done.out
+
+
+def test_predict_as_json_and_csv_say_the_same(tdumpra, trained, images):
+    model = trained / "model.safetensors"
+    rows = json.loads(tdumpra("predict", model, images, "--json").out)
+    table = list(csv.DictReader(io.StringIO(tdumpra("predict", model, images, "--csv", "--eager").out)))
+    assert [row["path"] for row in rows] == sorted(str(path) for path in images.rglob("*.png"))
+    for row, line in zip(rows, table, strict=True):
+        assert (row["path"], row["label"], row["error"]) == (line["path"], line["label"], None)
+        assert sum(row["probabilities"].values()) == pytest.approx(1)
+        for name, p in row["probabilities"].items():
+            assert float(line[f"p_{name}"]) == pytest.approx(p, abs=1e-6)
+        assert line["opened"] == str(row["opened"]).lower()
+
+
+def test_broken_images_are_named_and_refused_only_if_there_is_no_other(tdumpra, trained, images, tmp_path):
+    (tmp_path / "bad.png").write_text("no image")
+    mixed = tdumpra("predict", trained, images / "a", tmp_path / "bad.png", "--json")
+    assert mixed.code == 0
+    assert [row["error"] is None for row in json.loads(mixed.out)] == [True, True, False]
+    broken = tdumpra("predict", trained, tmp_path / "bad.png")
+    assert broken.code == 2
+    assert "tdumpra: none of 1 images could be read" in broken.err
+    (tmp_path / "empty").mkdir()
+    empty = tdumpra("predict", trained, tmp_path / "empty")
+    assert (empty.code, "holds no image" in empty.err) == (2, True)
+
+
+def test_what_is_no_model_is_refused(tdumpra, trained, images):
+    for other, said in ((trained / "bank.safetensors", "a model is needed"), (trained / "none", "No such file")):
+        done = tdumpra("predict", other, images)
+        assert done.code == 2
+        assert said in done.err
+        assert done.err.count("\n") == 1
+    assert tdumpra("predict", trained, images, "--json", "--csv").code == 2
+
+
+# --- mistakes and stops
+
+
+def test_mistakes_are_one_line_and_exit_code_2(tdumpra, config, tmp_path, cache):
+    out = tmp_path / "run"
+    assert tdumpra("train", config, "--out", out).code == 0
+    other = write_config(tmp_path / "other.toml", cache, train="learning_rate = 0.5")
+    for arguments, said in [
+        (("train", other, "--out", out), "train.learning_rate was 0.0001 and is now 0.5"),
+        (("train", tmp_path / "none.toml"), "cannot read"),
+        (("embed", config, "--out", tmp_path / "new"), "run tdumpra train first"),
+        (("bank", config, "--out", tmp_path / "new"), "run tdumpra embed first"),
+        (("train", write_config(tmp_path / "b.toml", cache, train="nodez = 1"), "--out", out), "did you mean 'nodes'?"),
+    ]:
+        done = tdumpra(*arguments)
+        assert done.code == 2
+        assert said in done.err
+        assert done.err.startswith("tdumpra: ")
+        assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_is_one_line_and_exit_code_130(tdumpra, config, tmp_path, monkeypatch, number):
+    real = Screen.log
+
+    def interrupt(self: Screen, folder: Any, progress: Any, *rest: Any) -> None:
+        real(self, folder, progress, *rest)
+        os.kill(os.getpid(), number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Screen, "log", interrupt)
+        done = tdumpra("train", config, "--out", tmp_path / "run")
+    assert done.code == 130
+    assert done.err == "tdumpra: stopped after step 1; the same command goes on from there\n"
+    assert tdumpra("train", config, "--out", tmp_path / "run").code == 0
+
+
+def test_ctrl_c_elsewhere_is_one_line_too(tdumpra, config, tmp_path, monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tdumpra.commands_run.open_data", interrupted)
+        done = tdumpra("train", config, "--out", tmp_path / "run")
+    assert (done.code, done.err) == (130, "tdumpra: stopped\n")
+
+
+@pytest.mark.slow
+def test_two_processes_from_the_command_line(tmp_path, cache):
+    """The engine starts the second process itself, by running the command again."""
+    config = write_config(tmp_path / "run.toml", cache, train="devices = 2")
+    command = [sys.executable, "-m", "tdumpra", "run", str(config), "--out", str(tmp_path / "run")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Trained: ") == 1
+    assert Model.read(tmp_path / "run" / "model.safetensors").class_names
+    # a folder that cannot be had ends both processes
+    config = write_config(tmp_path / "run.toml", cache, train="devices = 2\nlearning_rate = 0.5")
+    refused = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert refused.returncode == 2
+    assert refused.stderr.count("was made with other settings") == 1

@@ -1,0 +1,92 @@
+"""The settings of a run: defaults, TOML, and the sentence for what cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tdumpra.config import Config, read_config
+from tdumpra.toml_tree import ConfigError, to_toml
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return path
+
+
+def test_an_empty_file_is_the_default(tmp_path):
+    assert read_config(write(tmp_path, "")) == Config()
+
+
+def test_the_papers_figures_are_the_defaults():
+    train = Config().train
+    assert (train.epochs, train.batch_size, train.learning_rate, train.weight_decay) == (20, 64, 1e-4, 1e-4)
+    assert (train.contrastive_weight, train.contrastive_temperature, train.ema_momentum) == (0.03, 0.07, 0.999)
+    assert train.contrastive_reduction == "mean"
+    assert Config().network.embedding == 128
+    assert Config().bank.n_prototypes == 5
+
+
+def test_what_is_written_reads_back_the_same(tmp_path):
+    config = read_config(
+        write(
+            tmp_path,
+            """
+            name = "Müller's [run]"
+            seeds = [0, 1, 2]
+            [data]
+            source = "folder:C:\\\\images"
+            framing = {height = 192, width = 256, fit = "crop", lesion_margin = 0.2}
+            [network]
+            mean = [0.1, 0.2, 0.3]
+            [train]
+            learning_rate = 1
+            clip_norm = 1e-3
+            """,
+        )
+    )
+    assert config.train.learning_rate == 1.0
+    assert config.data.source == "folder:C:\\images"
+    again = tmp_path / "again.toml"
+    again.write_text(to_toml(config), encoding="utf-8")
+    assert read_config(again) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[train]\nlearning_rat = 1", r"unknown key train\.'learning_rat': did you mean 'learning_rate'\?"),
+        ("[trian]\nepochs = 1", r"unknown key 'trian': did you mean 'train'\?"),
+        ("[train]\nepochs = 1.5", r"train\.epochs must be a whole number, not 1\.5"),
+        ("[train]\nepochs = true", r"train\.epochs must be a whole number, not True"),
+        ("[train]\nepochs = 0", r"\[train\] epochs must be at least 1, not 0"),
+        ('[train]\nprecision = "fp8"', r"train\.precision must be one of '32-true', .*, not 'fp8'"),
+        ("[train]\nema_momentum = 1.0", r"\[train\] ema_momentum must be at least 0 and below 1, not 1\.0"),
+        ("[train]\nweight_decay = -1.0", r"\[train\] weight_decay must be 0 or more, not -1\.0"),
+        ("[train]\ncontrastive_weight = nan", r"contrastive_weight must be 0 or more, not nan"),
+        ("[train]\nclip_norm = 0", r"\[train\] clip_norm must be a finite number above 0"),
+        ("[train]\nlabel_smoothing = 2.0", r"label_smoothing must lie between 0 and 1"),
+        ("[train]\nearly_stop = 3\ntrain_on_val = true", "early_stop needs validation images"),
+        ("[network]\nimage_size = 2", r"\[network\] image_size must be at least 8, not 2"),
+        ("[network]\nmean = [0.5]", r"network\.mean must have 3 entries, not 1"),
+        ("[data]\nworkers = -1", r"\[data\] workers must be at least 0"),
+        ("[data]\nframing = 224", r"data\.framing must be a table"),
+        ("[embed]\nbatch_size = 0", r"\[embed\] batch_size must be at least 1"),
+        ("[bank]\nn_prototypes = 0", r"\[bank\] n_prototypes must be at least 1"),
+        ("seeds = []", "seeds must name at least one seed"),
+        ("seeds = [1, 1]", "seeds must differ from each other"),
+        ("seeds = [-1]", "a seed must be at least 0, not -1"),
+        ('[embed]\ncheckpoint = "best"\n[train]\ntrain_on_val = true', r'"best" needs validation images'),
+        ("name = ", "is not valid TOML"),
+    ],
+)
+def test_what_cannot_be_is_said_with_its_key_and_file(tmp_path, text, message):
+    with pytest.raises(ConfigError, match=rf"run\.toml.*{message}"):
+        read_config(write(tmp_path, text))
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot read .*none\.toml: No such file"):
+        read_config(tmp_path / "none.toml")

@@ -1,0 +1,322 @@
+"""Prediction: lazy and eager agree, one file holds everything, and an image is decided as its table row is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tiny_runs import CLASS_NAMES, SIZE, colour_of, colours, embed_run, launched, settings, silent, train_run
+from torch import Tensor
+
+import tdumpra
+from tdumpra.assemble import THUMBNAIL_SIZE, _shrink, assemble_model
+from tdumpra.bank import PrototypeBank
+from tdumpra.config import Config
+from tdumpra.core.calibration import class_prior
+from tdumpra.core.gate import GateThresholds
+from tdumpra.data.transform import Framing
+from tdumpra.decision import Decision
+from tdumpra.errors import ArtifactError
+from tdumpra.predict import Model, Predictor
+from tdumpra.run_folder import RunFolder
+from tdumpra.stages import Dataset, embed_stage
+from tdumpra.table_stages import read_tables, table_outputs
+
+BAND = 1e-5  # around a threshold, where rounding may decide
+
+# the gate opens wherever the two paths disagree and the classifier is not quite sure
+OPEN = GateThresholds(theta=0.75, beta=0.0, margin=0.0, delta=0.0, alpha=0.3)
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return colours(90)
+
+
+@pytest.fixture(scope="module")
+def config() -> Config:
+    return settings(epochs=2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, config, data) -> RunFolder:
+    run = embed_run(config, tmp_path_factory.mktemp("run"), data)
+    torch.use_deterministic_algorithms(False)
+    return run
+
+
+def decide(config: Config, folder: RunFolder, thresholds: GateThresholds = OPEN, **options: Any) -> Decision:
+    train = table_outputs(config, read_tables(folder)).train
+    bank = PrototypeBank.fit(train.z, train.y, 2, train.groups, 3, ids=train.ids)
+    return Decision(bank=bank, thresholds=thresholds, prior=class_prior(train.y, 3), **options)
+
+
+@pytest.fixture(scope="module")
+def model(config, data, folder) -> Model:
+    return assemble_model(config, data, folder, decide(config, folder, temperature=1.3, kappa=5.0))
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory, data) -> list[Path]:
+    """The test images as files, pixel for pixel."""
+    root = tmp_path_factory.mktemp("images")
+    paths = []
+    for row in data.rows("test"):
+        record = data.manifest.records[row]
+        Image.fromarray(colour_of(record)).save(root / f"{record.id}.png")
+        paths.append(root / f"{record.id}.png")
+    return paths
+
+
+def probabilities(predictions: list[Any]) -> np.ndarray:
+    return np.array([list(each.probabilities.values()) for each in predictions])
+
+
+# --- lazy and eager
+
+
+def test_lazy_and_eager_agree(model, images):
+    lazy, eager = Predictor(model, mode="lazy"), Predictor(model, mode="eager")
+    few, all_of_them = list(lazy.predict(images, batch_size=7)), list(eager.predict(images, batch_size=5))
+    np.testing.assert_allclose(probabilities(few), probabilities(all_of_them), atol=1e-6)
+    for a, b in zip(few, all_of_them, strict=True):
+        assert b.signals is not None
+        near = abs(b.signals["gamma_cls"] - OPEN.theta) < BAND
+        assert near or (a.label, a.opened) == (b.label, b.opened)
+        assert near or (a.signals is None) == (b.signals["gamma_cls"] >= OPEN.theta)
+    assert 0 < sum(each.opened for each in few) < len(few)
+
+
+def test_the_second_network_sees_the_rows_below_theta_alone(model, images):
+    eager = list(Predictor(model, mode="eager").predict(images))
+    below = sum(each.signals["gamma_cls"] < OPEN.theta for each in eager if each.signals)
+    lazy = Predictor(model)
+    list(lazy.predict(images, batch_size=4))
+    assert lazy.rows_seen == len(images)
+    assert lazy.rows_matched == below
+    assert 0 < below < len(images)
+
+
+def test_evidence_asks_the_second_network_about_every_image(model, images):
+    predictor = Predictor(model)
+    for each in predictor.predict(images[:6], evidence=True):
+        assert each.evidence is not None
+        assert each.signals is not None
+        assert each.evidence.class_names == CLASS_NAMES
+        assert each.evidence.class_names[each.evidence.label] == each.label
+    assert predictor.rows_matched == 6
+
+
+def test_a_shut_gate_asks_nobody_and_returns_the_classifier(model, images):
+    shut = replace(model, decision=replace(model.decision, thresholds=GateThresholds.shut()))
+    predictor = Predictor(shut)
+    assert not any(each.opened or each.signals for each in predictor.predict(images))
+    assert predictor.rows_matched == 0
+
+
+# --- the same code for a table row and an image
+
+
+@pytest.mark.parametrize("mode", ["lazy", "eager"])
+def test_an_image_is_decided_as_its_row_of_the_table(model, folder, config, images, mode):
+    test = table_outputs(config, read_tables(folder)).test
+    decided = model.decision.decide(test.p, test.z)
+    predictions = list(Predictor(model, mode=mode).predict(images, batch_size=config.embed.batch_size))
+    np.testing.assert_allclose(probabilities(predictions), decided.p.numpy(), atol=1e-6)
+    assert [each.opened for each in predictions] == decided.opened.tolist()
+
+
+# --- which networks
+
+
+def test_one_pass_where_classifier_and_bank_are_one_network(config, data, folder, images):
+    tuned = replace(config, tune=replace(config.tune, classifier="teacher"))
+    model = assemble_model(tuned, data, folder, decide(tuned, folder))
+    assert model.retrieval is None
+    predictor = Predictor(model)
+    predictions = list(predictor.predict(images))
+    assert predictor.rows_matched == 0
+    assert all(each.signals is not None for each in predictions)
+    test = table_outputs(tuned, read_tables(folder)).test
+    np.testing.assert_allclose(probabilities(predictions), model.decision.decide(test.p, test.z).p.numpy(), atol=1e-6)
+
+
+def test_the_students_own_space_is_one_pass_too(config, data, folder):
+    own = replace(config, bank=replace(config.bank, space="student"))
+    model = assemble_model(own, data, folder, decide(own, folder))
+    assert model.retrieval is None
+
+
+def test_the_second_opinion_of_another_run_with_other_preprocessing(config, data, folder, images, tmp_path):
+    other = settings("tiny_networks:without_norm", epochs=1)
+    other = replace(
+        other,
+        seeds=(1,),
+        network=replace(other.network, embedding=5, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7)),
+        data=replace(other.data, framing=Framing(height=SIZE, width=SIZE)),
+    )
+    second = train_run(other, tmp_path / "other", data, seed=1)
+    embed_stage(other, data, second, fabric=launched(other), console=silent())
+    torch.use_deterministic_algorithms(False)
+    joint = replace(config, bank=replace(config.bank, space=str(second.root)))
+    decision = decide(joint, folder)
+    assert decision.bank.width == 5
+    model = assemble_model(joint, data, folder, decision)
+    assert model.retrieval is not None
+    assert model.retrieval.transform.mean == (0.1, 0.2, 0.3)
+    model.write(tmp_path / "m.safetensors")
+    predictions = list(Predictor.load(tmp_path / "m.safetensors").predict(images))
+    test = table_outputs(joint, read_tables(folder)).test
+    np.testing.assert_allclose(probabilities(predictions), decision.decide(test.p, test.z).p.numpy(), atol=1e-6)
+
+
+def test_a_finished_classifier_is_its_own_second_path(tmp_path, data, images):
+    config = settings("tiny_networks:seeded")
+    config = replace(config, network=replace(config.network, finished=True))
+    folder = embed_run(config, tmp_path, data)
+    assert not folder.checkpoint("last").exists()  # nothing was trained
+    model = assemble_model(config, data, folder, decide(config, folder))
+    assert model.retrieval is None
+    model.write(folder.model)
+    predictions = list(Predictor.load(folder.model).predict(images))
+    test = table_outputs(config, read_tables(folder)).test
+    np.testing.assert_allclose(probabilities(predictions), model.decision.decide(test.p, test.z).p.numpy(), atol=1e-6)
+
+
+def test_tables_of_other_weights_are_refused(config, data, folder, tmp_path):
+    stale = RunFolder(tmp_path)
+    for part in ("outputs", "checkpoints"):
+        (tmp_path / part).mkdir()
+    for part in ("train", "val", "test"):
+        stale.outputs(part).write_bytes(folder.outputs(part).read_bytes())
+    other = train_run(settings(epochs=1), tmp_path / "o", data)
+    torch.use_deterministic_algorithms(False)
+    stale.checkpoint("last").write_bytes(other.checkpoint("last").read_bytes())
+    with pytest.raises(ArtifactError, match="made by other weights than its checkpoint holds: embed again"):
+        assemble_model(config, data, stale, decide(config, folder))
+
+
+# --- the file
+
+
+def assert_same(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_round_trip_bit_for_bit(model, images, tmp_path):
+    model.write(tmp_path / "m.safetensors")
+    read = Model.read(tmp_path / "m.safetensors")
+    for before, after in ((model.classifier, read.classifier), (model.retrieval, read.retrieval)):
+        assert before is not None
+        assert after is not None
+        assert after.fingerprint == before.fingerprint
+        assert (after.network, after.transform) == (before.network, before.transform)
+        assert_same(dict(before.state), dict(after.state))
+    assert_same(dict(model.thumbnails), dict(read.thumbnails))
+    assert (read.class_names, read.identity) == (model.class_names, model.identity)
+    before = list(Predictor(model).predict(images))
+    assert list(Predictor(read).predict(images)) == before
+    assert list(tdumpra.Predictor.load(tmp_path / "m.safetensors").predict(images)) == before
+
+
+def test_half_the_bytes_give_nearly_the_same(model, images, tmp_path):
+    model.write(tmp_path / "whole.safetensors")
+    model.write(tmp_path / "half.safetensors", half=True)
+    whole, half = (
+        list(Predictor.load(tmp_path / f"{name}.safetensors", mode="eager").predict(images))
+        for name in ("whole", "half")
+    )
+    same = [a.opened == b.opened for a, b in zip(whole, half, strict=True)]
+    assert np.mean(same) > 0.8
+    # weights keep eleven bits, so logits and cosines move by a few thousandths; a moved gate moves more
+    difference = np.abs(probabilities(whole) - probabilities(half)).max(1)
+    assert difference[same].max() < 0.02
+    assert (tmp_path / "half.safetensors").stat().st_size < (tmp_path / "whole.safetensors").stat().st_size
+
+
+def test_bfloat16_is_near(model, images):
+    """Activations keep eight bits, 0.4 %: through a few layers probabilities move by about a hundredth."""
+    exact = list(Predictor(model, mode="eager").predict(images))
+    rough = list(Predictor(model, mode="eager", precision="bfloat16").predict(images))
+    same = [a.opened == b.opened for a, b in zip(exact, rough, strict=True)]
+    assert np.mean(same) > 0.7
+    assert np.abs(probabilities(exact) - probabilities(rough)).max(1)[same].max() < 0.05
+
+
+def test_a_model_holds_small_pictures_of_its_exemplars(model, data):
+    wanted = {e.id for c in model.decision.bank.exemplars for k in c for e in k}
+    assert set(model.thumbnails) == wanted
+    record = next(r for r in data.manifest.records if r.id in wanted)
+    assert np.array_equal(model.thumbnails[record.id].numpy(), colour_of(record))  # no larger than that already
+    assert all(max(t.shape[:2]) <= THUMBNAIL_SIZE for t in model.thumbnails.values())
+
+
+def test_large_pictures_are_made_small():
+    assert _shrink(np.zeros((150, 300, 3), np.uint8)).shape == (48, 96, 3)
+
+
+def test_a_model_without_pictures(config, data, folder, tmp_path, images):
+    private = replace(config, bank=replace(config.bank, thumbnails=False))
+    model = assemble_model(private, data, folder, decide(private, folder))
+    model.write(tmp_path / "m.safetensors")
+    read = Model.read(tmp_path / "m.safetensors")
+    assert read.thumbnails == {}
+    assert next(iter(Predictor(read).predict(images[:1], evidence=True))).evidence is not None
+
+
+@pytest.mark.parametrize("where", [0.1, 0.5, 0.99])
+def test_an_altered_model_is_refused(model, tmp_path, where):
+    path = tmp_path / "m.safetensors"
+    model.write(path)
+    data = bytearray(path.read_bytes())
+    data[int(where * len(data))] ^= 4
+    path.write_bytes(bytes(data))
+    with pytest.raises(ArtifactError):
+        Predictor.load(path)
+
+
+# --- images
+
+
+def test_a_broken_image_among_good_ones(model, images, tmp_path):
+    (tmp_path / "text.png").write_text("not an image")
+    paths = [images[0], tmp_path / "text.png", tmp_path / "gone.png", images[1]]
+    predictions = list(Predictor(model).predict(paths))
+    assert [each.error is None for each in predictions] == [True, False, False, True]
+    assert [each.path for each in predictions] == [str(path) for path in paths]
+    assert predictions[1].label == ""
+    assert predictions[1].probabilities == {}
+    good = list(Predictor(model).predict(images[:2]))
+    assert [predictions[0], predictions[3]] == good
+    only_broken = list(Predictor(model).predict(paths[1:3], batch_size=1))
+    assert all(each.error for each in only_broken)
+
+
+def test_one_image_twice_and_a_single_path(model, images):
+    twice = list(Predictor(model).predict([images[0], images[0]]))
+    assert twice[0] == twice[1] == next(iter(Predictor(model).predict(images[0])))
+    assert list(Predictor(model).predict([])) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "greedy"}, "mode must be 'lazy' or 'eager', not 'greedy'"),
+        ({"precision": "int8"}, "precision must be 'float32' or 'bfloat16', not 'int8'"),
+        ({"device": "toaster"}, "device must be 'cpu', 'cuda' or the like, not 'toaster'"),
+        pytest.param(
+            {"device": "cuda"},
+            "sees no CUDA device here",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here"),
+        ),
+    ],
+)
+def test_bad_options(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        Predictor(model, **options)
