@@ -33,7 +33,7 @@ def opened_share(trials: int, *, cls_right: float, sim_right: float, correction:
 
 
 @pytest.mark.parametrize("correction", ["fixed-sequence", "holm"])
-@pytest.mark.parametrize(("trials"), [40, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("trials"), [25, pytest.param(200, marks=pytest.mark.slow)])
 class TestTrials:
     def test_a_useless_path_opens_no_more_gates_than_the_level_allows(self, trials, correction):
         """At 5 % some of the trials may open; more than the 99.9 % point of that binomial would be a broken promise."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 ConfigArgument = Annotated[Path, typer.Argument(help="The run's TOML file.", show_default=False)]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results.", show_default=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")]
+_SHORT_NAME = 24
 PlanOption = Annotated[bool, typer.Option("--plan", help="Say what would run, and how long it may take, and stop.")]
 
 
@@ -191,8 +192,9 @@ def _rich_table(table: ResultTable) -> Table:
     shown = table.screen or tuple(table.columns)
     rich = Table(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for key in shown:
-        is_text = any(isinstance(row.get(key), str) for row in table.rows)
-        rich.add_column(table.columns[key], justify="left" if is_text else "right")
+        texts = [value for row in table.rows if isinstance(value := row.get(key), str)]
+        short = max(map(len, texts), default=0) <= _SHORT_NAME  # a name, which must not be cut; a long one may wrap
+        rich.add_column(table.columns[key], justify="left" if texts else "right", no_wrap=bool(texts) and short)
     for row in table.rows:
         rich.add_row(*("" if row.get(key) is None else _short(row[key]) for key in shown))
     return rich

@@ -7,34 +7,24 @@ which wins nothing stays shut.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from tdumpra.bank import PrototypeBank
-from tdumpra.core import metrics, search
-from tdumpra.core.calibrated_gate import (
-    FEWEST_ROWS,
-    PRIOR_CLASSIFIER,
-    PRIOR_SIMILARITY,
-    CalibratedGate,
-    Weights,
-    advantage,
-    confidence_features,
-    fit_chance,
-)
+from tdumpra.core import metrics
+from tdumpra.core.calibrated_gate import CalibratedGate
 from tdumpra.core.calibration import adjust_prior, apply_temperature, fit_temperature
-from tdumpra.core.gate import GateSignals, GateThresholds, fuse_linear, fuse_log_linear, gate_signals
+from tdumpra.core.gate import GateThresholds
 from tdumpra.core.metrics import OBJECTIVES as OBJECTIVES
-from tdumpra.core.metrics import ClassCounts, Objective
+from tdumpra.core.metrics import Objective
 from tdumpra.core.posterior import similarity_posterior
 from tdumpra.decision import Decision
-from tdumpra.folds import group_folds
 from tdumpra.functional import widen
+from tdumpra.gate_search import FittedChances, fit_chances, search_calibrated, search_clauses, stacked
 from tdumpra.objective import Goal
 from tdumpra.objective import check_objective as check_objective
 from tdumpra.outputs import ScoredOutputs, ValidationOutputs
@@ -47,7 +37,6 @@ from tdumpra.tuning import Tuning as Tuning
 Array = np.ndarray
 PRIOR_EXPONENTS = tuple(np.round(np.linspace(0, 1, 21), 2).tolist())
 _ALWAYS = {"theta": 1.0, "beta": 0.0, "margin": 0.0, "delta": 0.0}  # clauses that leave the word to the calibrated gate
-_FOLDS, _FOLD_SEED = 5, 0
 
 
 def tune(
@@ -98,23 +87,22 @@ def tune_on_scores(
     ]
     losses = [metrics.negative_log_likelihood(p_sim.double().numpy(), y.numpy()) for p_sim in posteriors]
     found: dict[str, Any] = {"tau": tuple(taus), "similarity_nll": tuple(losses)}
-    outer: dict[str, tuple[Any, ...]] = {"kappa": preset.kappa, "rule": preset.rule, "alpha": preset.alpha}
 
-    clauses = _stack([_search_clauses(p_cls, p_sim, y, preset, goal) for p_sim in posteriors])
-    strict_first = {name: tuple(sorted(getattr(preset, name), reverse=True)) for name in ("beta", "margin", "delta")}
-    curve = Curve(axes={**outer, "theta": tuple(sorted(preset.theta)), **strict_first}, **found, **clauses._asdict())
+    clauses = preset if "clauses" in preset.gates else _one_candidate_each(preset)
+    searched = stacked([search_clauses(p_cls, p_sim, y, clauses, goal) for p_sim in posteriors])
+    curve = Curve(axes=_clause_curve_axes(clauses), **found, **searched._asdict())
     contenders = [choose(curve, base)] if "clauses" in preset.gates else []
 
-    calibrated_curve, fits = None, [_fit_chances(p_cls, p_sim, rows) for p_sim in posteriors]
+    calibrated_curve, fits = None, [fit_chances(p_cls, p_sim, rows) for p_sim in posteriors]
     if "calibrated" in preset.gates and all(fits):
-        searched = _stack(
+        searched = stacked(
             [
-                _search_calibrated(p_cls, p_sim, y, fit.out_of_fold, preset, goal)
+                search_calibrated(p_cls, p_sim, y, fit.out_of_fold, preset, goal)
                 for p_sim, fit in zip(posteriors, fits, strict=True)
                 if fit
             ]
         )
-        axes = {**outer, "advantage": tuple(sorted(preset.advantage, reverse=True))}
+        axes = {**_outer_axes(preset), "advantage": tuple(sorted(preset.advantage, reverse=True))}
         calibrated_curve = Curve(axes=axes, **found, **searched._asdict())
         contenders.append(_choose_calibrated(calibrated_curve, base, [fit for fit in fits if fit]))
     best = max(contenders, key=_key, default=_shut(curve, base))  # the first of equals: the paper's clauses
@@ -149,7 +137,7 @@ def choose(curve: Curve, base: Setting) -> Setting:
     return setting_at(curve, index)
 
 
-def setting_at(curve: Curve, index: tuple[int, ...], fits: list[_Fit] | None = None) -> Setting:
+def setting_at(curve: Curve, index: tuple[int, ...], fits: list[FittedChances] | None = None) -> Setting:
     """The combination at one place of a curve; a calibrated one needs its fits, one for each kappa."""
     at = {name: axis[i] for (name, axis), i in zip(curve.axes.items(), index, strict=True)}
     thresholds = {name: float(at[name]) for name in (*_ALWAYS, "alpha")} if fits is None else {
@@ -180,99 +168,6 @@ def choose_prior_exponent(
     return max(harmless, key=lambda exponent: scores[exponent].objective)  # the first, hence smallest, of equals
 
 
-class _Searched(NamedTuple):
-    objective: Array
-    accuracy: Array
-    opened: Array
-
-
-class _Fit(NamedTuple):
-    """The calibrated gate's weights from all rows, and each row's advantage under weights that never saw its group."""
-
-    classifier: Weights
-    similarity: Weights
-    out_of_fold: Array  # of the rows on which the paths disagree
-
-
-def _search_clauses(p_cls: Tensor, p_sim: Tensor, y: Tensor, preset: Preset, goal: Goal) -> _Searched:
-    """All combinations of rule, alpha and thresholds for one similarity posterior."""
-    signals = gate_signals(p_cls, p_sim)
-    disagree = signals.label_cls != signals.label_sim  # the fifth clause, and the only rows that can move
-    signals = GateSignals(*(signal[disagree] for signal in signals))
-    axes = clause_axes(signals, preset.theta, preset.beta, preset.margin, preset.delta)
-    return _score_grid(axes, p_cls, p_sim, y, disagree, preset, goal)
-
-
-def clause_axes(
-    signals: GateSignals, theta: tuple[float, ...], beta: tuple[float, ...], margin: tuple[float, ...],
-    delta: tuple[float, ...],
-) -> tuple[search.Axis, ...]:  # fmt: skip
-    """The first four clauses as axes of a grid."""
-    return (
-        search.below(signals.gamma_cls.numpy(), theta),
-        search.above(signals.gamma_sim.numpy(), beta),
-        search.above(signals.margin_sim.numpy(), margin),
-        search.above(signals.js.numpy(), delta),
-    )
-
-
-def _search_calibrated(
-    p_cls: Tensor, p_sim: Tensor, y: Tensor, out_of_fold: Array, preset: Preset, goal: Goal
-) -> _Searched:
-    """All combinations of rule, alpha and margin, each row judged by weights that were fitted without its group."""
-    disagree = p_cls.argmax(1) != p_sim.argmax(1)
-    axes = (search.above(out_of_fold, preset.advantage),)
-    return _score_grid(axes, p_cls, p_sim, y, disagree, preset, goal)
-
-
-def _score_grid(
-    axes: tuple[search.Axis, ...], p_cls: Tensor, p_sim: Tensor, y: Tensor, can_move: Tensor, preset: Preset, goal: Goal
-) -> _Searched:
-    n_rows, n_classes = p_cls.shape
-    labels = y.numpy()
-    base = metrics.class_counts(p_cls.argmax(1).numpy(), labels, n_classes)
-    base_loss = goal.row_loss(p_cls.double().numpy(), labels)
-    p_cls, p_sim, moving = p_cls[can_move], p_sim[can_move], labels[can_move.numpy()]
-    loss_before, before = base_loss[can_move.numpy()], p_cls.argmax(1).numpy()
-    grids = []
-    for rule, alpha in itertools.product(preset.rule, preset.alpha):
-        fused = (fuse_linear if rule == "linear" else fuse_log_linear)(p_cls, p_sim, alpha=alpha)
-        loss_change = goal.row_loss(fused.double().numpy(), moving) - loss_before
-        tally = search.tally(axes, before, fused.argmax(1).numpy(), moving, loss_change, n_classes=n_classes)
-        counts = ClassCounts(base.correct + tally.correct, base.support, base.predicted + tally.predicted)
-        value = goal.value(counts, base_loss.sum() + tally.loss, n_rows)
-        grids.append((value, metrics.accuracy(counts), tally.opened))
-    shape = (len(preset.rule), len(preset.alpha), *(len(axis.values) for axis in axes))
-    return _Searched(*(np.stack(column).reshape(shape) for column in zip(*grids, strict=True)))
-
-
-def _fit_chances(p_cls: Tensor, p_sim: Tensor, rows: ScoredOutputs) -> _Fit | None:
-    """Fit the calibrated gate on all disagreements, and without each fold in turn; ``None`` if there are few."""
-    signals = gate_signals(p_cls, p_sim)
-    disagree = signals.label_cls != signals.label_sim
-    signals = GateSignals(*(signal[disagree] for signal in signals))
-    if int(disagree.sum()) < FEWEST_ROWS:
-        return None
-    x, y = confidence_features(signals).numpy(), rows.y[disagree]
-    right_cls, right_sim = (signals.label_cls == y).numpy(), (signals.label_sim == y).numpy()
-    groups = None if rows.groups is None else rows.groups[disagree.numpy()]
-    n_groups = len(y) if groups is None else len(np.unique(groups))
-    fold = group_folds(groups, y.numpy(), min(_FOLDS, n_groups), seed=_FOLD_SEED)
-
-    def fit(used: Array) -> tuple[Weights, Weights]:
-        return (
-            fit_chance(x[used], right_cls[used], PRIOR_CLASSIFIER),
-            fit_chance(x[used], right_sim[used], PRIOR_SIMILARITY),
-        )
-
-    out_of_fold = np.empty(len(y))
-    for number in range(fold.max() + 1):
-        held_out = fold == number
-        part = GateSignals(*(signal[torch.from_numpy(held_out)] for signal in signals))
-        out_of_fold[held_out] = advantage(part, *fit(~held_out)).numpy()
-    return _Fit(*fit(np.ones(len(y), dtype=bool)), out_of_fold)
-
-
 def _best_index(curve: Curve, base: Setting) -> tuple[int, ...] | None:
     """Where the best harmless setting stands; ``None`` where none beats ``base``.
 
@@ -286,7 +181,7 @@ def _best_index(curve: Curve, base: Setting) -> tuple[int, ...] | None:
     return tuple(int(i) for i in equals[np.argmin(curve.opened[tuple(equals.T)])])
 
 
-def _choose_calibrated(curve: Curve, base: Setting, fits: list[_Fit]) -> Setting:
+def _choose_calibrated(curve: Curve, base: Setting, fits: list[FittedChances]) -> Setting:
     index = _best_index(curve, base)
     return _shut(curve, base) if index is None else setting_at(curve, index, fits)
 
@@ -296,12 +191,23 @@ def _shut(curve: Curve, base: Setting) -> Setting:
     return base._replace(kappa=float(curve.axes["kappa"][likeliest]), tau=curve.tau[likeliest])
 
 
+def _outer_axes(preset: Preset) -> dict[str, tuple[float | str, ...]]:
+    return {"kappa": preset.kappa, "rule": preset.rule, "alpha": preset.alpha}
+
+
+def _clause_curve_axes(preset: Preset) -> dict[str, tuple[float | str, ...]]:
+    strict_first = {name: tuple(sorted(getattr(preset, name), reverse=True)) for name in ("beta", "margin", "delta")}
+    return {**_outer_axes(preset), "theta": tuple(sorted(preset.theta)), **strict_first}
+
+
+def _one_candidate_each(preset: Preset) -> Preset:
+    """A clause search that is not asked for costs next to nothing."""
+    names = ("rule", "alpha", "theta", "beta", "margin", "delta")
+    return replace(preset, **{name: getattr(preset, name)[:1] for name in names})
+
+
 def _key(setting: Setting) -> tuple[float, int]:
     return round(setting.objective, 12), -setting.opened
-
-
-def _stack(searched: list[_Searched]) -> _Searched:
-    return _Searched(*(np.stack(column) for column in zip(*searched, strict=True)))
 
 
 def _notes(y: Tensor, n_classes: int) -> tuple[str, ...]:

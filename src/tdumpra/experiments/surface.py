@@ -11,7 +11,7 @@ from torch import Tensor
 from tdumpra.core import metrics, search
 from tdumpra.core.gate import FusionRule, GateSignals, fuse_linear, fuse_log_linear, gate_signals
 from tdumpra.core.metrics import ClassCounts
-from tdumpra.tune import clause_axes
+from tdumpra.gate_search import clause_axes
 
 Array = np.ndarray
 
