@@ -22,7 +22,7 @@ CLASSES, SHARES = 7, (0.1, 0.3)
 
 def run() -> list[Row]:
     on_gpu = torch.cuda.is_available()
-    n, size = (1024, 224) if on_gpu else (64, 96)
+    n, size = (512, 224) if on_gpu else (64, 96)
     network = NetworkConfig(backbone="resnet50", weights="none", image_size=size, embedding=64)
     torch.manual_seed(0)
     encoders = [
