@@ -144,13 +144,14 @@ def test_bank_gate_and_evaluation_are_made_once(run):
     first = bank_stage(config, run, 0)
     assert first.made
     assert not is_evaluated(config, run, 0)
-    tuning = tune_stage(config, run, 0, first.bank)
-    evaluation = evaluate_stage(config, run, 0, tuning)
+    fitted = tune_stage(config, run, 0)
+    assert torch.equal(fitted.tuning.decision.bank.prototypes, first.bank.prototypes)
+    evaluation = evaluate_stage(config, run, 0, fitted)
     assert is_evaluated(config, run, 0)
     assert evaluation["rows"] == {part: len(table) for part, table in read_tables(run).items()}
     assert {"student", "teacher", "gate", "oracle"} <= set(evaluation["comparators"])
     gate = read_json(run.gate, kind="gate", schema=1)
-    assert gate["sentence"] == tuning.sentence()
+    assert gate["sentence"] == fitted.tuning.sentence()
     again = bank_stage(config, run, 0)
     assert not again.made
     assert torch.equal(again.bank.prototypes, first.bank.prototypes)

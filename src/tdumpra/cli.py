@@ -157,18 +157,15 @@ def bench_command(
 @app.command("run")
 def _run(config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False) -> None:
     """Every stage of a run, skipping those whose inputs have not changed."""
-    from tdumpra.commands_run import run_command, run_root
-    from tdumpra.config import read_config
-    from tdumpra.run_folder import run_folders
+    from tdumpra.commands_run import run_command
 
     evaluations = run_command(config, out, quiet=as_json)
-    settings = read_config(config)
-    folders = run_folders(run_root(settings, out), settings.seeds)
     if as_json and evaluations:
-        typer.echo(json.dumps({str(seed): jsonable(evaluation) for seed, evaluation in evaluations.items()}, indent=2))
+        documents = {str(folder.root): jsonable(evaluation) for folder, evaluation in evaluations.items()}
+        typer.echo(json.dumps(documents, indent=2))
         return
-    for seed, evaluation in evaluations.items():
-        _show(evaluation, folders[seed].root, as_json=False)
+    for folder, evaluation in evaluations.items():
+        _show(evaluation, folder.root, as_json=False)
 
 
 @app.command("predict")

@@ -104,8 +104,10 @@ def reproduce_command(
 
 def _run(experiment: Experiment, config: Config, out: Path | None, as_json: bool, plan: bool) -> None:
     from tdumpra.experiments import grid
+    from tdumpra.run_folder import run_root
 
-    folder = out if out is not None else Path("runs") / config.name
+    config = config if out is None else replace(config, folder=str(out))
+    folder = run_root(config)
     cells = experiment.cells(config)
     if plan:
         _show_plan(grid.plan(cells, folder), as_json)

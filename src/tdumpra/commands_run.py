@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ from tdumpra.artifacts import read_json
 from tdumpra.assemble import assemble_model
 from tdumpra.bank_health import BankHealth
 from tdumpra.config import Config, read_config
-from tdumpra.errors import ArtifactError, TdumpraError
+from tdumpra.errors import ArtifactError
 from tdumpra.predict import Model
-from tdumpra.run_folder import RunFolder, run_folders
-from tdumpra.stages import Dataset, embed_stage, open_data, train_stage
+from tdumpra.run_folder import RunFolder, run_folders, run_root
+from tdumpra.stages import Dataset, claimed_by_first, embed_stage, open_data, train_stage
 from tdumpra.table_stages import Banked, bank_stage, decision_inputs, evaluate_stage, is_evaluated, tune_stage
 from tdumpra.train import make_fabric
 
@@ -28,53 +28,45 @@ Work = Callable[[Config, Dataset, RunFolder, int, Fabric, Console], None]
 
 def train_command(config: Path, out: Path | None) -> None:
     """Train student and teacher; goes on where an earlier run stopped."""
-    _for_each_seed(read_config(config), out, _train)
+    _for_each_seed(_in_folder(config, out), _train)
 
 
 def embed_command(config: Path, out: Path | None) -> None:
     """Write logits and embeddings of every image: the tables that everything afterwards stands on."""
-    _for_each_seed(read_config(config), out, _embed)
+    _for_each_seed(_in_folder(config, out), _embed)
 
 
 def bank_command(config: Path, out: Path | None) -> None:
     """Cluster the training embeddings into prototypes, and look them over."""
-    settings = read_config(config)
-    for seed, folder in run_folders(run_root(settings, out), settings.seeds).items():
+    settings = _in_folder(config, out)
+    for seed, folder in run_folders(run_root(settings), settings.seeds).items():
         with folder.claim(settings, seed):
             _show_bank(bank_stage(settings, folder, seed), folder, Console())
 
 
-def run_command(config: Path, out: Path | None, *, quiet: bool = False) -> dict[int, dict[str, Any]]:
-    """Every stage, skipping those whose inputs have not changed; gives the evaluation of each seed.
-
-    With saved ``outputs`` in the configuration there is nothing to train or to embed, and no model of images.
-    """
-    settings = read_config(config)
-    evaluations: dict[int, dict[str, Any]] = {}
+def run_command(config: Path, out: Path | None, *, quiet: bool = False) -> dict[RunFolder, dict[str, Any]]:
+    """Every stage, skipping those whose inputs have not changed; gives the evaluation of each seed's folder."""
+    settings = _in_folder(config, out)
+    if settings.outputs:
+        raise ValueError("this configuration names saved outputs, and has no stages to run: use  tdumpra evaluate")
+    evaluations: dict[RunFolder, dict[str, Any]] = {}
 
     def all_stages(
-        config: Config, data: Dataset | None, folder: RunFolder, seed: int, fabric: Fabric | None, console: Console
+        config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console
     ) -> None:
-        if data is not None and fabric is not None:
-            _train(config, data, folder, seed, fabric, console)
-            _embed(config, data, folder, seed, fabric, console)
-        if fabric is None or fabric.is_global_zero:
-            evaluations[seed] = _decide(config, data, folder, seed, console)
-        if fabric is not None:
-            fabric.barrier()
+        _train(config, data, folder, seed, fabric, console)
+        _embed(config, data, folder, seed, fabric, console)
+        if fabric.is_global_zero:
+            evaluations[folder] = _decide(config, data, folder, seed, console)
+        fabric.barrier()
 
-    if settings.outputs:
-        for seed, folder in run_folders(run_root(settings, out), settings.seeds).items():
-            with folder.claim(settings, seed):
-                all_stages(settings, None, folder, seed, None, Console(quiet=quiet))
-    else:
-        _for_each_seed(settings, out, all_stages, quiet=quiet)
+    _for_each_seed(settings, all_stages, quiet=quiet)
     return evaluations
 
 
-def run_root(config: Config, out: Path | None) -> Path:
-    """The folder of a run."""
-    return out if out is not None else Path("runs") / config.name
+def _in_folder(config: Path, out: Path | None) -> Config:
+    settings = read_config(config)
+    return settings if out is None else replace(settings, folder=str(out))
 
 
 def _train(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
@@ -91,19 +83,17 @@ def _embed(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: 
         console.print(f"{folder.root / 'outputs'} is up to date", soft_wrap=True)
 
 
-def _decide(config: Config, data: Dataset | None, folder: RunFolder, seed: int, console: Console) -> dict[str, Any]:
+def _decide(config: Config, data: Dataset, folder: RunFolder, seed: int, console: Console) -> dict[str, Any]:
     """Bank, tuning, evaluation and model: everything that needs no training."""
-    banked = bank_stage(config, folder, seed)
-    _show_bank(banked, folder, console)
-    if is_evaluated(config, folder, seed) and (data is None or _is_assembled(config, folder, seed)):
+    _show_bank(bank_stage(config, folder, seed), folder, console)
+    if is_evaluated(config, folder, seed) and _is_assembled(config, folder, seed):
         console.print(f"{folder.evaluation} is up to date", soft_wrap=True)
         return read_json(folder.evaluation, kind="evaluation", schema=1)
-    tuning = tune_stage(config, folder, seed, banked.bank)
-    if data is not None:
-        inputs = decision_inputs(config, folder, seed)
-        assemble_model(config, data, folder, tuning.decision, inputs=inputs).write(folder.model)
-        console.print(f"Written: {folder.model}", soft_wrap=True)
-    return evaluate_stage(config, folder, seed, tuning)
+    fitted = tune_stage(config, folder, seed)
+    inputs = decision_inputs(config, folder, seed)
+    assemble_model(config, data, folder, fitted.tuning.decision, inputs=inputs).write(folder.model)
+    console.print(f"Written: {folder.model}", soft_wrap=True)
+    return evaluate_stage(config, folder, seed, fitted)
 
 
 def _is_assembled(config: Config, folder: RunFolder, seed: int) -> bool:
@@ -117,41 +107,16 @@ def _is_assembled(config: Config, folder: RunFolder, seed: int) -> bool:
     return wanted.items() <= model.identity.items() and bool(model.thumbnails) == config.bank.thumbnails
 
 
-def _for_each_seed(config: Config, out: Path | None, work: Work, *, quiet: bool = False) -> None:
+def _for_each_seed(config: Config, work: Work, *, quiet: bool = False) -> None:
     fabric = make_fabric(config.train)
     fabric.launch()
     console = Console(quiet=quiet or not fabric.is_global_zero)
     data = open_data(config, console)
-    for seed, folder in run_folders(run_root(config, out), config.seeds).items():
-        with _claimed_by_first(folder, config, seed, fabric):
+    for seed, folder in run_folders(run_root(config), config.seeds).items():
+        with claimed_by_first(folder, config, seed, fabric):
             if fabric.is_global_zero:
                 data.split.write(folder.split)
             work(config, data, folder, seed, fabric, console)
-
-
-@contextmanager
-def _claimed_by_first(folder: RunFolder, config: Config, seed: int, fabric: Fabric) -> Iterator[None]:
-    """The first process claims the folder for all; where it cannot, the others end too instead of waiting for it."""
-    if fabric.world_size == 1:
-        with folder.claim(config, seed):
-            yield
-        return
-    if not fabric.is_global_zero:
-        if not fabric.broadcast(False):
-            raise SystemExit(2)
-        yield
-        return
-    try:
-        claim = folder.claim(config, seed)
-        claim.__enter__()
-    except TdumpraError:
-        fabric.broadcast(False)
-        raise
-    try:
-        fabric.broadcast(True)
-        yield
-    finally:
-        claim.__exit__(None, None, None)
 
 
 def _show_bank(banked: Banked, folder: RunFolder, console: Console) -> None:

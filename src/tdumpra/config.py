@@ -168,6 +168,7 @@ class Config:
     """Everything about a run."""
 
     name: str = "run"
+    folder: str | None = None  # where the run lives; runs/NAME if left out
     seeds: tuple[int, ...] = (0,)
     outputs: tuple[str, ...] = ()  # saved outputs of models trained elsewhere: nothing is trained then
     data: DataConfig = field(default_factory=DataConfig)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from tdumpra.artifacts import jsonable, write_bytes
+from tdumpra.checks import SPLITS
 from tdumpra.config import Config
 from tdumpra.data.lock import exclusive
 from tdumpra.errors import TdumpraError
@@ -147,20 +148,33 @@ class RunFolder:
         if rows or self.metrics.exists():
             write_bytes(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
+    def was_trained_with(self, config: Config, seed: int) -> bool:
+        """Whether the tables here are those that training with these settings gives."""
+        whole = all(self.outputs(part).exists() for part in SPLITS)
+        return whole and self.config.exists() and not self._differences(dataclasses.replace(config, seeds=(seed,)))
+
     def _refuse_other_training(self, config: Config) -> None:
         if not (self.checkpoint("last").exists() or self.outputs("train").exists()):
             return  # nothing was made with the older settings yet
-        before, now = _flat(read_tree(self.config, Config)), _flat(config)
-        differing = [
-            f"{key} was {before[key]!r} and is now {now[key]!r}"
-            for key in now
-            if key.split(".")[0] in (*_TRAINED_WITH, "seeds") and key not in _MAY_CHANGE and before[key] != now[key]
-        ]
+        differing = self._differences(config)
         if differing:
             more = f" (and {len(differing) - 3} more)" if len(differing) > 3 else ""
             raise RunFolderError(
                 f"{self.root} was made with other settings: {'; '.join(differing[:3])}{more}; take another name"
             )
+
+    def _differences(self, config: Config) -> list[str]:
+        before, now = _flat(read_tree(self.config, Config)), _flat(config)
+        return [
+            f"{key} was {before[key]!r} and is now {now[key]!r}"
+            for key in now
+            if key.split(".")[0] in (*_TRAINED_WITH, "seeds") and key not in _MAY_CHANGE and before[key] != now[key]
+        ]
+
+
+def run_root(config: Config) -> Path:
+    """The folder of a run, above those of its seeds."""
+    return Path("runs") / config.name if config.folder is None else Path(config.folder)
 
 
 def run_folders(root: Path, seeds: tuple[int, ...]) -> dict[int, RunFolder]:

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from tdumpra.artifacts import fingerprint
+from tdumpra.checks import SPLITS
 from tdumpra.config import Config
 from tdumpra.errors import InputFileError, TdumpraError
 from tdumpra.output_files import Space, SplitOutputs, read_outputs
+from tdumpra.run_folder import RunFolder, run_folders, run_root
 
 Training = Literal["ce", "joint"]
 _TOKENS = {"ce": re.compile(r"ce\d*|crossentropy\d*|xent\d*"), "joint": re.compile(r"joint\d*|scl\d*|supcon\d*")}
@@ -25,12 +27,13 @@ _SEED = re.compile(r"(?:seed|s)(\d+)")
 
 
 class SavedRun(NamedTuple):
-    """One file of outputs, and what its name says about it."""
+    """One file of outputs and what its name says about it, or the folder of a run with its tables."""
 
     path: Path
     backbone: str  # what is left of the name
     training: Training | None  # None where the name does not say
     seed: int
+    is_file: bool = True  # else a run's folder
 
     @property
     def model(self) -> str:
@@ -39,7 +42,15 @@ class SavedRun(NamedTuple):
 
 
 def saved_runs(config: Config) -> tuple[SavedRun, ...]:
-    """The files of ``config.outputs``, told apart; two of them may not be the same seed of the same model."""
+    """The files of ``config.outputs``, told apart, or else the folders of the run's own seeds.
+
+    Two files may not be the same seed of the same model.
+    """
+    if not config.outputs:
+        folders = run_folders(run_root(config), config.seeds)
+        return tuple(
+            SavedRun(folder.root, config.name, _training(config), seed, False) for seed, folder in folders.items()
+        )
     runs = [_parse(entry, number) for number, entry in enumerate(config.outputs)]
     seen: dict[tuple[str, int], SavedRun] = {}
     for run in runs:
@@ -70,8 +81,7 @@ def _parse(entry: str, number: int) -> SavedRun:
 
 def runs_for(config: Config) -> tuple[SavedRun, ...]:
     """The saved runs that were trained as ``config`` says: with the contrastive loss, or without."""
-    wanted: Training = "ce" if config.train.contrastive_weight == 0 else "joint"
-    runs = saved_runs(config)
+    wanted, runs = _training(config), saved_runs(config)
     told = [run for run in runs if run.training == wanted]
     return tuple(told) or tuple(run for run in runs if run.training is None and wanted == "joint")
 
@@ -82,14 +92,28 @@ def seeds_for(config: Config) -> tuple[int, ...]:
 
 
 def outputs_for(config: Config, seed: int) -> SplitOutputs:
-    """The outputs table of this configuration and seed."""
+    """The outputs of this configuration and seed: saved, embedded by this run, or trained now for the experiment."""
     if not config.outputs:
-        raise TdumpraError("this configuration names no saved outputs, and training them from here is not possible yet")
+        folder = RunFolder(_place(config, seed))
+        if not folder.was_trained_with(config, seed):
+            from tdumpra.stages import train_and_embed  # networks are loaded only where something is trained
+
+            train_and_embed(config, folder, seed)
+        return _of_folder(folder, config)
     run = next((run for run in runs_for(config) if run.seed == seed), None)
     if run is None:
         loss = "without" if config.train.contrastive_weight == 0 else "with"
         raise TdumpraError(f"no saved outputs were trained {loss} the contrastive loss and seed {seed}")
-    return read_saved(run, config.bank.space)
+    return read_saved(run, config)
+
+
+def _place(config: Config, seed: int) -> Path:
+    """The run's own folder, if it was trained like this; else one that is named after the settings.
+
+    Variants of one configuration so share what they have in common, and nothing is trained twice.
+    """
+    own = run_folders(run_root(config), config.seeds)[seed]
+    return own.root if own.was_trained_with(config, seed) else run_root(config) / "trainings" / identity(config, seed)
 
 
 def identity(config: Config, seed: int) -> str:
@@ -102,18 +126,34 @@ def identity(config: Config, seed: int) -> str:
 
 
 def run_identity(run: SavedRun) -> str:
-    """A name for a file's contents."""
+    """A name for a file's contents, or for the tables in a folder."""
     try:
-        return fingerprint(run.path.read_bytes())
+        paths = [run.path] if run.is_file else [RunFolder(run.path).outputs(part) for part in SPLITS]
+        return fingerprint(*(path.read_bytes() for path in paths))
+    except FileNotFoundError as error:
+        stage = "" if run.is_file else ": run  tdumpra train  and  tdumpra embed  first"
+        raise InputFileError(f"{error.filename} does not exist{stage}") from error
     except OSError as error:
         raise InputFileError(f"{run.path} cannot be read: {error.strerror or error}") from error
 
 
-def read_saved(run: SavedRun, space: str) -> SplitOutputs:
-    """Read one file; the last few are kept, as the rows of an experiment share them."""
-    if space not in ("teacher", "student"):
-        raise TdumpraError(f"saved outputs hold the teacher's and the student's space, not {space!r}")
-    return _read(run.path, space)
+def read_saved(run: SavedRun, config: Config) -> SplitOutputs:
+    """One run's outputs; the last few files are kept, as the rows of an experiment share them."""
+    if not run.is_file:
+        return _of_folder(RunFolder(run.path), config)
+    if config.bank.space not in ("teacher", "student"):
+        raise TdumpraError(f"saved outputs hold the teacher's and the student's space, not {config.bank.space!r}")
+    return _read(run.path, config.bank.space)
+
+
+def _of_folder(folder: RunFolder, config: Config) -> SplitOutputs:
+    from tdumpra.table_stages import read_tables, table_outputs
+
+    return table_outputs(config, read_tables(folder))
+
+
+def _training(config: Config) -> Training:
+    return "ce" if config.train.contrastive_weight == 0 else "joint"
 
 
 @lru_cache(maxsize=4)

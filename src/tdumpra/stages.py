@@ -36,7 +36,7 @@ from tdumpra.network import Built, Encoding, build_network
 from tdumpra.predict import Encoder
 from tdumpra.run_folder import RunFolder
 from tdumpra.tables import OutputsTable
-from tdumpra.train import Task, TrainingError, train
+from tdumpra.train import Task, TrainingError, make_fabric, train
 from tdumpra.train_screen import Screen
 
 
@@ -121,6 +121,44 @@ def train_stage(
         if writer is not None:
             writer.close()
     return True
+
+
+def train_and_embed(config: Config, folder: RunFolder, seed: int) -> None:
+    """Data, training and tables in one, where an experiment needs a variant that nobody has trained."""
+    fabric = make_fabric(config.train)
+    fabric.launch()
+    console = Console(stderr=True, quiet=not fabric.is_global_zero)
+    data = open_data(config, console)
+    with claimed_by_first(folder, config, seed, fabric):
+        if fabric.is_global_zero:
+            data.split.write(folder.split)
+        train_stage(config, data, folder, seed=seed, fabric=fabric, console=console)
+        embed_stage(config, data, folder, fabric=fabric, console=console)
+
+
+@contextmanager
+def claimed_by_first(folder: RunFolder, config: Config, seed: int, fabric: Fabric) -> Iterator[None]:
+    """The first process claims the folder for all; where it cannot, the others end too instead of waiting for it."""
+    if fabric.world_size == 1:
+        with folder.claim(config, seed):
+            yield
+        return
+    if not fabric.is_global_zero:
+        if not fabric.broadcast(False):
+            raise SystemExit(2)
+        yield
+        return
+    try:
+        claim = folder.claim(config, seed)
+        claim.__enter__()
+    except TdumpraError:
+        fabric.broadcast(False)
+        raise
+    try:
+        fabric.broadcast(True)
+        yield
+    finally:
+        claim.__exit__(None, None, None)
 
 
 def load_encoders(config: Config, dataset: Dataset, folder: RunFolder) -> Encoders:

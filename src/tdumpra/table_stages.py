@@ -10,23 +10,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tdumpra import __version__
 from tdumpra.artifacts import fingerprint, read_artifact, read_json, write_artifact, write_json
 from tdumpra.bank import KIND as BANK_KIND
 from tdumpra.bank import SCHEMA as BANK_SCHEMA
 from tdumpra.bank import PrototypeBank
 from tdumpra.bank_health import BankHealth, bank_health
 from tdumpra.checks import SPLITS
-from tdumpra.comparators import Case
 from tdumpra.config import Config
-from tdumpra.core.calibration import class_prior
-from tdumpra.decision import Decision
 from tdumpra.errors import ArtifactError
-from tdumpra.evaluate import evaluate
+from tdumpra.fitting import Fitted, evaluation_document, fit, gate_document
 from tdumpra.output_files import SplitOutputs, read_outputs
+from tdumpra.preset import PRESETS
 from tdumpra.run_folder import RunFolder
 from tdumpra.tables import OutputsTable, split_outputs
-from tdumpra.tune import PRESETS, Tuning, tune
 
 _SCHEMA = 1  # of gate.json and evaluation.json
 
@@ -121,49 +117,26 @@ def is_evaluated(config: Config, folder: RunFolder, seed: int) -> bool:
     )
 
 
-def tune_stage(config: Config, folder: RunFolder, seed: int, bank: PrototypeBank) -> Tuning:
+def tune_stage(config: Config, folder: RunFolder, seed: int) -> Fitted:
     """Choose temperatures and thresholds on validation outputs, and keep everything that was tried."""
     splits = outputs_for(config, folder, seed)
-    tuning = tune(
-        bank,
-        splits.validation,
-        class_prior(splits.train.y, splits.n_classes),
-        preset=PRESETS[config.tune.preset],
-        objective=config.tune.objective,
-        adjust_for_prior=config.tune.adjust_prior,
-    )
-    fitted = tuning.to_artifact()
+    fitted = fit(splits, config.bank, config.tune)
+    curve = {name: t for name, t in fitted.tuning.to_artifact().tensors.items() if name.startswith("curve.")}
     content = {
         "inputs": decision_inputs(config, folder, seed),
-        "sentence": tuning.sentence(),
-        "decision": fitted.meta["decision"],
-        **fitted.meta["tuning"],
-        "curve": {name: tensor for name, tensor in fitted.tensors.items() if name.startswith("curve.")},
+        **gate_document(splits, fitted, config),
+        "curve": curve,
     }
     write_json(folder.gate, kind="gate", schema=_SCHEMA, content=content)
-    return tuning
+    return fitted
 
 
-def evaluate_stage(config: Config, folder: RunFolder, seed: int, tuning: Tuning) -> dict[str, Any]:
+def evaluate_stage(config: Config, folder: RunFolder, seed: int, fitted: Fitted) -> dict[str, Any]:
     """Score everything on test outputs."""
     splits = outputs_for(config, folder, seed)
-    decision: Decision = tuning.decision
-    case = Case(
-        train=splits.train,
-        validation=splits.validation,
-        test=splits.test,
-        decision=decision,
-        decided=decision.decide(splits.test.p, splits.test.z),
-        objective=config.tune.objective,
-    )
-    rows = {"train": len(splits.train), "val": len(splits.validation), "test": len(splits.test)}
     evaluation = {
-        "version": __version__,
         "inputs": decision_inputs(config, folder, seed),
-        "rows": rows,
-        "grouped": splits.test.groups is not None,
-        "tuning": tuning.sentence(),
-        **evaluate(case),
+        **evaluation_document(splits, fitted, config),
     }
     write_json(folder.evaluation, kind="evaluation", schema=_SCHEMA, content=evaluation)
     return evaluation

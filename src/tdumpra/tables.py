@@ -116,6 +116,7 @@ def split_outputs(
             "groups": np.array(table.groups),
             "ids": np.array(table.ids),
             "p_teacher": None if table.logits_teacher is None else table.posterior("teacher"),
+            "metadata": {name: np.array(column) for name, column in table.metadata.items()},
             "n_classes": n_classes,
         }
 

@@ -4,9 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tiny_runs import settings
 
 from tdumpra import run_outputs
-from tdumpra.config import Config, TrainConfig
+from tdumpra.config import BankConfig, Config, DataConfig, NetworkConfig, TrainConfig
+from tdumpra.data.transform import Framing
 from tdumpra.errors import TdumpraError
 
 CE, JOINT = "x/lite0_ce2_seed0.npz", "x/lite0_joint_seed3.npz"
@@ -49,15 +51,42 @@ def test_the_same_seed_twice():
 
 
 def test_what_cannot_be_had():
-    with pytest.raises(TdumpraError, match="names no saved outputs"):
-        run_outputs.outputs_for(Config(), 0)
+    with pytest.raises(TdumpraError, match="does not exist: run  tdumpra train  and  tdumpra embed  first"):
+        run_outputs.run_identity(run_outputs.saved_runs(Config(name="never trained"))[0])
     with pytest.raises(TdumpraError, match="no saved outputs were trained without the contrastive loss and seed 0"):
         run_outputs.outputs_for(Config(outputs=(JOINT,), train=WITHOUT), 0)
     with pytest.raises(TdumpraError, match="not 'other'"):
-        run_outputs.read_saved(run_outputs.saved_runs(Config(outputs=(CE,)))[0], "other")
+        run_outputs.outputs_for(Config(outputs=(CE,), train=WITHOUT, bank=BankConfig(space="other")), 0)
 
 
 def test_training_is_part_of_the_identity():
     assert run_outputs.identity(Config(), 0) != run_outputs.identity(Config(), 1)
     assert run_outputs.identity(Config(), 0) != run_outputs.identity(Config(train=WITHOUT), 0)
     assert run_outputs.identity(Config(), 0) == run_outputs.identity(Config(name="other"), 0)
+
+
+@pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
+def test_what_nobody_trained_is_trained_once_and_shared(tmp_path, monkeypatch):
+    """The six rows of the ablation stand on two trainings; the run's own folder is one of them once it exists."""
+    from tdumpra import stages
+    from tdumpra.experiments import ablate, grid
+
+    config = replace(
+        settings(epochs=1),
+        name="tiny",
+        folder=str(tmp_path / "run"),
+        data=DataConfig(
+            source="synthetic:n=120,size=32", cache=str(tmp_path / "cache"), framing=Framing(height=32, width=32),
+            workers=0,
+        ),
+        network=NetworkConfig(backbone="tiny_networks:plain", weights="none", image_size=32, embedding=8),
+    )  # fmt: skip
+    trained = []
+    train = stages.train_and_embed
+    monkeypatch.setattr(stages, "train_and_embed", lambda *args: (trained.append(args[1].root), train(*args)))
+    results = grid.run(ablate.cells(config), tmp_path / "out")
+    assert len(results) == 6
+    assert len(trained) == 2  # with the contrastive loss, and without
+    assert all(root.parent == tmp_path / "run" / "trainings" for root in trained)
+    grid.run(ablate.cells(config), tmp_path / "again")
+    assert len(trained) == 2

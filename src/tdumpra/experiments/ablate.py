@@ -16,9 +16,9 @@ from tdumpra.evaluate import gate_report
 from tdumpra.experiments import paper
 from tdumpra.experiments.grid import Cell
 from tdumpra.experiments.tables import HEADINGS, Figure, ResultTable, Value, over_seeds
+from tdumpra.fitting import Fitted, fit
 from tdumpra.objective import Goal
 from tdumpra.output_files import SplitOutputs
-from tdumpra.pipeline import Fitted, fit
 from tdumpra.preset import PRESETS
 
 Fusion = Literal["none", "fixed", "gated"]

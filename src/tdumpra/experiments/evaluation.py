@@ -12,11 +12,10 @@ from tdumpra import __version__, run_outputs
 from tdumpra.config import Config
 from tdumpra.core import significance
 from tdumpra.errors import TdumpraError
-from tdumpra.evaluate import evaluate
 from tdumpra.experiments.grid import Cell
 from tdumpra.experiments.tables import HEADINGS, ResultTable, Value, over_seeds
+from tdumpra.fitting import evaluation_document, fit, gate_document
 from tdumpra.output_files import SplitOutputs
-from tdumpra.pipeline import case_of, fit, gate_document, verdict, with_metadata
 from tdumpra.run_outputs import SavedRun
 
 _COUNTS = ("n", "opened", "flipped", "fixed", "broken")
@@ -24,19 +23,15 @@ _COUNTS = ("n", "opened", "flipped", "fixed", "broken")
 
 def cells(config: Config) -> list[Cell]:
     """One cell for each saved run: its gate and its evaluation."""
-    return [_cell(config, run, evaluate_run, {"evaluate": asdict(config.evaluate)}, 6.0) for run in _runs(config)]
+    return [
+        _cell(config, run, evaluate_run, {"evaluate": asdict(config.evaluate)}, 6.0)
+        for run in run_outputs.saved_runs(config)
+    ]
 
 
 def gate_cells(config: Config) -> list[Cell]:
     """One cell for each saved run: its gate alone."""
-    return [_cell(config, run, tune_run, {"evaluate": None}, 2.0) for run in _runs(config)]
-
-
-def _runs(config: Config) -> tuple[SavedRun, ...]:
-    runs = run_outputs.saved_runs(config)
-    if not runs:
-        run_outputs.outputs_for(config, config.seeds[0])  # says what is missing
-    return runs
+    return [_cell(config, run, tune_run, {"evaluate": None}, 2.0) for run in run_outputs.saved_runs(config)]
 
 
 def _cell(
@@ -57,32 +52,20 @@ def _cell(
 
 
 def tune_run(config: Config, run: SavedRun) -> dict[str, Any]:
-    """Fit and tune one file of outputs."""
-    splits = run_outputs.read_saved(run, config.bank.space)
+    """Fit and tune one run's outputs."""
+    splits = run_outputs.read_saved(run, config)
     return {"gate": gate_document(splits, fit(splits, config.bank, config.tune), config)}
 
 
 def evaluate_run(config: Config, run: SavedRun) -> dict[str, Any]:
-    """Fit, tune and score one file of outputs."""
-    splits = run_outputs.read_saved(run, config.bank.space)
-    if config.evaluate.metadata is not None:
-        columns = tuple(name for name in config.evaluate.subgroups if name not in splits.test.metadata)
-        splits = with_metadata(splits, config.evaluate.metadata, columns)
+    """Fit, tune and score one run's outputs."""
+    splits = run_outputs.read_saved(run, config)
     fitted = fit(splits, config.bank, config.tune)
-    case = case_of(splits, fitted, config.tune)
-    gained = _gained(case.decided.p_cls, case.decided.p, splits)
-    rows = {"train": len(splits.train), "val": len(splits.validation), "test": len(splits.test)}
+    decided = fitted.tuning.decision.decide(splits.test.p, splits.test.z)
     return {
         "gate": gate_document(splits, fitted, config),
-        "evaluation": {
-            "version": __version__,
-            "rows": rows,
-            "grouped": splits.test.groups is not None,
-            "tuning": verdict(fitted),
-            "notes": fitted.tuning.notes,
-            **evaluate(case, settings=config.evaluate),
-        },
-        "gained": gained,
+        "evaluation": evaluation_document(splits, fitted, config),
+        "gained": _gained(decided.p_cls, decided.p, splits),
     }
 
 

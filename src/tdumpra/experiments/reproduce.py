@@ -12,7 +12,7 @@ from tdumpra.experiments import paper
 from tdumpra.experiments.ablate import score
 from tdumpra.experiments.grid import Cell
 from tdumpra.experiments.tables import HEADINGS, Figure, ResultTable, Value, over_seeds
-from tdumpra.pipeline import fit
+from tdumpra.fitting import fit
 
 SEEDS = (0, 1, 2)
 PROTOCOLS = {

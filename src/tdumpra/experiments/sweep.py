@@ -25,9 +25,9 @@ from tdumpra.evaluate import gate_report
 from tdumpra.experiments.grid import Cell
 from tdumpra.experiments.surface import gate_surface
 from tdumpra.experiments.tables import ResultTable, Value
+from tdumpra.fitting import fit
 from tdumpra.functional import widen
 from tdumpra.output_files import SplitOutputs
-from tdumpra.pipeline import fit
 from tdumpra.preset import PRESETS
 from tdumpra.run_outputs import SavedRun
 
@@ -69,14 +69,9 @@ def cells(config: Config) -> list[Cell]:
     """One cell for each model, seed and parameter (λ needs no cell of its own: each run is a point of it)."""
     return [
         _cell(config, run, parameter)
-        for run in run_outputs.saved_runs(config) or _to_train(config)
+        for run in run_outputs.saved_runs(config)
         for parameter in (*PARAMETERS[:-1], "surface")
     ]
-
-
-def _to_train(config: Config) -> list[SavedRun]:
-    run_outputs.outputs_for(config, config.seeds[0])  # says what is missing
-    return []
 
 
 def _cell(config: Config, run: SavedRun, parameter: str) -> Cell:
@@ -92,7 +87,7 @@ def _cell(config: Config, run: SavedRun, parameter: str) -> Cell:
 
 
 def _bench(config: Config, run: SavedRun) -> _Bench:
-    splits = run_outputs.read_saved(run, config.bank.space)
+    splits = run_outputs.read_saved(run, config)
     preset = replace(PRESETS[config.tune.preset], gates=("clauses",))
     tuning = fit(
         splits, config.bank, replace(config.tune, certify=False, folds=0, training_rows=False), preset=preset

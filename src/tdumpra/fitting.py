@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from tdumpra import __version__
 from tdumpra.bank import PrototypeBank
 from tdumpra.certify import Certificate, certify
 from tdumpra.comparators import Case
@@ -16,7 +17,7 @@ from tdumpra.config import BankConfig, Config, TuneConfig
 from tdumpra.core.calibration import class_prior
 from tdumpra.crossfit import Estimate, cross_fit
 from tdumpra.errors import InputFileError
-from tdumpra.evaluate import gate_report
+from tdumpra.evaluate import evaluate, gate_report
 from tdumpra.objective import Goal
 from tdumpra.output_files import SplitOutputs
 from tdumpra.outputs import TrainOutputs
@@ -116,6 +117,21 @@ def gate_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[
         "out_of_fold": fitted.estimate and {**fitted.estimate._asdict(), "sentence": fitted.estimate.sentence()},
         "notes": tuning.notes,
         "settings": asdict(config.tune),
+    }
+
+
+def evaluation_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[str, Any]:
+    """The contents of ``evaluation.json`` for one seed."""
+    if config.evaluate.metadata is not None:
+        columns = tuple(name for name in config.evaluate.subgroups if name not in splits.test.metadata)
+        splits = with_metadata(splits, config.evaluate.metadata, columns)
+    return {
+        "version": __version__,
+        "rows": {"train": len(splits.train), "val": len(splits.validation), "test": len(splits.test)},
+        "grouped": splits.test.groups is not None,
+        "tuning": verdict(fitted),
+        "notes": fitted.tuning.notes,
+        **evaluate(case_of(splits, fitted, config.tune), settings=config.evaluate),
     }
 
 
