@@ -149,7 +149,10 @@ def test_run_on_saved_outputs_trains_nothing(tdumpra, tmp_path):
     assert done.code == 0, done.err
     assert (tmp_path / "run" / "evaluation.json").exists()
     assert not (tmp_path / "run" / "checkpoints" / "last.safetensors").exists()
-    assert "is up to date" in tdumpra("run", config, "--out", tmp_path / "run").out
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "cells").iterdir()}
+    assert tdumpra("run", config, "--out", tmp_path / "run").code == 0
+    assert before
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "cells").iterdir()} == before
 
 
 # --- predict

@@ -157,15 +157,20 @@ def bench_command(
 @app.command("run")
 def _run(config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False) -> None:
     """Every stage of a run, skipping those whose inputs have not changed."""
+    from tdumpra.commands_experiments import evaluate_command
     from tdumpra.commands_run import run_command
+    from tdumpra.config import read_config
 
-    evaluations = run_command(config, out, quiet=as_json)
-    if as_json and evaluations:
-        documents = {str(folder.root): jsonable(evaluation) for folder, evaluation in evaluations.items()}
+    if read_config(config).outputs:  # nothing to train or to embed, and no model of images
+        evaluate_command(config, out, as_json)
+        return
+    evaluated = run_command(config, out, quiet=as_json)
+    if as_json and evaluated:
+        documents = {str(seed): jsonable(each.evaluation) for seed, each in evaluated.items()}
         typer.echo(json.dumps(documents, indent=2))
         return
-    for folder, evaluation in evaluations.items():
-        _show(evaluation, folder.root, as_json=False)
+    for each in evaluated.values():
+        _show(each.evaluation, each.folder.root, as_json=False)
 
 
 @app.command("predict")

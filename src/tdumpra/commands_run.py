@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightning_fabric import Fabric
 from rich.console import Console
@@ -26,6 +26,13 @@ from tdumpra.train import make_fabric
 Work = Callable[[Config, Dataset, RunFolder, int, Fabric, Console], None]
 
 
+class Evaluated(NamedTuple):
+    """A seed's folder and the contents of its ``evaluation.json``."""
+
+    folder: RunFolder
+    evaluation: dict[str, Any]
+
+
 def train_command(config: Path, out: Path | None) -> None:
     """Train student and teacher; goes on where an earlier run stopped."""
     _for_each_seed(_in_folder(config, out), _train)
@@ -44,12 +51,9 @@ def bank_command(config: Path, out: Path | None) -> None:
             _show_bank(bank_stage(settings, folder, seed), folder, Console())
 
 
-def run_command(config: Path, out: Path | None, *, quiet: bool = False) -> dict[RunFolder, dict[str, Any]]:
-    """Every stage, skipping those whose inputs have not changed; gives the evaluation of each seed's folder."""
-    settings = _in_folder(config, out)
-    if settings.outputs:
-        raise ValueError("this configuration names saved outputs, and has no stages to run: use  tdumpra evaluate")
-    evaluations: dict[RunFolder, dict[str, Any]] = {}
+def run_command(config: Path, out: Path | None, *, quiet: bool = False) -> dict[int, Evaluated]:
+    """Every stage, skipping those whose inputs have not changed; gives the evaluation of each seed."""
+    evaluations: dict[int, Evaluated] = {}
 
     def all_stages(
         config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console
@@ -57,10 +61,10 @@ def run_command(config: Path, out: Path | None, *, quiet: bool = False) -> dict[
         _train(config, data, folder, seed, fabric, console)
         _embed(config, data, folder, seed, fabric, console)
         if fabric.is_global_zero:
-            evaluations[folder] = _decide(config, data, folder, seed, console)
+            evaluations[seed] = Evaluated(folder, _decide(config, data, folder, seed, console))
         fabric.barrier()
 
-    _for_each_seed(settings, all_stages, quiet=quiet)
+    _for_each_seed(_in_folder(config, out), all_stages, quiet=quiet)
     return evaluations
 
 

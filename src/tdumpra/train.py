@@ -97,7 +97,8 @@ def train(
         network.parameters(),
         lr=config.learning_rate,
         weight_decay=config.weight_decay,
-        fused=fabric.device.type == "cuda",
+        # a fused optimiser unscales float16 gradients itself, too late for them to be clipped
+        fused=fabric.device.type == "cuda" and not (config.precision == "16-mixed" and config.clip_norm is not None),
     )
     progress = Progress()
     torch.manual_seed(seed * fabric.world_size + fabric.global_rank)  # dropout differs between processes

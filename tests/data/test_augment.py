@@ -198,8 +198,9 @@ def test_settings_out_of_range_are_refused(wrong):
 
 
 @pytest.mark.gpu
-def test_the_batch_is_the_same_on_a_gpu():
+def test_a_gpu_works_in_half_precision_within_the_rounding_of_eight_bits():
+    """float16 has steps of an eighth of a grey level near white; six operations follow each other."""
     images, params = photographs(), parameters()
-    torch.testing.assert_close(
-        apply_batch(images.cuda(), params, 40).cpu(), apply_batch(images, params, 40), atol=1e-3, rtol=0
-    )
+    difference = 255 * (apply_batch(images.cuda(), params, 40).cpu() - apply_batch(images, params, 40)).abs()
+    assert difference.mean() < 0.25, difference.mean()
+    assert difference.quantile(0.999) < 2, difference.quantile(0.999)

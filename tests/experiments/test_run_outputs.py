@@ -83,7 +83,12 @@ def test_what_nobody_trained_is_trained_once_and_shared(tmp_path, monkeypatch):
     )  # fmt: skip
     trained = []
     train = stages.train_and_embed
-    monkeypatch.setattr(stages, "train_and_embed", lambda *args: (trained.append(args[1].root), train(*args)))
+
+    def counted(config, folder, seed):
+        trained.append(folder.root)
+        train(config, folder, seed)
+
+    monkeypatch.setattr(stages, "train_and_embed", counted)
     results = grid.run(ablate.cells(config), tmp_path / "out")
     assert len(results) == 6
     assert len(trained) == 2  # with the contrastive loss, and without
