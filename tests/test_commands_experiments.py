@@ -239,13 +239,13 @@ class TestExperiments:
 
 
 class TestMistakes:
-    @pytest.mark.parametrize("command", ["tune", "evaluate", "ablate", "sweep"])
+    @pytest.mark.parametrize("command", ["tune", "evaluate", "sweep"])
     def test_no_outputs(self, run, tmp_path, command):
         path = tmp_path / "run.toml"
         path.write_text('name = "x"\n')
         ran = run(command, path, "--out", tmp_path / "out")
         assert ran.code == 2
-        assert "names no saved outputs" in ran.err
+        assert "does not exist: run tdumpra train and tdumpra embed first" in ran.err
 
     @pytest.mark.parametrize(
         ("text", "message"),
