@@ -24,7 +24,7 @@ demo: $(READY) ## the main job, end to end, on data it makes itself
 	$(BIN)/tdumpra demo
 
 test: $(READY) ## the test suite (minutes, two cores)
-	$(BIN)/python -m pytest -m "not slow and not gpu and not campaign"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not campaign"
 
 test-slow: $(READY) ## the tests that take longer
 	$(BIN)/python -m pytest -m "slow"
