@@ -84,7 +84,8 @@ class TestDecide:
         assert torch.equal(with_it.opened, without.opened & spread)
         assert (without.opened & ~spread).any()
 
-    def test_many_rows_go_in_pieces_and_come_back_in_order(self, decision):
+    def test_many_rows_go_in_pieces_and_come_back_in_order(self, decision, monkeypatch):
+        monkeypatch.setattr("tdumpra.decision._CHUNK", 4096)
         p, z = rows(4096 + 40)
         whole = decision.decide(p, z)
         assert [len(part.p) for part in decision.chunks(p, z)] == [4096, 40]
