@@ -231,7 +231,7 @@ def _show(evaluation: dict[str, Any], folder: Path, as_json: bool) -> None:
 def _comparator_table(evaluation: dict[str, Any]) -> Table:
     rows = evaluation["rows"]
     title = f"{rows['test']:,} test rows (bank: {rows['train']:,}, tuning: {rows['val']:,})"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column("comparator", no_wrap=True)
     for heading in _HEADINGS.values():
         table.add_column(heading, justify="right", no_wrap=True)

@@ -190,7 +190,7 @@ def _show_plan(planned: Sequence[Planned], as_json: bool) -> None:
 def _rich_table(table: ResultTable) -> Table:
     """A table for the screen; what does not fit stays in the files."""
     shown = table.screen or tuple(table.columns)
-    rich = Table(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    rich = Table(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     for key in shown:
         texts = [value for row in table.rows if isinstance(value := row.get(key), str)]
         short = max(map(len, texts), default=0) <= _SHORT_NAME  # a name, which must not be cut; a long one may wrap
