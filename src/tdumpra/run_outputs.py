@@ -12,6 +12,7 @@ import re
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
+from statistics import median
 from typing import Literal, NamedTuple
 
 from tdumpra.artifacts import fingerprint
@@ -162,5 +163,16 @@ def _read(path: Path, space: Space) -> SplitOutputs:
 
 
 def training_seconds(config: Config) -> float | None:
-    """How long :func:`outputs_for` would train; 0 where nothing needs training, ``None`` where nobody knows."""
-    return 0.0 if config.outputs else None
+    """How long :func:`outputs_for` would train; 0 where nothing needs training, ``None`` where nobody knows.
+
+    What is known comes from trainings below the same run: their last step, and how many views they took in a second.
+    """
+    if config.outputs:
+        return 0.0
+    known = []
+    for path in sorted(run_root(config).rglob("metrics.jsonl")):
+        rows = [row for row in RunFolder(path.parent).read_metrics() if "images_per_second" in row]
+        if rows:
+            views = 2 * config.train.batch_size * rows[-1]["step"]
+            known.append(views / max(1e-9, median(row["images_per_second"] for row in rows)))
+    return max(known, default=None)

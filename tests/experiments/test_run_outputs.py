@@ -81,6 +81,7 @@ def test_what_nobody_trained_is_trained_once_and_shared(tmp_path, monkeypatch):
         ),
         network=NetworkConfig(backbone="tiny_networks:plain", weights="none", image_size=32, embedding=8),
     )  # fmt: skip
+    assert run_outputs.training_seconds(config) is None  # nobody knows yet
     trained = []
     train = stages.train_and_embed
 
@@ -91,6 +92,7 @@ def test_what_nobody_trained_is_trained_once_and_shared(tmp_path, monkeypatch):
     monkeypatch.setattr(stages, "train_and_embed", counted)
     results = grid.run(ablate.cells(config), tmp_path / "out")
     assert len(results) == 6
+    assert (run_outputs.training_seconds(config) or 0) > 0  # what was trained tells
     assert len(trained) == 2  # with the contrastive loss, and without
     assert all(root.parent == tmp_path / "run" / "trainings" for root in trained)
     grid.run(ablate.cells(config), tmp_path / "again")
