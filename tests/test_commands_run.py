@@ -155,6 +155,16 @@ def test_run_on_saved_outputs_trains_nothing(tdumpra, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "cells").iterdir()} == before
 
 
+@pytest.mark.parametrize("stage", ["train", "embed"])
+def test_saved_outputs_leave_nothing_to_train(tdumpra, tmp_path, stage):
+    config = tmp_path / "run.toml"
+    config.write_text('outputs = ["outputs.npz"]\n')
+    done = tdumpra(stage, config, "--out", tmp_path / "run")
+    assert done.code == 2
+    assert "there is nothing to train or to embed" in done.err
+    assert not (tmp_path / "run").exists()
+
+
 # --- predict
 
 

@@ -112,6 +112,8 @@ def _is_assembled(config: Config, folder: RunFolder, seed: int) -> bool:
 
 
 def _for_each_seed(config: Config, work: Work, *, quiet: bool = False) -> None:
+    if config.outputs:
+        raise ValueError("this configuration names saved outputs: there is nothing to train or to embed")
     fabric = make_fabric(config.train)
     fabric.launch()
     console = Console(quiet=quiet or not fabric.is_global_zero)
