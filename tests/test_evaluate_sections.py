@@ -227,6 +227,11 @@ class TestWorth:
         assert found["winner"] == "neither"
         assert found["interval"] == [0.0, 0.0]
 
+    def test_without_replicates_nothing_was_tested(self, classifier, problem):
+        found = evaluate(case_of(classifier, problem), settings=replace(QUICK, bootstrap=0))["retrieval_worth"]
+        assert found["winner"] == "not tested"
+        assert "was not tested" in found["sentence"]
+
 
 class TestRefusals:
     def test_a_comparator_of_another_shape(self, classifier, problem):

@@ -52,6 +52,8 @@ def retrieval_worth(
         low, high = percentile_interval(sign * (replicates[with_bank][metric] - replicates[rival][metric]), level)
     accuracy = {name: scores[name]["accuracy"] for name in (with_bank, rival)}
     verdict = "retrieval" if low > 0 else "no retrieval" if high < 0 else "neither"
+    if replicates is None:
+        verdict = "not tested"
     return {
         "objective": goal.objective,
         "with_bank": with_bank,
@@ -71,8 +73,9 @@ def retrieval_worth(
 
 def _verdict(with_bank: str, rival: str, verdict: str) -> str:
     return {
-        "retrieval": f"retrieval won: {with_bank} beats {rival}, the best without a bank",
+        "retrieval": f"retrieval won: {with_bank} beats {rival}, each the best of its side on validation",
         "no retrieval": f"retrieval lost: {rival}, which needs no bank, beats {with_bank}",
+        "not tested": f"{with_bank} (with the bank) against {rival} (without) was not tested",
         "neither": f"nobody won between {with_bank} (with the bank) and {rival} (without)",
     }[verdict]
 
