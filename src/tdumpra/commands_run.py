@@ -117,8 +117,10 @@ def _for_each_seed(config: Config, work: Work, *, quiet: bool = False) -> None:
     fabric = make_fabric(config.train)
     fabric.launch()
     console = Console(quiet=quiet or not fabric.is_global_zero)
-    data = open_data(config, console)
+    data = None
     for seed, folder in run_folders(run_root(config), config.seeds).items():
+        if data is None or config.data.val_by_seed:
+            data = open_data(config, console, seed)
         with claimed_by_first(folder, config, seed, fabric):
             if fabric.is_global_zero:
                 data.split.write(folder.split)

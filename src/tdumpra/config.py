@@ -29,6 +29,7 @@ class DataConfig:
     split_file: str | None = None  # read this split instead of drawing one
     test_share: float = 0.2
     val_share: float = 0.1  # of what is not test
+    val_by_seed: bool = False  # each seed holds out lesions of its own: more to tune on, if tune.pool_seeds says so
     group_by: str | None = None  # a metadata column instead of the source's own grouping
     allow_missing: bool = False
     cache: str = "runs/cache"
@@ -39,6 +40,8 @@ class DataConfig:
     def __post_init__(self) -> None:
         check_count(self.workers, "workers", least=0)
         check_count(self.split_seed, "split_seed", least=0)
+        if self.val_by_seed and self.split_file is not None:
+            raise ValueError("val_by_seed draws validation anew for each seed, and split_file fixes it: choose one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

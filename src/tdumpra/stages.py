@@ -28,7 +28,7 @@ from tdumpra.data.manifest import Manifest
 from tdumpra.data.pipeline import Pipeline, make_pipeline
 from tdumpra.data.prepare import Prepared, prepare
 from tdumpra.data.sources import open_source, with_external_test
-from tdumpra.data.splits import Split, make_split
+from tdumpra.data.splits import Split, make_split, val_folds
 from tdumpra.data.transform import EvalTransform
 from tdumpra.encode import encode
 from tdumpra.errors import ArtifactError, MissingExtraError, TdumpraError
@@ -67,8 +67,8 @@ class Encoders(NamedTuple):
     identity: dict[str, str]
 
 
-def open_data(config: Config, console: Console) -> Dataset:
-    """Read the source, split it, and decode its images once.
+def open_data(config: Config, console: Console, seed: int = 0) -> Dataset:
+    """Read the source, split it, and decode its images once; ``seed`` matters where each holds out lesions of its own.
 
     The split is drawn over all records before any pixel is looked at, so that a broken image moves no other one.
     """
@@ -80,7 +80,12 @@ def open_data(config: Config, console: Console) -> Dataset:
         split = Split.read(data.split_file, manifest)
     else:
         split = make_split(
-            manifest, data.protocol, seed=data.split_seed, test_share=data.test_share, val_share=data.val_share
+            manifest,
+            data.protocol,
+            seed=data.split_seed,
+            test_share=data.test_share,
+            val_share=data.val_share,
+            val_fold=seed % val_folds(data.val_share) if data.val_by_seed else 0,
         )
     prepared = prepare(manifest, data.cache, data.framing, progress=console.is_terminal)
     where = dict(zip(split.ids, split.codes.tolist(), strict=True))
@@ -128,7 +133,7 @@ def train_and_embed(config: Config, folder: RunFolder, seed: int) -> None:
     fabric = make_fabric(config.train)
     fabric.launch()
     console = Console(stderr=True, quiet=not fabric.is_global_zero)
-    data = open_data(config, console)
+    data = open_data(config, console, seed)
     with claimed_by_first(folder, config, seed, fabric):
         if fabric.is_global_zero:
             data.split.write(folder.split)
