@@ -63,7 +63,7 @@ class Encoders(NamedTuple):
     """The networks of a run after training, and what they belong to."""
 
     student: Encoder
-    teacher: Encoder | None  # a finished classifier has none
+    teacher: Encoder | None  # a network that was taken as it is has none
     identity: dict[str, str]
 
 
@@ -99,7 +99,7 @@ def train_stage(
     config: Config, dataset: Dataset, folder: RunFolder, *, seed: int, fabric: Fabric, console: Console
 ) -> bool:
     """Train student and teacher, from the last checkpoint if there is one; whether there was anything to do."""
-    if config.network.finished or is_finished(folder.checkpoint("last")):
+    if config.network.as_it_is or is_finished(folder.checkpoint("last")):
         return False
     torch.manual_seed(seed)  # the heads, and the backbone where it has no weights
     built = build_network(config.network, len(dataset.manifest.class_names))
@@ -167,7 +167,7 @@ def claimed_by_first(folder: RunFolder, config: Config, seed: int, fabric: Fabri
 
 
 def load_encoders(config: Config, dataset: Dataset, folder: RunFolder) -> Encoders:
-    """The networks that training left, or the finished classifier; refused if they belong to other data."""
+    """The networks that training left, or those that are taken as they are; refused if they belong to other data."""
     encoders = read_encoders(config, folder, len(dataset.manifest.class_names))
     expected = _identity(config, dataset, encoders.student.transform)
     differing = [key for key in expected if encoders.identity.get(key, expected[key]) != expected[key]]
@@ -179,16 +179,18 @@ def load_encoders(config: Config, dataset: Dataset, folder: RunFolder) -> Encode
 
 def read_encoders(config: Config, folder: RunFolder, n_classes: int) -> Encoders:
     """The same without a look at the data; ``identity`` is what the checkpoint says of itself."""
-    finished = config.network.finished
+    as_it_is = config.network.as_it_is
     path = folder.checkpoint(config.embed.checkpoint)
-    if not finished and not path.exists():
+    if not as_it_is and not path.exists():
         raise ArtifactError(f"{path} does not exist: run  tdumpra train  first")
-    built = build_network(config.network if finished else replace(config.network, weights="none"), n_classes)
+    built = build_network(config.network if as_it_is else replace(config.network, weights="none"), n_classes)
 
     def encoder(state: dict[str, Tensor]) -> Encoder:
-        return Encoder(network=config.network, transform=_transform(config, built), state=state)
+        return Encoder(
+            network=config.network, transform=_transform(config, built), state=state, views=config.embed.views
+        )
 
-    if finished:
+    if as_it_is:
         student = encoder(built.network.state_dict())
         return Encoders(student, None, {"encoder": student.fingerprint})
     states = read_networks(path)
