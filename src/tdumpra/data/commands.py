@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -159,10 +160,10 @@ def prepare_command(
 
 
 def _parse_size(size: str) -> tuple[int, int]:
-    height, _, width = size.partition("x")
-    if not height.isdecimal() or not (width.isdecimal() or not width):
-        raise ValueError(f"--size is a number, or HEIGHTxWIDTH, not {size!r}")
-    return int(height), int(width or height)
+    found = re.fullmatch(r"(\d+)(?:x(\d+))?", size)
+    if found is None:
+        raise ValueError(f"--size is one number (224) or HEIGHTxWIDTH (192x256), not {size!r}")
+    return int(found[1]), int(found[2] or found[1])
 
 
 def _write_audit(audit: Audit, out: Path) -> None:
