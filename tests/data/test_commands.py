@@ -65,6 +65,19 @@ def test_audit_without_near_duplicates_reads_no_pixels(ham_folder):
     assert run_json("audit", f"ham10000:{ham_folder}", "--no-near-duplicates")["images"] == 8
 
 
+def test_audit_says_how_many_images_cannot_be_read(ham_folder):
+    source = f"ham10000:{ham_folder}"
+    assert "unreadable images: 0\n" in run("audit", source).stdout
+    (ham_folder / "HAM10000_images_part_1" / "ISIC_1.jpg").write_text("[red]no image[/red]")
+    document = run_json("audit", source)
+    (part,) = (part for part, count in document["unreadable"]["splits"].items() if count)
+    assert document["unreadable"]["images"] == document["unreadable"]["splits"][part] == 1
+    text = run("audit", source).stdout
+    assert f"unreadable images: 1 of 8, counted above ({part} 1); training and evaluation leave them out" in text
+    assert "  ISIC_1: " in text
+    assert "unreadable images: nobody looked" in run("audit", source, "--metadata-only").stdout
+
+
 def test_audit_writes_what_can_be_used_again(ham_folder, write_image, tmp_path):
     # the same picture as two lesions
     source, out = f"ham10000:{ham_folder}", tmp_path / "out"

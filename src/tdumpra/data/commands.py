@@ -7,7 +7,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -200,8 +200,7 @@ def _show_inspection(inspection: Inspection) -> None:
         _line(console, "masks", [f"{inspection.masks:,}"])
     _line(console, "missing files", [f"{len(inspection.missing):,}"])
     _line(console, "broken files", [f"{len(inspection.broken):,}"])
-    for image, reason in list(inspection.broken.items())[:_SHOWN]:
-        console.print(f"  {image}: {reason}", markup=False, highlight=False, soft_wrap=True)
+    _show_reasons(console, inspection.broken)
     _show_notes(console, inspection.notes)
 
 
@@ -221,17 +220,32 @@ def _show_audit(document: dict[str, Any], out: Path | None) -> None:
     console.print(table)
     _line(console, "leaking groups", [f"{leak['groups']:,} of {document['groups']:,}"])
     _line(console, "leaked validation images", [f"{leak['validation']['images']:,}"])
+    _show_unreadable(console, document)
     near = document["near_duplicates"]
     if near is not None:
         text = f"{near['pairs']:,} pairs of different groups, {near['crossing']:,} across the split"
         _line(console, "near-duplicates", [text])
-        if near["broken"]:
-            _line(console, "broken files", [f"{len(near['broken']):,}"])
         if out is not None:
             _line(console, "pairs to look at", [str(out / "near_duplicates.html")])
         elif near["pairs"]:
             _line(console, "to look at them", ["add --out DIR"])
     _show_notes(console, document["notes"])
+
+
+def _show_unreadable(console: Console, document: dict[str, Any]) -> None:
+    unreadable = document["unreadable"]
+    if unreadable is None:
+        _line(console, "unreadable images", ["nobody looked: no file was opened"])
+        return
+    where = ", ".join(f"{part} {count:,}" for part, count in unreadable["splits"].items() if count)
+    more = f" of {document['images']:,}, counted above ({where}); training and evaluation leave them out"
+    _line(console, "unreadable images", [f"{unreadable['images']:,}{more if unreadable['images'] else ''}"])
+    _show_reasons(console, unreadable["reasons"])
+
+
+def _show_reasons(console: Console, broken: Mapping[str, str]) -> None:
+    for image, reason in list(broken.items())[:_SHOWN]:
+        console.print(f"  {image}: {reason}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_notes(console: Console, notes: list[str] | tuple[str, ...]) -> None:
