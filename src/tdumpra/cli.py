@@ -42,6 +42,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as J
 
 _INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended: 128 + SIGINT
 
+_printed: set[str] = set()  # notes of this command
+
 _HEADINGS = {
     "accuracy": "accuracy",
     "macro_f1": "macro-F1",
@@ -56,6 +58,7 @@ _HEADINGS = {
 def main() -> None:
     """Entry point of ``tdumpra``."""
     warnings.showwarning = _print_warning
+    _printed.clear()
     try:
         app()
     except SystemExit as end:
@@ -170,6 +173,8 @@ def _run(config: ConfigArgument, out: OutOption = None, as_json: JsonOption = Fa
         typer.echo(json.dumps(documents, indent=2))
         return
     for each in evaluated.values():
+        for note in each.evaluation["notes"]:
+            Console().print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
         _show(each.evaluation, each.folder.root, as_json=False)
 
 
@@ -243,19 +248,17 @@ def _comparator_table(evaluation: dict[str, Any]) -> Table:
 
 
 def _gate_story(evaluation: dict[str, Any]) -> str:
-    gate = evaluation["gate"]
-    lines = [f"Tuning: {evaluation['tuning']}."]
-    if gate["opened"]:
-        lines.append(
-            f"On test the gate opened on {gate['opened']} of {gate['n']:,} rows and moved {gate['flipped']} labels: "
-            f"{gate['fixed']} fixed, {gate['broken']} broken (exact McNemar p = {gate['mcnemar_p']:.3g}); "
-            f"it breaks fewer than {gate['harm_upper']:.1%} of rows (95 % bound)."
-        )
+    from tdumpra.gate_story import gate_story
+
+    story = gate_story(evaluation)
+    lines = [f"Tuning: {evaluation['tuning']}.", story[0].upper() + story[1:]]
     if not evaluation["grouped"]:
         lines.append("No groups were given: images of one lesion or patient may stand on both sides of the split.")
     return "\n".join(lines)
 
 
 def _print_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    if issubclass(category, UserWarning):
+    """Each note once, however many stages have it to give."""
+    if issubclass(category, UserWarning) and str(message) not in _printed:
+        _printed.add(str(message))
         Console(stderr=True, soft_wrap=True).print(f"[yellow]note:[/] {escape(str(message))}")
