@@ -112,6 +112,7 @@ def gate_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[
             "guarantees_similarity": tuning.decision.guarantees_similarity,
             **{name: getattr(tuning.decision, name) for name in ("rule", "kappa", "tau", "temperature")},
             "prior_exponent": tuning.decision.prior_exponent,
+            "fused_exponent": tuning.decision.fused_exponent,
         },
         "certificate": fitted.certificate and fitted.certificate.to_json(),
         "out_of_fold": fitted.estimate and {**fitted.estimate._asdict(), "sentence": fitted.estimate.sentence()},

@@ -90,7 +90,7 @@ def tune_on_scores(
     found: dict[str, Any] = {"tau": tuple(taus), "similarity_nll": tuple(losses)}
 
     clauses = preset if "clauses" in preset.gates else _one_candidate_each(preset)
-    searched = stacked([search_clauses(p_cls, p_sim, y, clauses, goal) for p_sim in posteriors])
+    searched = stacked([search_clauses(p_cls, p_sim, y, clauses, goal, prior) for p_sim in posteriors])
     curve = Curve(axes=_clause_curve_axes(clauses), **found, **searched._asdict())
     contenders = [choose(curve, base)] if "clauses" in preset.gates else []
 
@@ -98,7 +98,7 @@ def tune_on_scores(
     if "calibrated" in preset.gates and all(fits):
         searched = stacked(
             [
-                search_calibrated(p_cls, p_sim, y, fit.out_of_fold, preset, goal)
+                search_calibrated(p_cls, p_sim, y, fit.out_of_fold, preset, goal, prior)
                 for p_sim, fit in zip(posteriors, fits, strict=True)
                 if fit
             ]
@@ -155,6 +155,7 @@ def setting_at(curve: Curve, index: tuple[int, ...], fits: list[FittedChances] |
         accuracy=float(curve.accuracy[index]),
         opened=int(curve.opened[index]),
         calibrated=None if fit is None else CalibratedGate(fit.classifier, fit.similarity, float(at["advantage"])),
+        fused_exponent=float(at["fused_exponent"]),
     )
 
 
@@ -194,7 +195,7 @@ def _shut(curve: Curve, base: Setting) -> Setting:
 
 
 def _outer_axes(preset: Preset) -> dict[str, tuple[float | str, ...]]:
-    return {"kappa": preset.kappa, "rule": preset.rule, "alpha": preset.alpha}
+    return {name: getattr(preset, name) for name in ("kappa", "rule", "alpha", "fused_exponent")}
 
 
 def _clause_curve_axes(preset: Preset) -> dict[str, tuple[float | str, ...]]:
@@ -204,7 +205,7 @@ def _clause_curve_axes(preset: Preset) -> dict[str, tuple[float | str, ...]]:
 
 def _one_candidate_each(preset: Preset) -> Preset:
     """A clause search that is not asked for costs next to nothing."""
-    names = ("rule", "alpha", "theta", "beta", "margin", "delta")
+    names = ("rule", "alpha", "fused_exponent", "theta", "beta", "margin", "delta")
     return replace(preset, **{name: getattr(preset, name)[:1] for name in names})
 
 
