@@ -16,8 +16,7 @@ from tdumpra.errors import ArtifactError
 from tdumpra.predict import Encoder, Model
 from tdumpra.run_folder import RunFolder
 from tdumpra.stages import Dataset, Encoders, load_encoders, read_encoders
-from tdumpra.table_stages import space_folder
-from tdumpra.tables import OutputsTable
+from tdumpra.tables import OutputsTable, run_with_tables
 
 THUMBNAIL_SIZE = 96  # pixels of the longer side: enough to recognise a lesion, too little to measure one
 
@@ -77,7 +76,7 @@ def _matched(config: Config, own: Encoders, seed: int) -> Encoder:
         return own.student
     if config.bank.space == "teacher":
         return _teacher(own)
-    folder = space_folder(config.bank.space, seed)
+    folder = run_with_tables(config.bank.space, seed)
     table = OutputsTable.read(folder.outputs("train"))
     other = read_encoders(read_config(folder.config), folder, len(table.class_names))
     _refuse_other_encoder(folder, other)

@@ -106,8 +106,9 @@ def _run(experiment: Experiment, config: Config, out: Path | None, as_json: bool
     from tdumpra.experiments import grid
     from tdumpra.run_folder import run_root
 
-    config = config if out is None else replace(config, folder=str(out))
-    folder = run_root(config)
+    folder = run_root(config) if out is None else out
+    if out is not None and not _elsewhere(config, out):
+        config = replace(config, folder=str(out))
     cells = experiment.cells(config)
     if plan:
         _show_plan(grid.plan(cells, folder), as_json)
@@ -126,6 +127,16 @@ def _run(experiment: Experiment, config: Config, out: Path | None, as_json: bool
     for sentence in found.sentences:
         _say(console, sentence)
     _say(console, f"Written to {folder}: {', '.join(found.files)}")
+
+
+def _elsewhere(config: Config, out: Path) -> bool:
+    """Whether ``out`` is for results alone: the run's own folder holds tables, and ``out`` does not."""
+    from tdumpra.run_folder import run_folders, run_root
+
+    def embedded(root: Path) -> bool:
+        return all(folder.outputs("train").exists() for folder in run_folders(root, config.seeds).values())
+
+    return not embedded(out) and embedded(run_root(config))
 
 
 def _say(console: Console, text: str) -> None:

@@ -47,6 +47,7 @@ class Case:
     test: ScoredOutputs
     decision: Decision
     decided: Decided  # the decision's own result on the test rows
+    pool: ValidationOutputs | None = None  # validation rows of all seeds, where the decision was chosen on them
     objective: Objective = "balanced_accuracy"
     costs: np.ndarray | None = None
 
@@ -54,6 +55,11 @@ class Case:
     def goal(self) -> Goal:
         """What everything was tuned for."""
         return Goal(self.objective, self.costs)
+
+    @property
+    def choice(self) -> ValidationOutputs | None:
+        """The rows on which a posterior's own settings are chosen: those that the decision was chosen on."""
+        return self.pool if self.pool is not None else self.validation
 
     def rehearsal(self) -> Case | None:
         """The same case with the validation rows in the place of test, for choices that test must not make."""
@@ -78,20 +84,33 @@ def teacher(case: Case) -> Tensor | None:
 
 def temperature(case: Case) -> Tensor | None:
     """The classifier with a fitted temperature, also where the decision uses none."""
-    if case.validation is None:
+    if case.choice is None:
         return None
-    fitted = fit_temperature(widen(case.validation.p).log(), case.validation.y)
+    fitted = fit_temperature(widen(case.choice.p).log(), case.choice.y)
     return apply_temperature(widen(case.test.p), fitted)
 
 
 def logit_adjusted(case: Case) -> Tensor | None:
     """The classifier divided by a power of the class prior: the honest rival, since retrieval ignores the prior too."""
-    if case.validation is None:
+    return None if case.choice is None else _adjusted(case, case.choice.p, case.choice.y, case.test.p)
+
+
+def teacher_adjusted(case: Case) -> Tensor | None:
+    """The same for the teacher's own classifier."""
+    if case.choice is None or case.choice.p_teacher is None or case.test.p_teacher is None:
         return None
+    return _adjusted(case, case.choice.p_teacher, case.choice.y, case.test.p_teacher)
+
+
+def _adjusted(case: Case, p_val: Tensor, y_val: Tensor, p_test: Tensor) -> Tensor:
     prior = case.decision.prior
-    p, y = widen(case.validation.p), case.validation.y
-    exponent = choose_prior_exponent(p, y, prior, case.objective, case.costs)
-    return adjust_prior(widen(case.test.p), prior, exponent)
+    exponent = choose_prior_exponent(widen(p_val), y_val, prior, case.objective, case.costs)
+    return adjust_prior(widen(p_test), prior, exponent)
+
+
+def baseline(case: Case) -> Tensor | None:
+    """Another run's classifier on the same rows, where one was named."""
+    return None if case.test.p_baseline is None else widen(case.test.p_baseline)
 
 
 def knn(case: Case) -> Tensor | None:
@@ -177,12 +196,14 @@ def oracle(case: Case) -> Tensor:
 COMPARATORS: dict[str, Comparator] = {
     function.__name__: function
     for function in (
-        student, teacher, temperature, logit_adjusted,
+        baseline, student, teacher, temperature, logit_adjusted, teacher_adjusted,
         knn, single_prototype, tip_adapter, similarity, average, paper_gate, calibrated_gate, gate,
         oracle,
     )
 }  # fmt: skip
-WITHOUT_BANK = frozenset({"student", "teacher", "temperature", "logit_adjusted"})  # need no second path
+WITHOUT_BANK = frozenset(  # need no second path
+    {"baseline", "student", "teacher", "temperature", "logit_adjusted", "teacher_adjusted"}
+)
 
 
 def _gate_of(case: Case, preset: Preset) -> Tensor | None:

@@ -162,6 +162,7 @@ class TuneConfig:
     level: float = 0.05  # of that proof
     correction: Literal["fixed-sequence", "holm"] = "fixed-sequence"
     folds: int = 0  # cross-fit over train and validation in so many folds; 0 tunes on validation alone
+    pool_seeds: bool = False  # one choice for all seeds, on the validation rows of all: each scored by its own seed
     training_rows: bool = False  # when cross-fitting, score training rows too: only if they were predicted out of fold
 
     def __post_init__(self) -> None:
@@ -173,6 +174,8 @@ class TuneConfig:
             raise ValueError(
                 "certify and folds exclude each other: a proof needs lesions that took no part in choosing"
             )
+        if self.pool_seeds and (self.folds or self.certify):
+            raise ValueError("pool_seeds excludes certify and folds: it chooses on the validation rows of all seeds")
         if self.training_rows and not self.folds:
             raise ValueError("training_rows is for cross-fitting: set folds too")
 

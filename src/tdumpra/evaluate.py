@@ -138,12 +138,22 @@ def _ambiguous(case: Case, posteriors: Mapping[str, Array], settings: EvaluateCo
     A gate that is shut, or that has no ceiling on that confidence, has no theta to speak of: the middle of the paper's
     grid serves instead.
     """
+    below = ambiguous_below(case, settings)
+    return {"below": below, **breakdown.part(posteriors, case.test.y.numpy(), ambiguous_rows(case, settings))}
+
+
+def ambiguous_below(case: Case, settings: EvaluateConfig) -> float:
+    """The confidence below which a row is called ambiguous."""
     theta = case.decision.thresholds.theta
-    below = (
-        settings.ambiguous_below if settings.ambiguous_below is not None else theta if 0 < theta < 1 else MIDDLE_THETA
-    )
-    unsure = (case.decided.signals.gamma_cls < below).cpu().numpy()
-    return {"below": below, **breakdown.part(posteriors, case.test.y.numpy(), unsure)}
+    if settings.ambiguous_below is not None:
+        return settings.ambiguous_below
+    return theta if 0 < theta < 1 else MIDDLE_THETA
+
+
+def ambiguous_rows(case: Case, settings: EvaluateConfig) -> Array:
+    """Which rows are called ambiguous."""
+    unsure: Array = (case.decided.signals.gamma_cls < ambiguous_below(case, settings)).cpu().numpy()
+    return unsure
 
 
 def _subgroup_columns(case: Case, settings: EvaluateConfig) -> dict[str, Array]:

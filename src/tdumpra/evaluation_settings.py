@@ -20,6 +20,7 @@ class EvaluateConfig:
     subgroups: tuple[str, ...] = ()  # columns of the outputs, or of ``metadata``
     metadata: str | None = None  # a CSV table with a column ``id`` or ``image_id``
     ambiguous_below: float | None = None  # top-1 probability; the gate's own theta if left out
+    baseline: str | None = None  # another run's folder: its classifier is what the gate is measured against
     refer_risk: float = 0.1  # errors that are tolerated among the cases that are not handed to a human
 
     def __post_init__(self) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 
 from tdumpra import __version__
 from tdumpra.bank import PrototypeBank
@@ -20,9 +22,10 @@ from tdumpra.errors import InputFileError
 from tdumpra.evaluate import evaluate, gate_report
 from tdumpra.objective import Goal
 from tdumpra.output_files import SplitOutputs
-from tdumpra.outputs import TrainOutputs
+from tdumpra.outputs import TrainOutputs, ValidationOutputs
 from tdumpra.preset import PRESETS, Preset
-from tdumpra.tune import Tuning, tune
+from tdumpra.tables import OutputsTable, run_with_tables
+from tdumpra.tune import Tuning, tune, tune_on_scores
 
 ID_COLUMNS = ("id", "image_id", "image")
 
@@ -33,10 +36,26 @@ class Fitted(NamedTuple):
     tuning: Tuning
     certificate: Certificate | None
     estimate: Estimate | None
+    pool: ValidationOutputs | None = None  # validation rows of all seeds, where they were chosen on
 
 
-def fit(splits: SplitOutputs, bank: BankConfig, settings: TuneConfig, *, preset: Preset | None = None) -> Fitted:
-    """Bank from train, everything else from validation; ``preset`` replaces the one that ``settings`` names."""
+def fit(
+    splits: SplitOutputs,
+    bank: BankConfig,
+    settings: TuneConfig,
+    *,
+    preset: Preset | None = None,
+    others: Sequence[SplitOutputs] = (),
+) -> Fitted:
+    """Bank from train, everything else from validation.
+
+    Args:
+        splits: the outputs of one seed.
+        bank: how its bank is made.
+        settings: what is searched.
+        preset: in place of the one that ``settings`` names.
+        others: further seeds, whose validation rows have a say too, each scored by its own model and bank.
+    """
     preset = preset or PRESETS[settings.preset]
 
     def make_bank(train: TrainOutputs) -> PrototypeBank:
@@ -56,10 +75,38 @@ def fit(splits: SplitOutputs, bank: BankConfig, settings: TuneConfig, *, preset:
         )  # fmt: skip
         return Fitted(crossed.tuning, None, crossed.estimate)
     prior = class_prior(splits.train.y, splits.n_classes)
+    if others:
+        parts = [splits, *others]
+        banks = [make_bank(part.train) for part in parts]
+        scores = {
+            kappa: torch.cat(
+                [each.class_scores(part.validation.z, kappa=kappa) for each, part in zip(banks, parts, strict=True)]
+            )
+            for kappa in preset.kappa
+        }
+        pool = pooled([part.validation for part in parts])
+        goal = Goal.check(settings.objective, settings.costs, n_classes=splits.n_classes)
+        tuning = tune_on_scores(
+            banks[0], pool, scores, prior, preset=preset, goal=goal, adjust_for_prior=settings.adjust_prior
+        )
+        return Fitted(tuning, None, None, pool)
     if settings.certify:
         proof: dict[str, Any] = {"level": settings.level, "correction": settings.correction}
         return Fitted(*certify(make_bank(splits.train), splits.validation, prior, **search, **proof), None)
     return Fitted(tune(make_bank(splits.train), splits.validation, prior, **search), None, None)
+
+
+def pooled(parts: Sequence[ValidationOutputs]) -> ValidationOutputs:
+    """The validation rows of several seeds as one set. Each one's embeddings have a space of their own."""
+    teachers = [part.p_teacher for part in parts if part.p_teacher is not None]
+    groups = [part.groups for part in parts if part.groups is not None]
+    return ValidationOutputs(
+        p=torch.cat([part.p for part in parts]),
+        z=torch.cat([part.z for part in parts]),
+        y=torch.cat([part.y for part in parts]),
+        groups=np.concatenate(groups) if len(groups) == len(parts) else None,
+        p_teacher=torch.cat(teachers) if len(teachers) == len(parts) else None,
+    )
 
 
 def case_of(splits: SplitOutputs, fitted: Fitted, settings: TuneConfig) -> Case:
@@ -71,6 +118,7 @@ def case_of(splits: SplitOutputs, fitted: Fitted, settings: TuneConfig) -> Case:
         test=splits.test,
         decision=decision,
         decided=decision.decide(splits.test.p, splits.test.z),
+        pool=fitted.pool,
         objective=goal.objective,
         costs=goal.costs,
     )
@@ -121,12 +169,10 @@ def gate_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[
     }
 
 
-def evaluation_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[str, Any]:
+def evaluation_document(splits: SplitOutputs, fitted: Fitted, config: Config, seed: int = 0) -> dict[str, Any]:
     """The contents of ``evaluation.json`` for one seed."""
     asked = replace(config.evaluate, class_names=config.evaluate.class_names or splits.class_names)
-    if config.evaluate.metadata is not None:
-        columns = tuple(name for name in config.evaluate.subgroups if name not in splits.test.metadata)
-        splits = with_metadata(splits, config.evaluate.metadata, columns)
+    splits = with_asked(splits, config, seed)
     return {
         "version": __version__,
         "rows": {"train": len(splits.train), "val": len(splits.validation), "test": len(splits.test)},
@@ -145,6 +191,33 @@ def verdict(fitted: Fitted) -> str:
         )  # fmt: skip
     estimate = "" if fitted.estimate is None else f"; {fitted.estimate.sentence()}"
     return fitted.tuning.sentence() + estimate
+
+
+def with_asked(splits: SplitOutputs, config: Config, seed: int) -> SplitOutputs:
+    """The test rows with what the evaluation asks for beyond them: columns of a table, another run's classifier."""
+    if config.evaluate.metadata is not None:
+        columns = tuple(name for name in config.evaluate.subgroups if name not in splits.test.metadata)
+        splits = with_metadata(splits, config.evaluate.metadata, columns)
+    if config.evaluate.baseline is not None:
+        splits = with_baseline(splits, config.evaluate.baseline, seed)
+    return splits
+
+
+def with_baseline(splits: SplitOutputs, place: str, seed: int) -> SplitOutputs:
+    """The test rows with the classifier of another run, which must have been trained on none of them."""
+    folder = run_with_tables(place, seed, "evaluate.baseline")
+    if splits.test.ids is None:
+        raise InputFileError(f"the outputs carry no id, so that {folder.root} cannot be matched with them")
+    table = OutputsTable.read(folder.outputs("test"))
+    where = {name: i for i, name in enumerate(table.ids)}
+    missing = [str(name) for name in splits.test.ids if str(name) not in where]
+    if missing:
+        raise InputFileError(
+            f"{folder.root} did not test {len(missing):,} of the test images, for example {missing[0]!r}: give both "
+            "runs the same split"
+        )
+    rows = torch.tensor([where[str(name)] for name in splits.test.ids])
+    return splits._replace(test=replace(splits.test, p_baseline=table.posterior()[rows]))
 
 
 def with_metadata(splits: SplitOutputs, path: str | Path, columns: tuple[str, ...]) -> SplitOutputs:

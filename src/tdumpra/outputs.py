@@ -72,6 +72,7 @@ class ScoredOutputs:
     groups: NDArray[np.str_] | None = None
     ids: NDArray[np.str_] | None = None
     p_teacher: Tensor | None = None  # (n, C) the teacher's own classifier, where there is one
+    p_baseline: Tensor | None = None  # (n, C) another run's classifier, where one is compared with
     metadata: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)  # further columns, for subgroups
 
     def __len__(self) -> int:
@@ -87,6 +88,7 @@ class ScoredOutputs:
             groups=None if self.groups is None else self.groups[keep],
             ids=None if self.ids is None else self.ids[keep],
             p_teacher=None if self.p_teacher is None else self.p_teacher[kept],
+            p_baseline=None if self.p_baseline is None else self.p_baseline[kept],
             metadata={name: column[keep] for name, column in self.metadata.items()},
         )
 

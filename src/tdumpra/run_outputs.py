@@ -147,6 +147,21 @@ def read_saved(run: SavedRun, config: Config) -> SplitOutputs:
     return _read(run.path, config.bank.space)
 
 
+def other_seeds(config: Config, run: SavedRun) -> list[SplitOutputs]:
+    """The outputs of the model's other seeds, where one choice is made for all; else none."""
+    if not config.tune.pool_seeds:
+        return []
+    runs = [other for other in saved_runs(config) if other.model == run.model and other.seed != run.seed]
+    return [read_saved(other, config) for other in runs]
+
+
+def other_seeds_for(config: Config, seed: int) -> list[SplitOutputs]:
+    """The same for an experiment's variant, which may still have to be trained."""
+    if not config.tune.pool_seeds:
+        return []
+    return [outputs_for(config, other) for other in seeds_for(config) if other != seed]
+
+
 def _of_folder(folder: RunFolder, config: Config, seed: int) -> SplitOutputs:
     from tdumpra.table_stages import read_tables, table_outputs
 

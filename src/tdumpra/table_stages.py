@@ -21,8 +21,8 @@ from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.fitting import Fitted, evaluation_document, fit, gate_document
 from tdumpra.output_files import SplitOutputs, read_outputs
 from tdumpra.preset import PRESETS
-from tdumpra.run_folder import RunFolder
-from tdumpra.tables import OutputsTable, split_outputs
+from tdumpra.run_folder import RunFolder, run_folders, run_root
+from tdumpra.tables import OutputsTable, run_with_tables, split_outputs
 
 _SCHEMA = 1  # of gate.json and evaluation.json
 
@@ -92,7 +92,7 @@ def table_outputs(config: Config, tables: dict[str, OutputsTable], seed: int = 0
         raise TdumpraError("a frozen encoder has no classifier: name its folder as the bank.space of another run")
     if config.bank.space in ("teacher", "student"):
         return split_outputs(tables, space=config.bank.space, classifier=config.tune.classifier)
-    folder = space_folder(config.bank.space, seed)
+    folder = run_with_tables(config.bank.space, seed)
     others = read_tables(folder)
     if read_config(folder.config).network.frozen:  # it was trained on none of these images: any part's will do
         joined = {part: tables[part].with_embedding(*others.values()) for part in SPLITS}
@@ -100,18 +100,6 @@ def table_outputs(config: Config, tables: dict[str, OutputsTable], seed: int = 0
         _refuse_other_split(tables, others, folder)
         joined = {part: tables[part].with_embedding(others[part]) for part in SPLITS}
     return split_outputs(joined, space="teacher", classifier=config.tune.classifier)
-
-
-def space_folder(space: str, seed: int) -> RunFolder:
-    """The folder of the run in whose space the bank lives; of a run of several seeds, that of the same seed."""
-    for root in (Path(space), Path(space) / f"seed-{seed}"):
-        if RunFolder(root).outputs("train").exists():
-            return RunFolder(root)
-    seeds = sorted(path.name for path in Path(space).glob("seed-*"))
-    hint = f"there are {', '.join(seeds)}" if seeds else "run  tdumpra embed  on its configuration first"
-    raise ArtifactError(
-        f"bank.space = {space!r} is not 'teacher', 'student' or the folder of a run with tables of seed {seed}: {hint}"
-    )
 
 
 def _refuse_other_split(own: dict[str, OutputsTable], others: dict[str, OutputsTable], folder: RunFolder) -> None:
@@ -137,7 +125,10 @@ def outputs_for(config: Config, folder: RunFolder, seed: int) -> SplitOutputs:
 def decision_inputs(config: Config, folder: RunFolder, seed: int) -> dict[str, str]:
     """What the gate, the evaluation and the model depend on; each of them carries it."""
     return {
-        "outputs": outputs_for(config, folder, seed).fingerprint,
+        "outputs": fingerprint(
+            outputs_for(config, folder, seed).fingerprint,
+            *(other.fingerprint for other in _other_seeds(config, seed)),
+        ),
         "settings": fingerprint(str((config.bank.n_prototypes, asdict(config.tune), asdict(config.evaluate)))),
     }
 
@@ -150,10 +141,18 @@ def is_evaluated(config: Config, folder: RunFolder, seed: int) -> bool:
     )
 
 
+def _other_seeds(config: Config, seed: int) -> list[SplitOutputs]:
+    """The outputs of the run's other seeds, where one choice is made for all."""
+    if not config.tune.pool_seeds:
+        return []
+    folders = run_folders(run_root(config), config.seeds)
+    return [outputs_for(config, folder, other) for other, folder in folders.items() if other != seed]
+
+
 def tune_stage(config: Config, folder: RunFolder, seed: int) -> Fitted:
     """Choose temperatures and thresholds on validation outputs, and keep everything that was tried."""
     splits = outputs_for(config, folder, seed)
-    fitted = fit(splits, config.bank, config.tune)
+    fitted = fit(splits, config.bank, config.tune, others=_other_seeds(config, seed))
     curve = {name: t for name, t in fitted.tuning.to_artifact().tensors.items() if name.startswith("curve.")}
     content = {
         "inputs": decision_inputs(config, folder, seed),
@@ -169,7 +168,7 @@ def evaluate_stage(config: Config, folder: RunFolder, seed: int, fitted: Fitted)
     splits = outputs_for(config, folder, seed)
     evaluation = {
         "inputs": decision_inputs(config, folder, seed),
-        **evaluation_document(splits, fitted, config),
+        **evaluation_document(splits, fitted, config, seed),
     }
     write_json(folder.evaluation, kind="evaluation", schema=_SCHEMA, content=evaluation)
     return evaluation

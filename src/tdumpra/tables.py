@@ -16,6 +16,7 @@ from tdumpra.artifacts import fingerprint, read_artifact, write_artifact
 from tdumpra.errors import ArtifactError
 from tdumpra.output_files import SplitOutputs
 from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs
+from tdumpra.run_folder import RunFolder
 
 KIND, SCHEMA = "outputs table", 1
 
@@ -92,6 +93,17 @@ class OutputsTable:
         return replace(
             self, z_teacher=torch.cat([each.embedding("teacher") for each in others])[rows], identity=identity
         )
+
+
+def run_with_tables(place: str, seed: int, name: str = "bank.space") -> RunFolder:
+    """The folder of a run, of several seeds that of this one; ``name`` is the setting that names it."""
+    for root in (Path(place), Path(place) / f"seed-{seed}"):
+        if RunFolder(root).outputs("train").exists():
+            return RunFolder(root)
+    seeds = sorted(path.name for path in Path(place).glob("seed-*"))
+    hint = f"there are {', '.join(seeds)}" if seeds else "run  tdumpra embed  on its configuration first"
+    kinds = "'teacher', 'student' or " if name == "bank.space" else ""
+    raise ArtifactError(f"{name} = {place!r} is not {kinds}the folder of a run with tables of seed {seed}: {hint}")
 
 
 def split_outputs(

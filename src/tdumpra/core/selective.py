@@ -42,6 +42,19 @@ def area_under_risk_coverage(confidence: Float[Array, " n"], wrong: Bool[Array, 
     return float(risk_coverage(confidence, wrong).risk.mean())
 
 
+def weighted_areas(
+    confidence: Float[Array, " n"], wrong: Bool[Array, " n"], w: Float[Array, "n b"]
+) -> Float[Array, " b"]:
+    """The AURC of each column of weights: a row counts as often as its weight says. Ties keep the rows' order."""
+    order = np.argsort(-confidence, kind="stable")
+    counted = w[order]
+    answered = counted.cumsum(0)
+    errors = (counted * wrong[order, None]).cumsum(0)
+    risk = np.divide(errors, answered, out=np.zeros_like(errors), where=answered > 0)
+    areas: Array = (counted * risk).sum(0) / counted.sum(0)
+    return areas
+
+
 def best_area(wrong: Bool[Array, " n"]) -> float:
     """The AURC of a confidence that ranks every right answer above every wrong one, with the same errors."""
     return area_under_risk_coverage(-wrong.astype(np.float64), wrong)

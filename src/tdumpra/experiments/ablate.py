@@ -65,7 +65,8 @@ def cells(config: Config) -> list[Cell]:
 def _cell(number: int, variant: Variant, config: Config, seed: int) -> Cell:
     def compute() -> Mapping[str, Any]:
         splits = run_outputs.outputs_for(config, seed)
-        return score(splits, fit(splits, config.bank, config.tune), variant.fusion, config)
+        fitted = fit(splits, config.bank, config.tune, others=run_outputs.other_seeds_for(config, seed))
+        return score(splits, fitted, variant.fusion, config)
 
     return Cell(
         name=f"row {number}, seed {seed}: {variant.name}",

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from tdumpra import __version__, run_outputs
+from tdumpra import __version__, paired, run_outputs
 from tdumpra.config import Config
 from tdumpra.core import significance
 from tdumpra.errors import TdumpraError
+from tdumpra.evaluate import ambiguous_rows
 from tdumpra.experiments.grid import Cell
 from tdumpra.experiments.tables import HEADINGS, ResultTable, Value, over_seeds
-from tdumpra.fitting import evaluation_document, fit, gate_document
+from tdumpra.fitting import case_of, evaluation_document, fit, gate_document, with_asked
 from tdumpra.output_files import SplitOutputs
 from tdumpra.run_outputs import SavedRun
 
@@ -44,7 +45,10 @@ def _cell(
     return Cell(
         name=f"{run.model}, seed {run.seed}",
         settings={
-            "outputs": run_outputs.run_identity(run), "bank": asdict(config.bank), "tune": asdict(config.tune), **more
+            "outputs": run_outputs.run_identity(run), "bank": asdict(config.bank), "tune": asdict(config.tune), **more,
+            "others": [
+                run_outputs.run_identity(other) for other in run_outputs.saved_runs(config) if config.tune.pool_seeds
+            ],
         },
         compute=lambda: compute(config, run),
         seconds=seconds,
@@ -54,18 +58,21 @@ def _cell(
 def tune_run(config: Config, run: SavedRun) -> dict[str, Any]:
     """Fit and tune one run's outputs."""
     splits = run_outputs.read_saved(run, config)
-    return {"gate": gate_document(splits, fit(splits, config.bank, config.tune), config)}
+    fitted = fit(splits, config.bank, config.tune, others=run_outputs.other_seeds(config, run))
+    return {"gate": gate_document(splits, fitted, config)}
 
 
 def evaluate_run(config: Config, run: SavedRun) -> dict[str, Any]:
     """Fit, tune and score one run's outputs."""
     splits = run_outputs.read_saved(run, config)
-    fitted = fit(splits, config.bank, config.tune)
+    fitted = fit(splits, config.bank, config.tune, others=run_outputs.other_seeds(config, run))
     decided = fitted.tuning.decision.decide(splits.test.p, splits.test.z)
+    case = case_of(with_asked(splits, config, run.seed), fitted, config.tune)
     return {
         "gate": gate_document(splits, fitted, config),
-        "evaluation": evaluation_document(splits, fitted, config),
+        "evaluation": evaluation_document(splits, fitted, config, run.seed),
         "gained": _gained(decided.p_cls, decided.p, splits),
+        "compared": paired.compare(case, ambiguous_rows(case, config.evaluate), config.evaluate),
     }
 
 
@@ -92,8 +99,11 @@ def over_runs(runs: Sequence[SavedRun], results: Mapping[str, Mapping[str, Any]]
     by_seed = {str(run.seed): results[f"{run.model}, seed {run.seed}"] for run in runs}
     evaluations = {seed: result["evaluation"] for seed, result in by_seed.items()}
     first = next(iter(evaluations.values()))
+    compared = [result["compared"] for result in by_seed.values()]
+    level = next(iter(evaluations.values())).get("bootstrap", {}).get("level", 0.95)
+    shared = {"paired": paired.over_seeds(compared, level), "headroom_taken": paired.headroom_taken(compared)}
     if len(runs) == 1:
-        return {**first, "seeds": [runs[0].seed]}
+        return {**first, "seeds": [runs[0].seed], **shared}
     figures = {
         name: {
             metric: over_seeds(each["comparators"][name][metric] for each in evaluations.values()) for metric in scores
@@ -120,6 +130,7 @@ def over_runs(runs: Sequence[SavedRun], results: Mapping[str, Mapping[str, Any]]
         "comparators": {name: {metric: f.mean for metric, f in of.items()} for name, of in figures.items()},
         "comparators_std": {name: {metric: f.std for metric, f in of.items()} for name, of in figures.items()},
         "gate": gate,
+        **shared,
         "undefined": [{"where": "gate.mcnemar_p", "reason": "given for each seed: their rows are the same"}],
         "by_seed": evaluations,
     }

@@ -74,7 +74,8 @@ def _cell(dataset: str, entry: Entry, seed: int) -> Cell:
 
     def compute() -> Mapping[str, Any]:
         splits = run_outputs.outputs_for(config, seed)
-        return score(splits, fit(splits, config.bank, config.tune), "gated" if entry.with_method else "none", config)
+        fitted = fit(splits, config.bank, config.tune, others=run_outputs.other_seeds_for(config, seed))
+        return score(splits, fitted, "gated" if entry.with_method else "none", config)
 
     training = run_outputs.training_seconds(config)
     return Cell(

@@ -90,7 +90,11 @@ def _bench(config: Config, run: SavedRun) -> _Bench:
     splits = run_outputs.read_saved(run, config)
     preset = replace(PRESETS[config.tune.preset], gates=("clauses",))
     tuning = fit(
-        splits, config.bank, replace(config.tune, certify=False, folds=0, training_rows=False), preset=preset
+        splits,
+        config.bank,
+        replace(config.tune, certify=False, folds=0, training_rows=False),
+        preset=preset,
+        others=run_outputs.other_seeds(config, run),
     ).tuning
     if tuning.is_shut:
         alpha = preset.alpha[0] if len(preset.alpha) == 1 else REFERENCE.alpha

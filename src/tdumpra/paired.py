@@ -1,0 +1,106 @@
+"""The gate against a rival on the same rows: differences with intervals over groups, for one seed or several.
+
+Every seed sees the same test rows, so replicate by replicate the differences of the seeds can be averaged: an interval
+over lesions of the mean over seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tdumpra.comparators import COMPARATORS, Case
+from tdumpra.core import metrics, significance
+from tdumpra.core.bootstrap import MetricSums, group_weights, percentile_interval
+from tdumpra.core.selective import weighted_areas
+from tdumpra.evaluation_settings import EvaluateConfig
+
+Array = np.ndarray
+RIVALS = ("baseline", "student", "teacher", "temperature", "logit_adjusted", "teacher_adjusted")
+LOWER_IS_BETTER = frozenset({"ece", "nll", "brier", "aurc"})
+
+
+def compare(case: Case, unsure: Array, settings: EvaluateConfig) -> dict[str, Any]:
+    """One seed's figures of the gate and its rivals, their replicates, and what the gate gained in each group.
+
+    ``unsure`` marks the rows that are called ambiguous, by the classifier's own confidence.
+    """
+    y = case.test.y.numpy()
+    found = {name: COMPARATORS[name](case) for name in ("gate", *RIVALS, "oracle")}
+    posteriors = {name: p.double().numpy() for name, p in found.items() if p is not None}
+    groups = np.arange(len(y)).astype(np.str_) if case.test.groups is None else case.test.groups
+    names, member = np.unique(groups, return_inverse=True)
+    scores = {name: _figures(p, y, unsure, np.ones((len(y), 1))) for name, p in posteriors.items()}
+    chunks = [
+        {name: _figures(p, y, unsure, w) for name, p in posteriors.items() if name != "oracle"}
+        for w in group_weights(member, n_replicates=settings.bootstrap, seed=settings.seed)
+    ]
+    right = {name: p.argmax(1) == y for name, p in posteriors.items()}
+
+    def gained(rival: str) -> dict[str, int]:
+        sums = np.bincount(member, weights=right["gate"].astype(np.int64) - right[rival]).astype(int)
+        return {str(names[i]): int(sums[i]) for i in np.flatnonzero(sums)}
+
+    return {
+        "scores": {name: {metric: float(value[0]) for metric, value in of.items()} for name, of in scores.items()},
+        "replicates": {
+            name: {metric: np.concatenate([chunk[name][metric] for chunk in chunks]).tolist() for metric in of}
+            for name, of in (chunks[0].items() if chunks else ())
+        },
+        "gained": {name: gained(name) for name in posteriors if name not in ("gate", "oracle")},
+        "fixed": {name: int((right["gate"] & ~right[name]).sum()) for name in posteriors},
+        "broken": {name: int((~right["gate"] & right[name]).sum()) for name in posteriors},
+    }
+
+
+def over_seeds(compared: Sequence[Mapping[str, Any]], level: float) -> dict[str, Any]:
+    """The mean over seeds of the gate's lead over each rival, with intervals and the sign-flip test over groups.
+
+    A positive difference is a better gate, whichever way the metric runs.
+    """
+    rivals = [name for name in compared[0]["gained"] if all(name in each["gained"] for each in compared)]
+    return {rival: _against(rival, compared, level) for rival in rivals}
+
+
+def headroom_taken(compared: Sequence[Mapping[str, Any]]) -> float | None:
+    """The share of the oracle's lead in accuracy over the student that the gate took, over all seeds."""
+    means = {
+        name: float(np.mean([each["scores"][name]["accuracy"] for each in compared]))
+        for name in ("gate", "student", "oracle")
+    }
+    room = means["oracle"] - means["student"]
+    return (means["gate"] - means["student"]) / room if room > 0 else None
+
+
+def _against(rival: str, compared: Sequence[Mapping[str, Any]], level: float) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for metric in compared[0]["scores"]["gate"]:
+        sign = -1 if metric in LOWER_IS_BETTER else 1
+        leads = [sign * (each["scores"]["gate"][metric] - each["scores"][rival][metric]) for each in compared]
+        low = high = float("nan")
+        if compared[0]["replicates"]:
+            differences = [
+                np.subtract(each["replicates"]["gate"][metric], each["replicates"][rival][metric]) for each in compared
+            ]
+            low, high = percentile_interval(sign * np.mean(differences, axis=0), level)
+        found[metric] = {"difference": float(np.mean(leads)), "interval": [low, high]}
+    lesions = sorted({name for each in compared for name in each["gained"][rival]})
+    sums = np.array([sum(each["gained"][rival].get(name, 0) for each in compared) for name in lesions], dtype=np.int64)
+    return {
+        **found,
+        "fixed": sum(each["fixed"][rival] for each in compared),
+        "broken": sum(each["broken"][rival] for each in compared),
+        "sign_flip_p": significance.sign_flip_test(sums),
+    }
+
+
+def _figures(p: Array, y: Array, unsure: Array, w: Array) -> dict[str, Array]:
+    """The seven metrics, accuracy on the unsure rows and the area under risk and coverage, by column of weights."""
+    right = (p.argmax(1) == y).astype(np.float64)
+    return {
+        **MetricSums.prepare(p, y).metrics(w),
+        "ambiguous_accuracy": metrics.ratio((right * unsure) @ w, unsure.astype(np.float64) @ w),
+        "aurc": weighted_areas(p.max(1), p.argmax(1) != y, w),
+    }
