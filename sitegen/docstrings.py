@@ -1,0 +1,31 @@
+"""Docstrings for the API pages: the roles and equations that the code writes for Sphinx, as Markdown and MathML."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from griffe import Extension
+
+from sitegen.mathml import to_mathml
+
+_EQUATION = re.compile(r"^( *)\.\. math:: *(.*(?:\n\1 +\S.*)*)", re.MULTILINE)
+_MATH = re.compile(r":math:`([^`]+)`")
+_ROLE = re.compile(r":\w+:`~?([^`]+)`")
+
+
+def to_markdown(text: str) -> str:
+    """One docstring, converted."""
+    text = _EQUATION.sub(lambda found: f'{found[1]}<div class="equation">{to_mathml(found[2], block=True)}</div>', text)
+    text = _MATH.sub(lambda found: to_mathml(found[1]), text)
+    text = _ROLE.sub(r"`\1`", text)
+    return re.sub(r"``([^`]+)``", r"`\1`", text)
+
+
+class SphinxRoles(Extension):
+    """Griffe extension that converts every docstring."""
+
+    def on_instance(self, *, obj: Any, **_: Any) -> None:
+        """Called once for each module, class, function and attribute."""
+        if obj.docstring:
+            obj.docstring.value = to_markdown(obj.docstring.value)
