@@ -11,6 +11,7 @@ from sitegen.mathml import to_mathml
 
 _EQUATION = re.compile(r"^( *)\.\. math:: *(.*(?:\n\1 +\S.*)*)", re.MULTILINE)
 _MATH = re.compile(r":math:`([^`]+)`")
+_ATTRIBUTES = re.compile(r"^Attributes:\n((?:    .*(?:\n|\Z))+)", re.MULTILINE)
 _ROLE = re.compile(r":\w+:`~?([^`]+)`")
 
 
@@ -18,8 +19,14 @@ def to_markdown(text: str) -> str:
     """One docstring, converted."""
     text = _EQUATION.sub(lambda found: f'{found[1]}<div class="equation">{to_mathml(found[2], block=True)}</div>', text)
     text = _MATH.sub(lambda found: to_mathml(found[1]), text)
+    text = _ATTRIBUTES.sub(lambda found: f"**Attributes:**\n\n{_as_list(found[1])}\n", text)
     text = _ROLE.sub(r"`\1`", text)
     return re.sub(r"``([^`]+)``", r"`\1`", text)
+
+
+def _as_list(section: str) -> str:
+    """``name: text`` as bullets: Griffe would look for types of attributes that are set by methods, and err."""
+    return re.sub(r"^    (\w+): ", r"- `\1`: ", section, flags=re.MULTILINE)
 
 
 class SphinxRoles(Extension):
