@@ -244,7 +244,7 @@ def test_mistakes_are_one_line_and_exit_code_2(tdumpra, config, tmp_path, cache)
         (("train", tmp_path / "none.toml"), "cannot read"),
         (("embed", config, "--out", tmp_path / "new"), "run tdumpra train first"),
         (("bank", config, "--out", tmp_path / "new"), "run tdumpra embed first"),
-        (("train", write_config(tmp_path / "b.toml", cache, train="nodez = 1"), "--out", out), "did you mean 'nodes'?"),
+        (("train", write_config(tmp_path / "b.toml", cache, train="nodez = 1"), "--out", out), "unknown key train.nodez (did you mean nodes?)"),
     ]:
         done = tdumpra(*arguments)
         assert done.code == 2

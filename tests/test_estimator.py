@@ -314,7 +314,7 @@ class TestRefusals:
         [
             ([0, 1, 2, 3, 4, 0], ValueError, "in the range 0 to 3; row 4 holds 4"),
             ([0, 1, 2, 3, -1, 0], ValueError, "row 4 holds -1"),
-            (list("abcdef"), TypeError, "must be integers that number the classes from 0; it holds <U1 .*'a'"),
+            (list("abcdef"), TypeError, "must be integers that number the classes from 0; it holds names, such as 'a'"),
             ([0.0, 1.5, 0, 0, 0, 0], TypeError, "must be integers"),
             ([[0]] * 6, ValueError, "must be one-dimensional"),
             ([0, 1, 2], ValueError, "has 3 entries for 6 rows"),

@@ -243,14 +243,10 @@ def _comparator_table(evaluation: dict[str, Any]) -> Table:
 
 
 def _gate_story(evaluation: dict[str, Any]) -> str:
-    gate = evaluation["gate"]
-    lines = [f"Tuning: {evaluation['tuning']}."]
-    if gate["opened"]:
-        lines.append(
-            f"On test the gate opened on {gate['opened']} of {gate['n']:,} rows and moved {gate['flipped']} labels: "
-            f"{gate['fixed']} fixed, {gate['broken']} broken (exact McNemar p = {gate['mcnemar_p']:.3g}); "
-            f"it breaks fewer than {gate['harm_upper']:.1%} of rows (95 % bound)."
-        )
+    from tdumpra.gate_story import gate_story
+
+    story = gate_story(evaluation)
+    lines = [f"Tuning: {evaluation['tuning']}.", story[0].upper() + story[1:]]
     if not evaluation["grouped"]:
         lines.append("No groups were given: images of one lesion or patient may stand on both sides of the split.")
     return "\n".join(lines)
