@@ -211,6 +211,9 @@ def _explain(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …", show_default=False)] = None,
 ) -> None:
     """Write a page of evidence for each image: why it was decided as it was."""
+    from tdumpra.pages import kit
+
+    kit.require()  # before the seconds that networks take to load
     from tdumpra.commands_explain import explain_command
 
     explain_command(

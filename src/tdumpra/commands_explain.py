@@ -46,7 +46,6 @@ def explain_command(
     **options: Any,
 ) -> None:
     """Write the pages and print each case's sentence; refused only if not a single image can be read."""
-    kit.require()
     if sources is not None and not sources.is_dir():
         raise InputFileError(f"--images names the folder of the training images, and {sources} is no folder")
     paths = list(expand(images))

@@ -17,7 +17,9 @@ from PIL import Image
 from tdumpra.pages import kit
 
 STYLE = (kit.TEMPLATES / "style.css").read_text(encoding="utf-8")
-THEMES = [dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", b)) for b in re.findall(r"color-scheme: \w+;(.*?)}", STYLE, re.S)]
+THEMES = [
+    dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", b)) for b in re.findall(r"color-scheme: \w+;(.*?)}", STYLE, re.S)
+]
 
 
 # --- colours
@@ -44,7 +46,17 @@ def test_the_theme_of_the_reader_and_of_the_button_are_one():
     light, dark, chosen = THEMES
     assert dark == chosen
     assert light.keys() == dark.keys()
-    assert set(light) >= {"paper", "card", "ink", "muted", "line", "accent", "good", "bad", *(f"c{i}" for i in range(8))}
+    assert set(light) >= {
+        "paper",
+        "card",
+        "ink",
+        "muted",
+        "line",
+        "accent",
+        "good",
+        "bad",
+        *(f"c{i}" for i in range(8)),
+    }
 
 
 @pytest.mark.parametrize("theme", THEMES[:2], ids=["light", "dark"])
@@ -116,7 +128,8 @@ def test_plain_ids_keep_their_names():
 
 
 @pytest.mark.parametrize(
-    "case_id", ["", "..", "../../etc/passwd", "a/b", "a\\b", "<script>", "x" * 300, "nævus ☃", " ", ".hidden", "a\x00b", "con."]
+    "case_id",
+    ["", "..", "../../etc/passwd", "a/b", "a\\b", "<script>", "x" * 300, "nævus ☃", " ", ".hidden", "a\x00b", "con."],
 )
 def test_odd_ids_get_safe_names(case_id):
     name = kit.page_name(case_id)
