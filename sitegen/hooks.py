@@ -17,9 +17,14 @@ from sitegen.cli_page import cli_page  # noqa: E402
 from sitegen.config_page import config_page  # noqa: E402
 from sitegen.mathml import InlineMath  # noqa: E402
 
-ROOT_PAGES = {"ARCHITECTURE.md": "architecture.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+ROOT_PAGES = {
+    "ARCHITECTURE.md": "architecture.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
 
 _BENCHMARKS = re.compile(r"<!-- benchmarks: ([^>]+) -->")
+_FILE = re.compile(r"<!-- file: (\S+)\.(\w+) -->")
 
 
 def on_config(config: Any) -> Any:
@@ -38,9 +43,16 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
-    """Put the benchmarks' figures where a page asks for them, straight from the files that were measured."""
+    """Put files, and the figures of benchmarks, where a page asks for them."""
     docs = Path(config.docs_dir)
-    return _BENCHMARKS.sub(lambda found: benchmark_table([docs / name for name in found[1].split()]), markdown)
+    markdown = _BENCHMARKS.sub(lambda found: benchmark_table([docs / name for name in found[1].split()]), markdown)
+    return _FILE.sub(lambda found: file_block(*found.groups()), markdown)
+
+
+def file_block(name: str, suffix: str) -> str:
+    """A file of the repository as a block of code."""
+    text = (ROOT / f"{name}.{suffix}").read_text(encoding="utf-8")
+    return f'```{suffix} title="{name}.{suffix}"\n{text}```'
 
 
 def benchmark_table(paths: list[Path]) -> str:

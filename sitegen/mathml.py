@@ -34,7 +34,7 @@ def math_fence(source: str, _language: str, _css_class: str, _options: Any, _md:
     return f'<div class="equation">{to_mathml(source, block=True)}</div>'
 
 
-class InlineMath(Extension):
+class InlineMath(Extension):  # type: ignore[misc]
     """Markdown extension for equations within a line."""
 
     def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802  # the name that Markdown calls
@@ -42,8 +42,6 @@ class InlineMath(Extension):
         md.inlinePatterns.register(_InlineEquation(_INLINE, md), "inline-math", _ABOVE_CODE)
 
 
-class _InlineEquation(InlineProcessor):
-    def handleMatch(  # type: ignore[override]  # noqa: N802
-        self, m: re.Match[str], data: str
-    ) -> tuple[str | Element, int, int]:
+class _InlineEquation(InlineProcessor):  # type: ignore[misc]
+    def handleMatch(self, m: re.Match[str], data: str) -> tuple[str | Element, int, int]:  # noqa: N802
         return self.md.htmlStash.store(to_mathml(m[1])), m.start(0), m.end(0)

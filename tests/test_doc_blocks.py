@@ -156,7 +156,7 @@ def page(tmp_path, monkeypatch, capsys, names) -> Page:
             torch.use_deterministic_algorithms(False)
         captured = capsys.readouterr()
         assert code == 0, f"tdumpra {shlex.join(arguments)} ended with {code}:\n{captured.err}"
-        return captured.out
+        return str(captured.out)
 
     return Page(tmp_path, names, tdumpra, monkeypatch.syspath_prepend)
 
@@ -189,9 +189,3 @@ def test_no_block_escapes():
     for path in PAGES:  # indented code would be seen by nothing here
         indented = re.findall(r"^\n {4}(?:\$ |>>> |tdumpra |import |from )", path.read_text(), re.MULTILINE)
         assert not indented, path
-
-
-def test_the_model_card_has_the_settings_of_the_configuration_that_it_names(tmp_path):
-    block = next(each for each in BLOCKS[ROOT / "docs" / "model-card.md"] if each.language == "toml")
-    (tmp_path / "card.toml").write_text(block.text)
-    assert read_config(tmp_path / "card.toml") == read_config(ROOT / "configs" / "ham10000-lite0.toml")

@@ -55,7 +55,9 @@ def arrays() -> dict[str, Any]:
 
 def furnish(root: Path, named: dict[str, Any]) -> None:
     """Put into ``root`` what the pages take for granted."""
-    np.savez(root / "outputs.npz", p=named["p"], z=named["z"], y=named["y"], split=named["split"], group=named["lesion"])
+    np.savez(
+        root / "outputs.npz", p=named["p"], z=named["z"], y=named["y"], split=named["split"], group=named["lesion"]
+    )
     _write_csv_outputs(root / "outputs.csv", named)
     for number, name in enumerate(PHOTOGRAPHS):
         _picture(root / name, number, number)
