@@ -97,7 +97,7 @@ def styled(draw: Callable[P, Chart]) -> Callable[P, Chart]:
     @wraps(draw)
     def in_style(*arguments: P.args, **options: P.kwargs) -> Chart:
         try:
-            import matplotlib
+            import matplotlib.figure
         except ImportError as error:
             raise MissingExtraError("matplotlib", "report", "drawing figures") from error
         with matplotlib.rc_context(_STYLE):
