@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from PIL import Image
 
 from tdumpra import __version__
@@ -51,7 +52,7 @@ def render(template: str, *, scripts: Sequence[str] = (), **values: Any) -> str:
 
 
 def data_uri(
-    image: np.ndarray | Image.Image,
+    image: ArrayLike | Image.Image,
     *,
     size: int | None = None,
     encoding: Literal["jpeg", "png"] = "jpeg",
