@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 Points = Sequence[Mapping[str, Any]]
 WIDTH = 4.6  # inches: the text of a chart this wide can be read on a phone
 _LINES = {
-    "student": COLOURS["muted"], "temperature": COLOURS["c4"], "similarity": COLOURS["c2"], "gate": COLOURS["c3"],
-    "logit_adjusted": COLOURS["c1"], "teacher": COLOURS["c0"], "oracle": COLOURS["ink"],
+    "student": COLOURS["muted"], "temperature": COLOURS["c1"], "similarity": COLOURS["c2"], "gate": COLOURS["c0"],
+    "logit_adjusted": COLOURS["c3"], "teacher": COLOURS["c5"], "oracle": COLOURS["ink"],
 }  # fmt: skip
-_SPLITS = {"validation": COLOURS["c0"], "test": COLOURS["c3"]}
+_SPLITS = {"validation": COLOURS["c1"], "test": COLOURS["c0"]}
 METRIC_NAMES = {
     "accuracy": "accuracy", "macro_f1": "macro-F1", "balanced_accuracy": "balanced accuracy", "macro_auroc": "AUROC",
     "ece": "ECE", "nll": "NLL", "brier": "Brier score", "cost": "cost",
@@ -108,7 +108,7 @@ def comparators(
             data.append({"comparator": name, "metric": metric, "value": value, "low": low, "high": high})
             if value is None or value != value:
                 continue
-            colour = _LINES["gate"] if name == "gate" else COLOURS["muted"] if name == "oracle" else COLOURS["c0"]
+            colour = _LINES["gate"] if name == "gate" else COLOURS["muted"]
             if low is not None:
                 axes.plot([low, high], [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
             filled = COLOURS["card"] if name == "oracle" else colour
@@ -222,7 +222,7 @@ def training_loss(metrics: Points) -> Chart:
     steps = [row for row in metrics if "loss" in row]
     figure = new_figure(WIDTH, 3.0)
     axes: Axes = figure.subplots()
-    parts = {"loss": COLOURS["c3"], "cross_entropy": COLOURS["c0"], "contrastive": COLOURS["c2"]}
+    parts = {"loss": COLOURS["c0"], "cross_entropy": COLOURS["c1"], "contrastive": COLOURS["c2"]}
     for name, colour in parts.items():
         values = [row[name] for row in steps]
         if any(values):  # without the contrastive loss there is nothing to draw
@@ -242,7 +242,7 @@ def training_validation(metrics: Points) -> Chart:
     data = [
         {"epoch": row["epoch"], "network": who, **scores} for row in epochs for who, scores in row["validation"].items()
     ]
-    for who, colour in (("student", COLOURS["c0"]), ("teacher", COLOURS["c3"])):
+    for who, colour in (("student", COLOURS["c0"]), ("teacher", COLOURS["c1"])):
         of_who = [row for row in data if row["network"] == who]
         for metric, line in (("accuracy", "o-"), ("balanced_accuracy", "s:")):
             ys, label = _numbers([row[metric] for row in of_who]), f"{who}, {METRIC_NAMES[metric]}"

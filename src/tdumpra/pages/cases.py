@@ -92,12 +92,14 @@ def write_cases(material: Material, out: Path, *, limit: int = SHOWN) -> Gallery
     folder.mkdir(parents=True, exist_ok=True)
     for stale in folder.glob("*.html"):  # of an earlier report, which may have shown others
         stale.unlink()
-    cards = []
-    for name, rows in chosen.items():
-        for row in rows:
-            cards.append(_card(material, name, row))
-            write_bytes(folder / cards[-1]["file"], _page(material, row, cards[-1].pop("pixels")).encode())
-    shown = {name: {"words": OUTCOMES[name], "shown": len(rows), "of": found.count(name)} for name, rows in chosen.items()}
+    cards = [_card(material, name, row) for name, rows in chosen.items() for row in rows]
+    for card in cards:
+        write_bytes(folder / card["file"], _page(material, card.pop("row"), card.pop("pixels")).encode())
+    # by doubt, not by success: what was fixed must not come first
+    cards.sort(key=lambda card: (card["outcome"] == "shut", card["confidence"]))
+    shown = {
+        name: {"words": OUTCOMES[name], "shown": len(rows), "of": found.count(name)} for name, rows in chosen.items()
+    }
     return Gallery(cards, {name: each for name, each in shown.items() if each["of"]}, _how_many(shown))
 
 
@@ -105,8 +107,12 @@ def _how_many(shown: dict[str, dict[str, Any]]) -> str:
     total, of = (sum(each[key] for each in shown.values()) for key in ("shown", "of"))
     if total == of:
         return f"All {of:,} of them are shown."
-    short = [f"{each['shown']:,} of {each['of']:,} ({name})" for name, each in shown.items() if each["shown"] < each["of"]]
-    return f"{total:,} of {of:,} are shown, the least sure first; left out in part: {', '.join(short)}. The table has all."
+    short = [
+        f"{each['shown']:,} of {each['of']:,} ({name})" for name, each in shown.items() if each["shown"] < each["of"]
+    ]
+    return (
+        f"{total:,} of {of:,} are shown, the least sure first; left out in part: {', '.join(short)}. The table has all."
+    )
 
 
 def case_name(material: Material, row: int) -> str:
@@ -131,6 +137,7 @@ def _card(material: Material, outcome: str, row: int) -> dict[str, Any]:
         "confidence": float(decided.signals.gamma_cls[row]),
         "image": None if pixels is None else kit.data_uri(pixels, size=_CARD_SIZE, quality=80),
         "pixels": pixels,
+        "row": row,
     }
 
 

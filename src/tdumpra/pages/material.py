@@ -13,9 +13,8 @@ import numpy as np
 from tdumpra.artifacts import read_json
 from tdumpra.attach import EVALUATION, MODEL
 from tdumpra.bank_health import BankHealth, bank_health
-from tdumpra.config import Config, read_config
+from tdumpra.config import Config
 from tdumpra.data.manifest import Reader, Record
-from tdumpra.data.sources import open_source, with_external_test
 from tdumpra.data.store import frame_record
 from tdumpra.data.transform import Framing
 from tdumpra.decision import Decided, Decision
@@ -23,11 +22,8 @@ from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.estimator import DualPathClassifier
 from tdumpra.fitting import fit
 from tdumpra.output_files import SplitOutputs, read_outputs
-from tdumpra.predict import Model
-from tdumpra.run_folder import RunFolder
 from tdumpra.run_outputs import SavedRun, read_saved
-from tdumpra.table_stages import read_tables, table_outputs
-from tdumpra.tables import OutputsTable
+from tdumpra.tuning import Tuning
 
 NO_FILE = "outputs came from a file"
 
@@ -61,6 +57,7 @@ class Material:
     decision: Decision | None = None
     decided: Decided | None = None  # of the test rows
     health: BankHealth | None = None
+    tuning: Mapping[str, Any] = field(default_factory=dict)  # objective, base and contenders, as in gate.json
     thumbnails: Mapping[str, Any] = field(default_factory=dict)  # of the bank's exemplars, by id
     pictures: Pictures | None = None
     config: Config | None = None
@@ -72,56 +69,14 @@ class Material:
     missing: Mapping[str, str] = field(default_factory=dict)  # section to reason
 
 
-def of_folder(root: Path, evaluation: Mapping[str, Any] | None = None) -> Material:
-    """The folder of one seed of an image run; says which stage to run where one is missing."""
-    folder = RunFolder(root)
-    config = read_config(folder.config)
-    _refuse_incomplete(folder, config, evaluated=evaluation is not None)
-    evaluation = evaluation or read_json(folder.evaluation, kind="evaluation", schema=1)
-    tables = read_tables(folder)
-    splits, train = table_outputs(config, tables), tables["train"]
-    missing: dict[str, str] = {}
-    if folder.model.exists():
-        model = Model.read(folder.model)
-        decision, thumbnails = model.decision, model.thumbnails
-        if not thumbnails:
-            missing["thumbnails"] = "the model was saved without thumbnails: training images are named, not shown"
-    else:
-        decision, thumbnails = fit(splits, config.bank, config.tune).tuning.decision, {}
-        missing["thumbnails"] = "the run has no model.safetensors, which keeps the pictures: write it with  tdumpra run"
-    pictures = _pictures(config, tables["test"], missing)
-    metrics = folder.read_metrics()
-    if not any("loss" in row for row in metrics):
-        why = "the classifier came finished" if config.network.finished else "metrics.jsonl is empty or not there"
-        missing["training"] = f"no training curves: {why}"
-    sources = train.metadata.get("source") or train.metadata.get("dataset")
-    return Material(
-        name=config.name if len(config.seeds) != 1 else f"{config.name}, seed {config.seeds[0]}",
-        evaluation=evaluation,
-        class_names=train.class_names,
-        splits=splits,
-        decision=decision,
-        decided=_decided(decision, splits, evaluation, root),
-        health=bank_health(decision.bank, train.class_names, splits.train.z, splits.train.y, sources),
-        thumbnails=thumbnails,
-        pictures=pictures,
-        config=config,
-        settings=folder.config.read_text(encoding="utf-8"),
-        metrics=metrics,
-        environment=_environment(root),
-        identity={**train.identity, "outputs": splits.fingerprint},
-        split_notes=_split_notes(folder.split, config),
-        missing=missing,
-    )
-
-
 def of_attached(root: Path) -> Material:
     """What ``tdumpra attach`` wrote; the outputs themselves are read again if they are still where they were."""
     evaluation = read_json(root / EVALUATION, kind="evaluation", schema=1)
     if not (root / MODEL).exists():
         raise ArtifactError(f"{root} has no {MODEL}: run  tdumpra attach OUTPUTS --out {root}  again")
-    decision = DualPathClassifier.load(root / MODEL).decision_
-    names = tuple(evaluation["per_class"]["student"])
+    tuning = DualPathClassifier.load(root / MODEL).tuning_
+    decision = tuning.decision
+    names = shown_names(evaluation)
     missing = {
         "training": f"no training curves: {NO_FILE}",
         "pictures": f"no pictures: {NO_FILE}",
@@ -134,10 +89,11 @@ def of_attached(root: Path) -> Material:
         class_names=names,
         splits=splits,
         decision=decision,
-        decided=splits and _decided(decision, splits, evaluation, root),
+        decided=splits and decide_again(decision, splits, evaluation, root),
         health=splits and bank_health(decision.bank, names, splits.train.z, splits.train.y),
+        tuning=tuning_document(tuning),
         settings=json.dumps(evaluation["settings"], indent=2, ensure_ascii=False),
-        environment=_environment(root),
+        environment=read_environment(root),
         identity={"outputs": evaluation["settings"]["outputs"]},
         missing=missing,
     )
@@ -146,16 +102,18 @@ def of_attached(root: Path) -> Material:
 def of_saved(run: SavedRun, config: Config, evaluation: Mapping[str, Any], settings: str) -> Material:
     """One file of outputs that a configuration names; the gate is tuned again, as it was."""
     splits = read_saved(run, config)
-    decision = fit(splits, config.bank, config.tune).tuning.decision
-    names = tuple(evaluation["per_class"]["student"])
+    tuning = fit(splits, config.bank, config.tune).tuning
+    decision = tuning.decision
+    names = shown_names(evaluation)
     return Material(
         name=f"{run.model}, seed {run.seed}",
         evaluation=evaluation,
         class_names=names,
         splits=splits,
         decision=decision,
-        decided=_decided(decision, splits, evaluation, run.path),
+        decided=decide_again(decision, splits, evaluation, run.path),
         health=bank_health(decision.bank, names, splits.train.z, splits.train.y),
+        tuning=tuning_document(tuning),
         config=config,
         settings=settings,
         identity={"outputs": splits.fingerprint},
@@ -167,20 +125,19 @@ def of_saved(run: SavedRun, config: Config, evaluation: Mapping[str, Any], setti
     )
 
 
-def _refuse_incomplete(folder: RunFolder, config: Config, *, evaluated: bool) -> None:
-    """One sentence that names the stage to run."""
-    root, stage = folder.root, None
-    if not all(folder.outputs(part).exists() for part in ("train", "val", "test")):
-        trained = config.network.finished or folder.checkpoint(config.embed.checkpoint).exists()
-        stage = "embed" if trained else "train"
-    elif not evaluated and not folder.evaluation.exists():
-        stage = "evaluate"
-    if stage is not None:
-        lacking = {"train": "no trained network", "embed": "no outputs", "evaluate": "no evaluation.json"}[stage]
-        raise ArtifactError(f"{root} has {lacking} yet: run  tdumpra {stage} CONFIG  with the TOML file of this run")
+def shown_names(evaluation: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the classes; where there are but numbers, words that can be told from other numbers."""
+    names = tuple(evaluation["per_class"]["student"])
+    return tuple(f"class {name}" for name in names) if all(name.isdigit() for name in names) else names
 
 
-def _decided(decision: Decision, splits: SplitOutputs, evaluation: Mapping[str, Any], place: Path) -> Decided:
+def tuning_document(tuning: Tuning) -> dict[str, Any]:
+    """What ``gate.json`` says of the contest between kinds of gate."""
+    contenders = [{"gate": each.gate, **each.to_json()} for each in tuning.contenders]
+    return {"objective": tuning.objective, "base": tuning.base.to_json(), "contenders": contenders}
+
+
+def decide_again(decision: Decision, splits: SplitOutputs, evaluation: Mapping[str, Any], place: Path) -> Decided:
     """The test rows, decided again; refused if that is not what was evaluated."""
     decided = decision.decide(splits.test.p, splits.test.z)
     wrong_before, wrong = (p.argmax(1) != splits.test.y for p in (decided.p_cls, decided.p))
@@ -188,8 +145,8 @@ def _decided(decision: Decision, splits: SplitOutputs, evaluation: Mapping[str, 
     then = tuple(evaluation["gate"][key] for key in ("opened", "fixed", "broken"))
     if now != then:
         raise ArtifactError(
-            f"the evaluation of {place} belongs to other outputs or another gate (opened, fixed, broken were {then} and "
-            f"are now {now}): evaluate again"
+            f"the evaluation of {place} belongs to other outputs or another gate (opened, fixed, broken were {then} "
+            f"and are now {now}): evaluate again"
         )
     return decided
 
@@ -209,36 +166,10 @@ def _attached_outputs(evaluation: Mapping[str, Any], missing: dict[str, str]) ->
     return splits
 
 
-def _pictures(config: Config, test: OutputsTable, missing: dict[str, str]) -> Pictures | None:
-    data = config.data
-    try:
-        manifest = open_source(data.source, allow_missing=True, group_column=data.group_by)
-        if data.test_source is not None:
-            manifest = with_external_test(manifest, open_source(data.test_source, allow_missing=True))
-    except (TdumpraError, ValueError, OSError) as error:
-        missing["pictures"] = f"no pictures of the cases: {error}"
-        return None
-    labels = {record.id: record.label for record in manifest.records}
-    if any(labels.get(name, y) != y for name, y in zip(test.ids, test.labels.tolist(), strict=True)):
-        missing["pictures"] = f"no pictures of the cases: the labels of {data.source} have changed since the run"
-        return None
-    records = {record.id: record for record in manifest.records}
-    return Pictures(records, manifest.reader, data.framing)
-
-
-def _environment(root: Path) -> dict[str, Any] | None:
+def read_environment(root: Path) -> dict[str, Any] | None:
+    """``environment.json``, where it is there and whole."""
     try:
         found = json.loads((root / "environment.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _split_notes(path: Path, config: Config) -> tuple[str, ...]:
-    """Protocol, seed and what the split has to say of itself."""
-    try:
-        split = read_json(path, kind="split", schema=1)
-    except ArtifactError as error:
-        return (f"the split's own file is not there: {error}",)
-    drawn = f"protocol “{split['protocol']}”, split seed {split['seed']}, source {config.data.source}"
-    return (drawn, *split["notes"])

@@ -84,7 +84,8 @@ def headline(evaluation: Mapping[str, Any]) -> str:
     found = verdict(gate)
     if found == "shut":
         return f"The gate stayed shut on all {cases}: every prediction is the classifier’s own."
-    return f"The gate opened on {gate['opened']:,} of {cases}, fixed {gate['fixed']:,} and broke {gate['broken']:,}: {words[found]}."
+    did = f"fixed {gate['fixed']:,} and broke {gate['broken']:,}"
+    return f"The gate opened on {gate['opened']:,} of {cases}, {did}: {words[found]}."
 
 
 def _tiles(evaluation: Mapping[str, Any]) -> list[Tile]:
@@ -96,7 +97,7 @@ def _tiles(evaluation: Mapping[str, Any]) -> list[Tile]:
         if difference is None:
             return Tile("undefined", words)
         tone = "" if abs(difference) < 5e-5 else "good" if (difference < 0) == small_is_good else "bad"
-        return Tile(f"{difference:+.4f}", f"{words}: {before[metric]:.4f} → {after[metric]:.4f}", tone)
+        return Tile(signed(difference), f"{words}: {before[metric]:.4f} → {after[metric]:.4f}", tone)
 
     return [
         Tile(f"{gate['opened'] / gate['n']:.1%}", f"of cases opened the gate ({gate['opened']:,} of {gate['n']:,})"),
@@ -124,7 +125,7 @@ def _sentences(evaluation: Mapping[str, Any]) -> list[str]:
         sentences.append(
             f"An oracle that always followed the right path would reach an accuracy of {gate['oracle_accuracy']:.4f}: "
             f"{100 * gate['headroom']:.1f} points of headroom, of which the gate took "
-            f"{100 * (gate['accuracy'] - gate['classifier_accuracy']):+.1f}."
+            f"{signed(100 * (gate['accuracy'] - gate['classifier_accuracy']), 1)}."
         )
     if "retrieval_worth" in evaluation:
         sentences.append(_sentence(evaluation["retrieval_worth"]["sentence"]))
@@ -147,6 +148,11 @@ def _cautions(evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None) -> 
     if rows < _FEW_VALIDATION_ROWS:
         cautions.append(f"Thresholds were chosen on only {rows:,} validation cases and may not carry over to others.")
     return cautions
+
+
+def signed(value: float, digits: int = 4) -> str:
+    """A change, with a minus sign that is one."""
+    return f"{value:+.{digits}f}".replace("-", "−")
 
 
 def _sentence(text: str) -> str:
