@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,13 +16,20 @@ from tdumpra.errors import ArtifactError
 from tdumpra.predict import Encoder, Model
 from tdumpra.run_folder import RunFolder
 from tdumpra.stages import Dataset, Encoders, load_encoders, read_encoders
+from tdumpra.table_stages import space_folder
 from tdumpra.tables import OutputsTable
 
 THUMBNAIL_SIZE = 96  # pixels of the longer side: enough to recognise a lesion, too little to measure one
 
 
 def assemble_model(
-    config: Config, dataset: Dataset, folder: RunFolder, decision: Decision, *, inputs: dict[str, str] | None = None
+    config: Config,
+    dataset: Dataset,
+    folder: RunFolder,
+    decision: Decision,
+    *,
+    seed: int = 0,
+    inputs: dict[str, str] | None = None,
 ) -> Model:
     """The model of a run: its networks, its preprocessing, the tuned ``decision``, and pictures of the exemplars.
 
@@ -32,12 +38,13 @@ def assemble_model(
         dataset: the images, of which the bank's exemplars are taken.
         folder: where the run's checkpoint and tables lie; a table that another encoder made is refused.
         decision: what tuning chose.
+        seed: of the run, where the bank lives in the space of another run of several seeds.
         inputs: what the decision was made of, kept with the model.
     """
     own = load_encoders(config, dataset, folder)
     _refuse_other_encoder(folder, own)
     classifier = own.student if config.tune.classifier == "student" else _teacher(own)
-    matched = _matched(config, own)
+    matched = _matched(config, own, seed)
     if decision.bank.n_classes != len(dataset.manifest.class_names):
         raise ArtifactError(
             f"the bank has {decision.bank.n_classes} classes, and the data have {len(dataset.manifest.class_names)}"
@@ -64,13 +71,13 @@ def thumbnails(bank: PrototypeBank, dataset: Dataset) -> dict[str, Tensor]:
     return {name: _shrink(dataset.prepared.images.read(np.array([number[name]]))[0]) for name in wanted}
 
 
-def _matched(config: Config, own: Encoders) -> Encoder:
+def _matched(config: Config, own: Encoders, seed: int) -> Encoder:
     """The network in whose space the bank lives; as in the tables, a finished classifier is its own teacher."""
     if config.bank.space == "student" or (config.bank.space == "teacher" and own.teacher is None):
         return own.student
     if config.bank.space == "teacher":
         return _teacher(own)
-    folder = RunFolder(Path(config.bank.space))
+    folder = space_folder(config.bank.space, seed)
     table = OutputsTable.read(folder.outputs("train"))
     other = read_encoders(read_config(folder.config), folder, len(table.class_names))
     _refuse_other_encoder(folder, other)

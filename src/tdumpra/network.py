@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -76,6 +77,47 @@ class AttachedClassifier(nn.Module):
             return Encoding(logits.float(), normalise(features.flatten(1)))
 
 
+class FrozenEncoder(nn.Module):
+    """A pretrained backbone as it is, a space for a bank. It knows no classes: all its logits are zero."""
+
+    def __init__(self, backbone: nn.Module, n_classes: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.n_classes = n_classes
+
+    def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
+        """Normalised pooled features."""
+        features = _pooled(self.backbone(images))
+        with torch.autocast(images.device.type, enabled=False):
+            return Encoding(features.new_zeros(len(features), self.n_classes).float(), normalise(features))
+
+
+class SeveralViews(nn.Module):
+    """A network that looks at each image several times, mirrored and turned, and averages what it sees.
+
+    Two views: the image and its mirror image; four: upside down too; eight: all of these with rows and columns
+    exchanged. Probabilities are averaged, and so are embeddings, back onto the sphere.
+    """
+
+    def __init__(self, network: nn.Module, views: int) -> None:
+        super().__init__()
+        self.network = network
+        self.views = views
+
+    def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
+        """Logarithms of the mean probabilities, and the mean direction."""
+        seen = [self.network(view) for view in _views(images, self.views)]
+        with torch.autocast(images.device.type, enabled=False):
+            log_p = torch.stack([each.logits.float().log_softmax(1) for each in seen]).logsumexp(0)
+            return Encoding(log_p - math.log(self.views), normalise(torch.stack([each.z for each in seen]).mean(0)))
+
+
+def _views(images: Tensor, views: int) -> list[Tensor]:
+    kinds = [images, images.flip(3), images.flip(2), images.flip(2, 3)]
+    kinds += [kind.transpose(2, 3) for kind in kinds]
+    return kinds[:views]
+
+
 class Built(NamedTuple):
     """A network and what its weights expect of the images."""
 
@@ -87,7 +129,7 @@ class Built(NamedTuple):
 def build_network(config: NetworkConfig, n_classes: int) -> Built:
     """Backbone, classifier and projection head, with the weights that ``config`` names.
 
-    With ``config.finished`` the network is a trained classifier and nothing is added to it.
+    With ``config.finished`` it is a trained classifier, with ``config.frozen`` a backbone alone; nothing is added then.
     """
     if config.finished:
         classifier = _create(config, n_classes)
@@ -97,6 +139,8 @@ def build_network(config: NetworkConfig, n_classes: int) -> Built:
     backbone = _create(config, 0)
     load_backbone_weights(backbone, config.backbone, config.weights, create=lambda: _create(config, 0, pretrained=True))
     n_features = _probe(backbone, config.image_size, f"the backbone {config.backbone!r}").shape[1]
+    if config.frozen:
+        return Built(FrozenEncoder(backbone, n_classes), *_normalisation(config, backbone))
     network = DualHeadNetwork(backbone, n_features, n_classes, config.embedding)
     return Built(network, *_normalisation(config, backbone))
 

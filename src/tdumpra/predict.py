@@ -24,10 +24,10 @@ from tdumpra.data.transform import EvalTransform
 from tdumpra.decision import Decision
 from tdumpra.errors import ArtifactError, BrokenImageError, OtherKindError
 from tdumpra.evidence import Evidence, explain
-from tdumpra.network import Encoding, build_network
+from tdumpra.network import Encoding, SeveralViews, build_network
 from tdumpra.toml_tree import from_plain
 
-KIND, SCHEMA = "model", 1
+KIND, SCHEMA = "model", 2
 Mode = Literal["lazy", "eager"]
 Precision = Literal["float32", "bfloat16"]
 
@@ -58,11 +58,12 @@ class Encoder:
     network: NetworkConfig
     transform: EvalTransform
     state: Mapping[str, Tensor]
+    views: int = 1  # of each image, averaged
 
     @property
     def fingerprint(self) -> str:
         """Changes when a weight or the preprocessing does."""
-        parts: list[bytes | str] = [self.transform.fingerprint, str(asdict(self.network))]
+        parts: list[bytes | str] = [self.transform.fingerprint, str(asdict(self.network)), str(self.views)]
         for name, tensor in sorted(self.state.items()):
             parts.append(name)
             parts.append(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
@@ -75,7 +76,7 @@ class Encoder:
         network = build_network(replace(self.network, weights="none"), n_classes).network
         state = {name: t.float() if t.is_floating_point() else t for name, t in self.state.items()}
         network.load_state_dict(state)
-        return network.eval().to(device)
+        return (network if self.views == 1 else SeveralViews(network, self.views)).eval().to(device)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -97,7 +98,9 @@ class Model:
         for role, encoder in self._encoders().items():
             for name, tensor in encoder.state.items():
                 tensors[f"{role}.{name}"] = tensor.half() if half and tensor.dtype == torch.float32 else tensor
-            encoders[role] = {"network": asdict(encoder.network), "transform": encoder.transform.to_dict()}
+            encoders[role] = {
+                "network": asdict(encoder.network), "transform": encoder.transform.to_dict(), "views": encoder.views
+            }  # fmt: skip
         tensors |= {f"thumbnail.{name}": tensor for name, tensor in self.thumbnails.items()}
         meta = {
             "decision": decision.meta,
@@ -123,7 +126,9 @@ class Model:
             said = meta["encoders"][role]
             network = {key: value for key, value in said["network"].items() if value is not None}
             transform = EvalTransform.from_dict(said["transform"])
-            return Encoder(network=from_plain(network, NetworkConfig), transform=transform, state=part(role))
+            return Encoder(
+                network=from_plain(network, NetworkConfig), transform=transform, state=part(role), views=said["views"]
+            )
 
         try:
             return cls(

@@ -100,7 +100,7 @@ def outputs_for(config: Config, seed: int) -> SplitOutputs:
             from tdumpra.stages import train_and_embed  # networks are loaded only where something is trained
 
             train_and_embed(config, folder, seed)
-        return _of_folder(folder, config)
+        return _of_folder(folder, config, seed)
     run = next((run for run in runs_for(config) if run.seed == seed), None)
     if run is None:
         loss = "without" if config.train.contrastive_weight == 0 else "with"
@@ -141,16 +141,16 @@ def run_identity(run: SavedRun) -> str:
 def read_saved(run: SavedRun, config: Config) -> SplitOutputs:
     """One run's outputs; the last few files are kept, as the rows of an experiment share them."""
     if not run.is_file:
-        return _of_folder(RunFolder(run.path), config)
+        return _of_folder(RunFolder(run.path), config, run.seed)
     if config.bank.space not in ("teacher", "student"):
         raise TdumpraError(f"saved outputs hold the teacher's and the student's space, not {config.bank.space!r}")
     return _read(run.path, config.bank.space)
 
 
-def _of_folder(folder: RunFolder, config: Config) -> SplitOutputs:
+def _of_folder(folder: RunFolder, config: Config, seed: int) -> SplitOutputs:
     from tdumpra.table_stages import read_tables, table_outputs
 
-    return table_outputs(config, read_tables(folder))
+    return table_outputs(config, read_tables(folder), seed)
 
 
 def _training(config: Config) -> Training:

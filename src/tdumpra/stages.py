@@ -28,7 +28,7 @@ from tdumpra.data.manifest import Manifest
 from tdumpra.data.pipeline import Pipeline, make_pipeline
 from tdumpra.data.prepare import Prepared, prepare
 from tdumpra.data.sources import open_source, with_external_test
-from tdumpra.data.splits import Split, make_split
+from tdumpra.data.splits import Split, make_split, val_folds
 from tdumpra.data.transform import EvalTransform
 from tdumpra.encode import encode
 from tdumpra.errors import ArtifactError, MissingExtraError, TdumpraError
@@ -63,12 +63,12 @@ class Encoders(NamedTuple):
     """The networks of a run after training, and what they belong to."""
 
     student: Encoder
-    teacher: Encoder | None  # a finished classifier has none
+    teacher: Encoder | None  # a network that was taken as it is has none
     identity: dict[str, str]
 
 
-def open_data(config: Config, console: Console) -> Dataset:
-    """Read the source, split it, and decode its images once.
+def open_data(config: Config, console: Console, seed: int = 0) -> Dataset:
+    """Read the source, split it, and decode its images once; ``seed`` matters where each holds out lesions of its own.
 
     The split is drawn over all records before any pixel is looked at, so that a broken image moves no other one.
     """
@@ -80,7 +80,12 @@ def open_data(config: Config, console: Console) -> Dataset:
         split = Split.read(data.split_file, manifest)
     else:
         split = make_split(
-            manifest, data.protocol, seed=data.split_seed, test_share=data.test_share, val_share=data.val_share
+            manifest,
+            data.protocol,
+            seed=data.split_seed,
+            test_share=data.test_share,
+            val_share=data.val_share,
+            val_fold=seed % val_folds(data.val_share) if data.val_by_seed else 0,
         )
     prepared = prepare(manifest, data.cache, data.framing, progress=console.is_terminal)
     where = dict(zip(split.ids, split.codes.tolist(), strict=True))
@@ -94,7 +99,7 @@ def train_stage(
     config: Config, dataset: Dataset, folder: RunFolder, *, seed: int, fabric: Fabric, console: Console
 ) -> bool:
     """Train student and teacher, from the last checkpoint if there is one; whether there was anything to do."""
-    if config.network.finished or is_finished(folder.checkpoint("last")):
+    if config.network.as_it_is or is_finished(folder.checkpoint("last")):
         return False
     torch.manual_seed(seed)  # the heads, and the backbone where it has no weights
     built = build_network(config.network, len(dataset.manifest.class_names))
@@ -128,7 +133,7 @@ def train_and_embed(config: Config, folder: RunFolder, seed: int) -> None:
     fabric = make_fabric(config.train)
     fabric.launch()
     console = Console(stderr=True, quiet=not fabric.is_global_zero)
-    data = open_data(config, console)
+    data = open_data(config, console, seed)
     with claimed_by_first(folder, config, seed, fabric):
         if fabric.is_global_zero:
             data.split.write(folder.split)
@@ -162,7 +167,7 @@ def claimed_by_first(folder: RunFolder, config: Config, seed: int, fabric: Fabri
 
 
 def load_encoders(config: Config, dataset: Dataset, folder: RunFolder) -> Encoders:
-    """The networks that training left, or the finished classifier; refused if they belong to other data."""
+    """The networks that training left, or those that are taken as they are; refused if they belong to other data."""
     encoders = read_encoders(config, folder, len(dataset.manifest.class_names))
     expected = _identity(config, dataset, encoders.student.transform)
     differing = [key for key in expected if encoders.identity.get(key, expected[key]) != expected[key]]
@@ -174,16 +179,18 @@ def load_encoders(config: Config, dataset: Dataset, folder: RunFolder) -> Encode
 
 def read_encoders(config: Config, folder: RunFolder, n_classes: int) -> Encoders:
     """The same without a look at the data; ``identity`` is what the checkpoint says of itself."""
-    finished = config.network.finished
+    as_it_is = config.network.as_it_is
     path = folder.checkpoint(config.embed.checkpoint)
-    if not finished and not path.exists():
+    if not as_it_is and not path.exists():
         raise ArtifactError(f"{path} does not exist: run  tdumpra train  first")
-    built = build_network(config.network if finished else replace(config.network, weights="none"), n_classes)
+    built = build_network(config.network if as_it_is else replace(config.network, weights="none"), n_classes)
 
     def encoder(state: dict[str, Tensor]) -> Encoder:
-        return Encoder(network=config.network, transform=_transform(config, built), state=state)
+        return Encoder(
+            network=config.network, transform=_transform(config, built), state=state, views=config.embed.views
+        )
 
-    if finished:
+    if as_it_is:
         student = encoder(built.network.state_dict())
         return Encoders(student, None, {"encoder": student.fingerprint})
     states = read_networks(path)

@@ -16,8 +16,8 @@ from tdumpra.bank import SCHEMA as BANK_SCHEMA
 from tdumpra.bank import PrototypeBank
 from tdumpra.bank_health import BankHealth, bank_health
 from tdumpra.checks import SPLITS
-from tdumpra.config import Config
-from tdumpra.errors import ArtifactError
+from tdumpra.config import Config, read_config
+from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.fitting import Fitted, evaluation_document, fit, gate_document
 from tdumpra.output_files import SplitOutputs, read_outputs
 from tdumpra.preset import PRESETS
@@ -85,20 +85,52 @@ def _current_bank(path: Path, identity: dict[str, str]) -> PrototypeBank | None:
     return PrototypeBank.from_artifact(artifact) if artifact.meta.get("identity") == identity else None
 
 
-def table_outputs(config: Config, tables: dict[str, OutputsTable]) -> SplitOutputs:
+def table_outputs(config: Config, tables: dict[str, OutputsTable], seed: int = 0) -> SplitOutputs:
     """The run's tables as typed outputs, with the bank in the space that the configuration names."""
+    if config.network.frozen:
+        raise TdumpraError("a frozen encoder has no classifier: name its folder as the bank.space of another run")
     if config.bank.space in ("teacher", "student"):
         return split_outputs(tables, space=config.bank.space, classifier=config.tune.classifier)
-    others = read_tables(RunFolder(Path(config.bank.space)))
-    joined = {part: tables[part].with_embedding(others[part]) for part in SPLITS}
+    folder = space_folder(config.bank.space, seed)
+    others = read_tables(folder)
+    if read_config(folder.config).network.frozen:  # it was trained on none of these images: any part's will do
+        joined = {part: tables[part].with_embedding(*others.values()) for part in SPLITS}
+    else:
+        _refuse_other_split(tables, others, folder)
+        joined = {part: tables[part].with_embedding(others[part]) for part in SPLITS}
     return split_outputs(joined, space="teacher", classifier=config.tune.classifier)
+
+
+def space_folder(space: str, seed: int) -> RunFolder:
+    """The folder of the run in whose space the bank lives; of a run of several seeds, that of the same seed."""
+    for root in (Path(space), Path(space) / f"seed-{seed}"):
+        if RunFolder(root).outputs("train").exists():
+            return RunFolder(root)
+    seeds = sorted(path.name for path in Path(space).glob("seed-*"))
+    hint = f"there are {', '.join(seeds)}" if seeds else "run  tdumpra embed  on its configuration first"
+    raise ArtifactError(
+        f"bank.space = {space!r} is not 'teacher', 'student' or the folder of a run with tables of seed {seed}: {hint}"
+    )
+
+
+def _refuse_other_split(own: dict[str, OutputsTable], others: dict[str, OutputsTable], folder: RunFolder) -> None:
+    """An encoder that was trained on this run's test images would hand back what it memorised."""
+    ids = {part: set(table.ids) for part, table in own.items()}
+    seen = set(others["train"].ids)
+    crossing = {part: len(ids[part] & seen) for part in ("val", "test")}
+    if any(crossing.values()):
+        part, count = max(crossing.items(), key=lambda pair: pair[1])
+        raise ArtifactError(
+            f"the encoder in {folder.root} was trained on {count:,} of this run's {part} images: give both runs "
+            "the same data.split_seed and data.val_by_seed"
+        )
 
 
 def outputs_for(config: Config, folder: RunFolder, seed: int) -> SplitOutputs:
     """The outputs that everything after embedding stands on: saved ones, or this run's own tables."""
     if config.outputs:
         return read_outputs(config.outputs[config.seeds.index(seed) % len(config.outputs)])
-    return table_outputs(config, read_tables(folder))
+    return table_outputs(config, read_tables(folder), seed)
 
 
 def decision_inputs(config: Config, folder: RunFolder, seed: int) -> dict[str, str]:

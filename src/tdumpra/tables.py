@@ -79,17 +79,19 @@ class OutputsTable:
             raise ValueError(f"the bank's space must be 'teacher' or 'student', not {space!r}")
         return self.z_teacher if space == "teacher" and self.z_teacher is not None else self.z_student
 
-    def with_embedding(self, other: OutputsTable) -> OutputsTable:
+    def with_embedding(self, *others: OutputsTable) -> OutputsTable:
         """This classifier's rows with another encoder's embeddings, matched by id: a second opinion of its own."""
-        place = {name: i for i, name in enumerate(other.ids)}
+        place = {name: i for i, name in enumerate(name for other in others for name in other.ids)}
         missing = [name for name in self.ids if name not in place]
         if missing:
             raise ArtifactError(
                 f"the other encoder's table lacks {len(missing)} of the images, for example {missing[0]!r}"
             )
         rows = torch.tensor([place[name] for name in self.ids])
-        identity = {**self.identity, "retrieval": other.identity["encoder"]}
-        return replace(self, z_teacher=other.embedding("teacher")[rows], identity=identity)
+        identity = {**self.identity, "retrieval": others[0].identity["encoder"]}
+        return replace(
+            self, z_teacher=torch.cat([each.embedding("teacher") for each in others])[rows], identity=identity
+        )
 
 
 def split_outputs(

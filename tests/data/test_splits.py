@@ -254,3 +254,26 @@ def test_the_real_classes_are_within_half_a_per_cent(ham10000_metadata, seed):
         codes = split.codes[manifest.labels == label]
         assert (codes == 2).mean() == pytest.approx(0.2, abs=0.005)
         assert (codes == 1).sum() / (codes < 2).sum() == pytest.approx(0.1, abs=0.01)
+
+
+def test_validation_folds_share_no_group_and_leave_test_alone() -> None:
+    labels = np.random.default_rng(0).integers(0, 3, 600)
+    groups = [f"g{i // 2}" for i in range(600)]
+    labels = np.repeat(labels[::2], 2)  # a lesion has one label
+    manifest = make_manifest(labels.tolist(), groups)
+    splits = [make_split(manifest, val_share=0.25, val_fold=fold) for fold in range(4)]
+    assert np.array_equal(splits[0].codes, make_split(manifest, val_share=0.25).codes)
+    held_out = [set(np.asarray(groups)[split.rows("val")]) for split in splits]
+    for i, first in enumerate(held_out):
+        assert len(splits[i].rows("val")) == pytest.approx(120, abs=6)
+        assert np.array_equal(splits[i].rows("test"), splits[0].rows("test"))
+        for second in held_out[:i]:
+            assert not first & second
+    with pytest.raises(ValueError, match="gives 4 folds"):
+        make_split(manifest, val_share=0.25, val_fold=4)
+
+
+def test_a_source_with_its_own_validation_part_has_no_other_fold() -> None:
+    words = ["train", "val", "test", "train", "val", "test"]
+    with pytest.raises(ValueError, match="its own validation"):
+        make_split(make_manifest([0, 0, 0, 1, 1, 1], splits=words), val_fold=1)

@@ -95,6 +95,7 @@ def make_split(
     seed: int = 0,
     test_share: float = TEST_SHARE,
     val_share: float = VAL_SHARE,
+    val_fold: int = 0,
 ) -> Split:
     """Draw the parts of a data set under a protocol.
 
@@ -104,6 +105,7 @@ def make_split(
         seed: the same seed, data set and protocol give the same split.
         test_share: share of test images.
         val_share: share of validation images among those that are not test.
+        val_fold: which of the disjoint validation parts of that share; test stays the same.
 
     Raises:
         ValueError: no training image is left, or the source's own split lets groups cross under another protocol
@@ -115,6 +117,9 @@ def make_split(
     for share, name in ((test_share, "test_share"), (val_share, "val_share")):
         if not 0 < share <= 0.5:
             raise ValueError(f"{name} must be above 0 and at most 0.5, not {share!r}")
+    check_count(val_fold, "val_fold", least=0)
+    if val_fold >= val_folds(val_share):
+        raise ValueError(f"a val_share of {val_share} gives {val_folds(val_share)} folds, so none of number {val_fold}")
     by_group = protocol != "paper"
     labels, groups = manifest.labels, manifest.groups
     codes, notes = _own_split(manifest, by_group=by_group)
@@ -125,14 +130,24 @@ def make_split(
         raise ValueError("the protocol 'external' needs a test set of its own: name its source beside the training one")
     if (codes == _VAL).any():
         del shares[_VAL]
+        if val_fold:
+            raise ValueError("the source names its own validation images: there is no other part to take")
     if (codes != _TRAIN).any() and shares:
         notes.append(
             f"the source names no images for {' and '.join(SPLITS[part] for part in shares)}: drawn from train"
         )
     for part, share in shares.items():
         pool = np.flatnonzero(codes == _TRAIN)
-        rng = np.random.default_rng((seed, part))  # a stream for each part: one draw does not disturb the other
-        drawn = _draw(labels[pool], groups[pool] if by_group else pool, share, rng)
+        drawn = np.zeros(len(pool), dtype=bool)
+        free = np.ones(len(pool), dtype=bool)
+        for fold in range(1 + (val_fold if part == _VAL else 0)):
+            # a stream for each part and fold: one draw does not disturb the other
+            rng = np.random.default_rng((seed, part, fold) if fold else (seed, part))
+            rows = pool[free]
+            taken = _draw(labels[rows], groups[rows] if by_group else rows, share * len(pool) / max(1, len(rows)), rng)
+            drawn[:] = False
+            drawn[np.flatnonzero(free)[taken]] = True
+            free &= ~drawn
         codes[pool[drawn]] = part
         notes += _imbalance(labels[pool], drawn, share, SPLITS[part], manifest.class_names)
     if not (codes == _TRAIN).any():
@@ -141,6 +156,11 @@ def make_split(
         refuse_crossing_groups(codes, groups)
     ids = tuple(record.id for record in manifest.records)
     return Split(protocol, seed, manifest.fingerprint, ids, codes, tuple(notes))
+
+
+def val_folds(val_share: float) -> int:
+    """How many disjoint validation parts of this share there are."""
+    return int(1 / val_share + 1e-9)
 
 
 def _own_split(manifest: Manifest, *, by_group: bool) -> tuple[NDArray[np.int8], list[str]]:
