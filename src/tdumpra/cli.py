@@ -194,6 +194,33 @@ def _predict(
     )  # fmt: skip
 
 
+@app.command("explain")
+def _explain(
+    model: Annotated[Path, typer.Argument(help="model.safetensors, or the folder of its run.", show_default=False)],
+    images: Annotated[list[Path], typer.Argument(help="Images, or folders of images.", show_default=False)],
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of the pages.", show_default="evidence")] = None,
+    group: Annotated[
+        str | None, typer.Option(help="The lesion or patient that the images show.", show_default=False)
+    ] = None,
+    saliency: Annotated[bool, typer.Option("--saliency", help="Also show what the match rests on.")] = False,
+    sources: Annotated[
+        Path | None,
+        typer.Option("--images", help="Folder of the training images, if the model lacks them.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …", show_default=False)] = None,
+) -> None:
+    """Write a page of evidence for each image: why it was decided as it was."""
+    from tdumpra.pages import kit
+
+    kit.require()  # before the seconds that networks take to load
+    from tdumpra.commands_explain import explain_command
+
+    explain_command(
+        model, images, out=out, group=group, sources=sources, saliency=saliency, as_json=as_json, device=device
+    )
+
+
 @app.command("train")
 def _train(config: ConfigArgument, out: OutOption = None) -> None:
     """Train student and teacher; goes on where an earlier run stopped."""

@@ -65,6 +65,17 @@ class Evidence:
     group: str | None  # whose training cases were left out
     sentence: str
 
+    @property
+    def shown(self) -> tuple[Match, ...]:
+        """The matches, and the strongest opposing prototype should it be none of them."""
+        extra = () if self.opposing is None or self.opposing in self.matches else (self.opposing,)
+        return (*self.matches, *extra)
+
+    @property
+    def exemplar_ids(self) -> tuple[str, ...]:
+        """Every training case behind the prototypes shown, each once."""
+        return tuple({exemplar.id: None for match in self.shown for exemplar in match.exemplars})
+
 
 def explain(
     decision: Decision,

@@ -223,9 +223,8 @@ class Predictor:
 
     def pictures(self, evidence: Evidence) -> dict[str, np.ndarray]:
         """Small pictures (h, w, 3) of the training images behind ``evidence``, as far as the model holds them."""
-        shown = [*evidence.matches, *([evidence.opposing] if evidence.opposing else [])]
-        wanted = {exemplar.id for match in shown for exemplar in match.exemplars}
-        return {name: t.numpy() for name, t in self.model.thumbnails.items() if name in wanted}
+        held = self.model.thumbnails
+        return {name: held[name].numpy() for name in evidence.exemplar_ids if name in held}
 
     @torch.inference_mode()
     def decide(self, pixels: Tensor, second_pixels: Callable[[Tensor], Tensor], *, eager: bool = False) -> Rows:

@@ -144,13 +144,14 @@ class _Prototypes:
 
     @classmethod
     def of(cls, evidence: Evidence, pictures: Mapping[str, Picture]) -> _Prototypes:
-        ranked: list[tuple[int | None, Match]] = [*enumerate(evidence.matches, 1)]
-        if evidence.opposing is not None and evidence.opposing not in evidence.matches:
-            ranked.append((None, evidence.opposing))  # farther than those shown
-        rows = [_prototype(rank, match, match == evidence.opposing, pictures) for rank, match in ranked]
+        counted = len(evidence.matches)
+        rows = [
+            _prototype(rank if rank <= counted else None, match, match == evidence.opposing, pictures)
+            for rank, match in enumerate(evidence.shown, 1)
+        ]
         supporting = [row for row in rows if row["match"].label == evidence.label]
         opposing = [row for row in rows if row["match"].label != evidence.label]
-        return cls(supporting, opposing, len(evidence.matches))
+        return cls(supporting, opposing, counted)
 
 
 def _prototype(rank: int | None, match: Match, strongest: bool, pictures: Mapping[str, Picture]) -> dict[str, Any]:
@@ -167,13 +168,13 @@ def _prototype(rank: int | None, match: Match, strongest: bool, pictures: Mappin
         "match": match,
         "strongest": strongest,
         "exemplars": exemplars,
+        "pictured": any(each["src"] for each in exemplars),
         "absence": reading.absence(match) if not exemplars else None,
     }
 
 
 def _missing(evidence: Evidence, pictures: Mapping[str, Picture]) -> list[str]:
-    matches = [*evidence.matches, *([evidence.opposing] if evidence.opposing else [])]
-    shown = {exemplar.id: None for match in matches for exemplar in match.exemplars[:SHOWN_EXEMPLARS]}
+    shown = {exemplar.id: None for match in evidence.shown for exemplar in match.exemplars[:SHOWN_EXEMPLARS]}
     return [name for name in shown if name not in pictures]
 
 

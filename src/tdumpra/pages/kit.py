@@ -51,6 +51,11 @@ def render(template: str, *, scripts: Sequence[str] = (), **values: Any) -> str:
     )
 
 
+def require() -> None:
+    """Say at once, before any work, that pages cannot be written here."""
+    _environment()
+
+
 def data_uri(
     image: ArrayLike | Image.Image,
     *,

@@ -107,7 +107,8 @@ def _calibration(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     caption = "Bars that end below the diagonal: too sure of itself."
     return {
         "words": "How far confidence can be taken at its word: the expected calibration error is "
-        f"{scores['student']['ece']:.3f} for the classifier as it came and {scores['gate']['ece']:.3f} for the gate.{fitted}",
+        f"{scores['student']['ece']:.3f} for the classifier as it came and "
+        f"{scores['gate']['ece']:.3f} for the gate.{fitted}",
         "charts": [
             sections.chart(charts.reliability(evaluation, (name,)), f"reliability_{name}", f"{title} {caption}")
             for name, title in (("student", "Before: the classifier as it came."), ("gate", "After: the gate."))
