@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tdumpra import charts, run_outputs
-from tdumpra.artifacts import write_json
+from tdumpra.artifacts import write_bytes, write_json
 from tdumpra.config import Config
 from tdumpra.drawing import Chart
 from tdumpra.errors import MissingExtraError
@@ -18,6 +19,7 @@ from tdumpra.experiments import reproduce as reproduction
 from tdumpra.experiments import sweep as sweeps
 from tdumpra.experiments.grid import Cell, make_folder
 from tdumpra.experiments.tables import ResultTable
+from tdumpra.toml_tree import to_toml
 
 SCHEMA = 1
 Results = Mapping[str, Mapping[str, Any]]
@@ -80,6 +82,9 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
         files += [str((folder / name).relative_to(out)) for name in drawn.files]
         sentences += drawn.sentences
         sentences.append(f"{name}: {gate_story(evaluation)}")
+    if config.outputs:  # the folder of a training has its own
+        where = tuple(run_outputs.found_from_anywhere(entry) for entry in config.outputs)
+        write_bytes(out / "config.toml", to_toml(replace(config, outputs=where)).encode())
     write_json(out / "evaluation.json", kind="evaluation", schema=SCHEMA, content=document)
     return Found(document, tables, sentences, ["evaluation.json", *files])
 

@@ -13,8 +13,7 @@ from tdumpra.core.calibrated_gate import chances
 from tdumpra.core.gate import GateThresholds
 from tdumpra.decision import Decision
 from tdumpra.drawing import csv_text
-from tdumpra.experiments.surface import gate_surface
-from tdumpra.experiments.sweep import BETA, REFERENCE, SYMBOLS, THETA
+from tdumpra.experiments.surface import BETA, REFERENCE, THETA, gate_surface
 from tdumpra.output_files import SplitOutputs
 from tdumpra.pages.material import Material
 from tdumpra.pages.sections import chart, download
@@ -162,11 +161,9 @@ def curves(material: Material) -> dict[str, Any] | str:
         return material.missing["cases"]
     five = decision.calibrated is None and decision.thresholds != GateThresholds.shut()
     thresholds = decision.thresholds if five else REFERENCE
-    moved = {"theta": THETA, "beta": BETA}
     drawn = []
-    for name, values in moved.items():
-        points = _points(splits, decision, thresholds, name, values)
-        symbol, used = SYMBOLS[name], getattr(thresholds, name)
+    for name, symbol, values in (("theta", "θ", THETA), ("beta", "β", BETA)):
+        points, used = _points(splits, decision, thresholds, name, values), getattr(thresholds, name)
         caption = f"{symbol} moves, all else is held. The test curve is for reading, not for choosing."
         drawn.append(chart(charts.gating_curve(points, symbol, used), f"sweep_{name}", caption))
     words = (

@@ -26,7 +26,7 @@ def of_folder(root: Path, evaluation: Mapping[str, Any] | None = None) -> Materi
     _refuse_incomplete(folder, config, evaluated=evaluation is not None)
     evaluation = evaluation or read_json(folder.evaluation, kind="evaluation", schema=1)
     tables = read_tables(folder)
-    splits, train = table_outputs(config, tables), tables["train"]
+    splits, train = table_outputs(config, tables, config.seeds[0]), tables["train"]
     missing: dict[str, str] = {}
     if folder.model.exists():
         model = Model.read(folder.model)
@@ -41,7 +41,7 @@ def of_folder(root: Path, evaluation: Mapping[str, Any] | None = None) -> Materi
     pictures = _pictures(config, tables["test"], missing)
     metrics = folder.read_metrics()
     if not any("loss" in row for row in metrics):
-        why = "the classifier came finished" if config.network.finished else "metrics.jsonl is empty or not there"
+        why = "the classifier came finished" if config.network.as_it_is else "metrics.jsonl is empty or not there"
         missing["training"] = f"no training curves: {why}"
     sources = train.metadata.get("source") or train.metadata.get("dataset")
     return Material(
@@ -69,7 +69,7 @@ def _refuse_incomplete(folder: RunFolder, config: Config, *, evaluated: bool) ->
     """One sentence that names the stage to run."""
     root, stage = folder.root, None
     if not all(folder.outputs(part).exists() for part in ("train", "val", "test")):
-        trained = config.network.finished or folder.checkpoint(config.embed.checkpoint).exists()
+        trained = config.network.as_it_is or folder.checkpoint(config.embed.checkpoint).exists()
         stage = "embed" if trained else "train"
     elif not evaluated and not folder.evaluation.exists():
         stage = "evaluate"

@@ -6,26 +6,30 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tdumpra.artifacts import read_json
 from tdumpra.attach import EVALUATION, MODEL
 from tdumpra.bank_health import BankHealth, bank_health
-from tdumpra.config import Config
 from tdumpra.data.manifest import Reader, Record
 from tdumpra.data.store import frame_record
 from tdumpra.data.transform import Framing
 from tdumpra.decision import Decided, Decision
 from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.estimator import DualPathClassifier
-from tdumpra.fitting import fit
 from tdumpra.output_files import SplitOutputs, read_outputs
-from tdumpra.run_outputs import SavedRun, read_saved
 from tdumpra.tuning import Tuning
 
-NO_FILE = "outputs came from a file"
+if TYPE_CHECKING:  # a configuration brings networks and pictures with it, which arrays can do without
+    from tdumpra.config import Config
+
+MISSING_FROM_FILE = {
+    "training": "no training curves: outputs came from a file",
+    "pictures": "no pictures: outputs came from a file",
+    "thumbnails": "training cases are named, not shown: outputs came from a file",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,11 +81,7 @@ def of_attached(root: Path) -> Material:
     tuning = DualPathClassifier.load(root / MODEL).tuning_
     decision = tuning.decision
     names = shown_names(evaluation)
-    missing = {
-        "training": f"no training curves: {NO_FILE}",
-        "pictures": f"no pictures: {NO_FILE}",
-        "thumbnails": f"training cases are named, not shown: {NO_FILE}",
-    }
+    missing = dict(MISSING_FROM_FILE)
     splits = _attached_outputs(evaluation, missing)
     return Material(
         name=Path(evaluation.get("source", root.name)).name,
@@ -96,32 +96,6 @@ def of_attached(root: Path) -> Material:
         environment=read_environment(root),
         identity={"outputs": evaluation["settings"]["outputs"]},
         missing=missing,
-    )
-
-
-def of_saved(run: SavedRun, config: Config, evaluation: Mapping[str, Any], settings: str) -> Material:
-    """One file of outputs that a configuration names; the gate is tuned again, as it was."""
-    splits = read_saved(run, config)
-    tuning = fit(splits, config.bank, config.tune).tuning
-    decision = tuning.decision
-    names = shown_names(evaluation)
-    return Material(
-        name=f"{run.model}, seed {run.seed}",
-        evaluation=evaluation,
-        class_names=names,
-        splits=splits,
-        decision=decision,
-        decided=decide_again(decision, splits, evaluation, run.path),
-        health=bank_health(decision.bank, names, splits.train.z, splits.train.y),
-        tuning=tuning_document(tuning),
-        config=config,
-        settings=settings,
-        identity={"outputs": splits.fingerprint},
-        missing={
-            "training": f"no training curves: {NO_FILE}",
-            "pictures": f"no pictures: {NO_FILE}",
-            "thumbnails": f"training cases are named, not shown: {NO_FILE}",
-        },
     )
 
 

@@ -15,7 +15,7 @@ from tdumpra.pages.prototypes import prototypes
 from tdumpra.pages.qualitative import qualitative
 from tdumpra.pages.summary import summarise
 
-INDEX = "index.html"
+FOLDER, INDEX = "report", "index.html"
 _CARDS_PER_PAGE = 24
 _CONTENTS = {
     "summary": "Summary", "results": "Results", "gate": "The gate’s story", "cases": "Cases", "classes": "By class",

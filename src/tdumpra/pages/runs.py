@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from tdumpra.artifacts import read_json, write_bytes
+from tdumpra.artifacts import read_json
 from tdumpra.attach import EVALUATION
-from tdumpra.config import Config, read_config
 from tdumpra.errors import ArtifactError
-from tdumpra.experiments import evaluation as over
-from tdumpra.pages import kit, sections
 from tdumpra.pages.cases import SHOWN
-from tdumpra.pages.material import Material, of_attached, of_saved
-from tdumpra.pages.report import INDEX, make_folder, write_page
-from tdumpra.pages.summary import headline, summarise
-from tdumpra.run_outputs import SavedRun, saved_runs
-
-FOLDER = "report"
-
-
-class Linked(NamedTuple):
-    """A report below another, by its name and its address from there."""
-
-    name: str
-    address: str
-    evaluation: Mapping[str, Any]
+from tdumpra.pages.material import of_attached
+from tdumpra.pages.report import FOLDER, write_page
 
 
 def write_report(run: str | Path, out: str | Path | None = None, *, limit: int = SHOWN) -> Path:
@@ -42,146 +24,30 @@ def write_report(run: str | Path, out: str | Path | None = None, *, limit: int =
     if not root.is_dir():
         raise ArtifactError(f"{root} is not a folder: name the folder of a run, for instance runs/NAME")
     place = Path(out) if out is not None else root / FOLDER
-    seeds = sorted(root.glob("seed-*/config.toml"), key=lambda path: int(path.parent.name[5:]))
-    if seeds:
-        return _seeds_of_run(root, [path.parent for path in seeds], place, limit)
-    if (root / "config.toml").exists():
-        config = read_config(root / "config.toml")
-        if not config.outputs:
-            from tdumpra.pages.image_material import of_folder  # networks are loaded only where there are some
-
-            return write_page(of_folder(root), place, limit=limit)
-        if (root / EVALUATION).exists():
-            return _saved(root, config, place, limit)
-        raise ArtifactError(f"{root} has no evaluation.json yet: run  tdumpra evaluate {root / 'config.toml'}  first")
-    if (root / EVALUATION).exists():
-        if "settings" in read_json(root / EVALUATION, kind="evaluation", schema=1):
-            return write_page(of_attached(root), place, limit=limit)
+    seeds = [path.parent for path in root.glob("seed-*/config.toml") if path.parent.name[5:].isdigit()]
+    if seeds or (root / "config.toml").exists():
+        return _of_configuration(root, seeds, place, limit)
+    if not (root / EVALUATION).exists():
+        raise ArtifactError(
+            f"{root} holds no run: make one with  tdumpra run CONFIG  or  tdumpra attach OUTPUTS --out {root}"
+        )
+    if "settings" not in read_json(root / EVALUATION, kind="evaluation", schema=1):
         raise ArtifactError(
             f"{root} does not say what it was made with (config.toml): run  tdumpra evaluate CONFIG  again"
         )
-    raise ArtifactError(
-        f"{root} holds no run: make one with  tdumpra run CONFIG  or  tdumpra attach OUTPUTS --out {root}"
-    )
+    return write_page(of_attached(root), place, limit=limit)
 
 
-def _seeds_of_run(root: Path, folders: list[Path], out: Path, limit: int) -> Path:
-    """Each seed's own report stands in its own folder; without ``--out`` the links lead there."""
+def _of_configuration(root: Path, seeds: list[Path], out: Path, limit: int) -> Path:
+    from tdumpra.config import read_config  # brings networks and pictures with it, which arrays can do without
     from tdumpra.pages.image_material import of_folder
+    from tdumpra.pages.seeds import write_saved, write_seeds
 
-    at_root = read_json(root / EVALUATION, kind="evaluation", schema=1) if (root / EVALUATION).exists() else {}
-    known = at_root.get("by_seed", {})
-    materials = {
-        folder.name[5:]: of_folder(folder, None if (folder / EVALUATION).exists() else known.get(folder.name[5:]))
-        for folder in folders
-    }
-    config = read_config(folders[0] / "config.toml")
-    places = {
-        seed: root / f"seed-{seed}" / FOLDER if out == root / FOLDER else out / f"seed-{seed}" for seed in materials
-    }
-    return _over_seeds(config.name, materials, places, out, limit)
-
-
-def _saved(root: Path, config: Config, out: Path, limit: int) -> Path:
-    """Reports of outputs that a configuration names: of each model, and of each seed where there are several."""
-    document, text = (
-        read_json(root / EVALUATION, kind="evaluation", schema=1),
-        (root / "config.toml").read_text("utf-8"),
-    )
-    runs = saved_runs(config)
-    names = list(dict.fromkeys(run.model for run in runs))
-    models = document.get("models", {names[0]: document})
-    linked = []
-    for name in names:
-        of_model = [run for run in runs if run.model == name]
-        place = out if len(names) == 1 else out / kit.page_name(name).removesuffix(".html")
-        back = None if len(names) == 1 else ("../index.html", "All models")
-        _model(name, of_model, config, models[name], text, place, limit, back)
-        linked.append(Linked(name, f"{place.name}/{INDEX}", models[name]))
-    if len(names) == 1:
-        return out / INDEX
-    return _index(config.name, f"{len(names)} models", linked, out)
-
-
-def _model(
-    name: str,
-    runs: list[SavedRun],
-    config: Config,
-    evaluation: Mapping[str, Any],
-    text: str,
-    out: Path,
-    limit: int,
-    back: tuple[str, str] | None,
-) -> None:
-    if len(runs) == 1:
-        write_page(of_saved(runs[0], config, evaluation, text), out, limit=limit, back_link=back)
-        return
-    materials = {str(run.seed): of_saved(run, config, evaluation["by_seed"][str(run.seed)], text) for run in runs}
-    _over_seeds(name, materials, {seed: out / f"seed-{seed}" for seed in materials}, out, limit, back)
-
-
-def _over_seeds(
-    name: str,
-    materials: Mapping[str, Material],
-    places: Mapping[str, Path],
-    out: Path,
-    limit: int,
-    back: tuple[str, str] | None = None,
-) -> Path:
-    """The page over the seeds, and theirs."""
-    make_folder(out)
-    runs, results = [], {}
-    for seed, material in materials.items():
-        if material.decided is None or material.splits is None:
-            raise ArtifactError(f"seed {seed} of {name} has lost its outputs")
-        runs.append(SavedRun(places[seed], name, None, int(seed)))
-        gained = over.gained(material.decided.p_cls, material.decided.p, material.splits)
-        results[f"{name}, seed {seed}"] = {"evaluation": material.evaluation, "gained": gained}
-    evaluation = over.over_runs(runs, results)
-    linked = []
-    for seed, material in materials.items():
-        to, home = _between(out, places[seed]), _between(places[seed], out)
-        write_page(material, places[seed], limit=limit, back_link=(f"{home}/{INDEX}", "All seeds"))
-        linked.append(Linked(f"seed {seed}", f"{to}/{INDEX}", material.evaluation))
-    first = next(iter(materials.values()))
-    page = kit.render(
-        "report_seeds.html",
-        name=name,
-        lead=f"{len(materials)} seeds of one training, scored on {evaluation['rows']['test']:,} test cases of "
-        f"{len(first.class_names)} classes each.",
-        summary=summarise(evaluation) if len(materials) > 1 else summarise(first.evaluation),
-        results=sections.results(evaluation),
-        paper=sections.beside_paper(first),
-        seeds=[_row(each) for each in linked],
-        settings=first.settings,
-        back_link=back,
-    )
-    write_bytes(out / INDEX, page.encode("utf-8", "replace"))
-    return out / INDEX
-
-
-def _index(name: str, lead: str, linked: list[Linked], out: Path) -> Path:
-    make_folder(out)
-    page = kit.render("report_models.html", name=name, lead=lead, models=[_row(each) for each in linked])
-    write_bytes(out / INDEX, page.encode("utf-8", "replace"))
-    return out / INDEX
-
-
-def _row(each: Linked) -> dict[str, Any]:
-    """A seed or a model in a line."""
-    gate, scores = each.evaluation["gate"], each.evaluation["comparators"]
-    figures = [
-        sections.number(scores[who][metric])
-        for metric in ("accuracy", "balanced_accuracy", "ece")
-        for who in ("student", "gate")
-    ]
-    return {
-        "name": each.name, "address": each.address, "headline": headline(each.evaluation), "figures": figures,
-        "counts": [f"{gate[key]:,}" for key in ("opened", "fixed", "broken")],
-        "p": "" if gate["mcnemar_p"] is None else f"{gate['mcnemar_p']:.2g}",
-    }  # fmt: skip
-
-
-def _between(here: Path, there: Path) -> str:
-    """The address of a folder from another, as a page needs it."""
-    return Path(os.path.relpath(there, here)).as_posix()
+    if seeds:
+        return write_seeds(root, seeds, out, limit)
+    config = read_config(root / "config.toml")
+    if not config.outputs:
+        return write_page(of_folder(root), out, limit=limit)
+    if not (root / EVALUATION).exists():
+        raise ArtifactError(f"{root} has no evaluation.json yet: run  tdumpra evaluate {root / 'config.toml'}  first")
+    return write_saved(root, config, out, limit)
