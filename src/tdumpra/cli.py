@@ -122,21 +122,18 @@ def attach_command(
 
 
 @app.command("demo")
-def demo_command(out: OutOption = None, as_json: JsonOption = False) -> None:
-    """Run the whole path on a small problem that is made on the spot."""
-    from tdumpra.attach import attach
-    from tdumpra.demo import write_demo
-    from tdumpra.estimator import DualPathClassifier
+def _demo(
+    out: OutOption = None,
+    seed: Annotated[int, typer.Option(help="Of the images, the split and the training.")] = 0,
+    images: Annotated[int, typer.Option(help="How many to make; fewer are quicker and show less.")] = 3600,
+    epochs: Annotated[int, typer.Option(help="Of training.")] = 12,
+    as_json: JsonOption = False,
+) -> None:
+    """The whole path on pictures made on the spot: train, embed, bank, tune, evaluate, report."""
+    from tdumpra.commands_demo import demo_command
 
-    folder = out if out is not None else Path("runs") / "demo"
-    folder.mkdir(parents=True, exist_ok=True)
-    write_demo(folder / "outputs.npz")
-    attached = attach(folder / "outputs.npz", folder, DualPathClassifier(), force=True)
-    _show(attached.evaluation, attached.folder, as_json)
-    if not as_json:
-        Console().print(
-            f"The arrays behind it: {folder / 'outputs.npz'}. Yours: tdumpra attach YOUR.npz", soft_wrap=True
-        )
+    folder = out if out is not None else Path("runs") / ("demo" if seed == 0 else f"demo-{seed}")
+    demo_command(folder, seed=seed, images=images, epochs=epochs, as_json=as_json)
 
 
 @app.command("bench")
