@@ -123,7 +123,11 @@ def attach_command(
         int | None, typer.Option(help="Say it where a class has no training row.", show_default=False)
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the clustering.")] = 0,
+    class_names: Annotated[
+        str | None, typer.Option(help="Names of the classes, in their order: nv,mel,bcc", show_default=False)
+    ] = None,
     force: Annotated[bool, typer.Option(help="Write over results of other settings.")] = False,
+    report: Annotated[bool, typer.Option(help="Also write the HTML report.")] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Add the second path to your own saved probabilities and embeddings, and see what it is worth."""
@@ -139,8 +143,13 @@ def attach_command(
         seed=seed,
     )
     folder = out if out is not None else Path("runs") / outputs.stem
-    attached = attach(outputs, folder, classifier, force=force)
+    names = tuple(name.strip() for name in class_names.split(",")) if class_names else ()
+    attached = attach(outputs, folder, classifier, force=force, class_names=names)
     _show(attached.evaluation, attached.folder, as_json)
+    if report:
+        from tdumpra.commands_report import finish_with_report
+
+        finish_with_report(attached.folder, quiet=as_json)
 
 
 @app.command("demo")
@@ -178,19 +187,26 @@ def _run(config: ConfigArgument, out: OutOption = None, as_json: JsonOption = Fa
     """Every stage of a run, skipping those whose inputs have not changed."""
     from tdumpra.artifacts import jsonable
     from tdumpra.commands_experiments import evaluate_command
+    from tdumpra.commands_report import finish_with_report
     from tdumpra.commands_run import run_command
     from tdumpra.config import read_config
+    from tdumpra.run_folder import run_root
 
-    if read_config(config).outputs:  # nothing to train or to embed, and no model of images
+    settings = read_config(config)
+    root = run_root(settings) if out is None else out
+    if settings.outputs:  # nothing to train or to embed, and no model of images
         evaluate_command(config, out, as_json)
+        finish_with_report(root, quiet=as_json)
         return
     evaluated = run_command(config, out, quiet=as_json)
     if as_json and evaluated:
         documents = {str(seed): jsonable(each.evaluation) for seed, each in evaluated.items()}
         typer.echo(json.dumps(documents, indent=2))
-        return
-    for each in evaluated.values():
-        _show(each.evaluation, each.folder.root, as_json=False)
+    elif evaluated:
+        for each in evaluated.values():
+            _show(each.evaluation, each.folder.root, as_json=False)
+    if evaluated:  # one process of several has them
+        finish_with_report(root, quiet=as_json)
 
 
 @app.command("predict")
@@ -212,6 +228,33 @@ def _predict(
         model, images, as_json=as_json, as_csv=as_csv, batch_size=batch_size, mode=mode, device=device,
         precision=precision,
     )  # fmt: skip
+
+
+@app.command("explain")
+def _explain(
+    model: Annotated[Path, typer.Argument(help="model.safetensors, or the folder of its run.", show_default=False)],
+    images: Annotated[list[Path], typer.Argument(help="Images, or folders of images.", show_default=False)],
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of the pages.", show_default="evidence")] = None,
+    group: Annotated[
+        str | None, typer.Option(help="The lesion or patient that the images show.", show_default=False)
+    ] = None,
+    saliency: Annotated[bool, typer.Option("--saliency", help="Also show what the match rests on.")] = False,
+    sources: Annotated[
+        Path | None,
+        typer.Option("--images", help="Folder of the training images, if the model lacks them.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …", show_default=False)] = None,
+) -> None:
+    """Write a page of evidence for each image: why it was decided as it was."""
+    from tdumpra.pages import kit
+
+    kit.require()  # before the seconds that networks take to load
+    from tdumpra.commands_explain import explain_command
+
+    explain_command(
+        model, images, out=out, group=group, sources=sources, saliency=saliency, as_json=as_json, device=device
+    )
 
 
 @app.command("train")
@@ -236,6 +279,21 @@ def _bank(config: ConfigArgument, out: OutOption = None) -> None:
     from tdumpra.commands_run import bank_command
 
     bank_command(config, out)
+
+
+@app.command("report")
+def _report(
+    run: Annotated[Path, typer.Argument(help="A run's folder, a seed's, or that of attach.", show_default=False)],
+    out: OutOption = None,
+    cases: Annotated[
+        int | None, typer.Option(help="Pages of single cases, at most; 96 unless said.", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the HTML report again: results, the gate's story, its cases with their evidence."""
+    from tdumpra.commands_report import report_command
+
+    report_command(run, out, cases=cases, as_json=as_json)
 
 
 def _show(evaluation: dict[str, Any], folder: Path, as_json: bool) -> None:

@@ -65,11 +65,11 @@ def evaluate_run(config: Config, run: SavedRun) -> dict[str, Any]:
     return {
         "gate": gate_document(splits, fitted, config),
         "evaluation": evaluation_document(splits, fitted, config),
-        "gained": _gained(decided.p_cls, decided.p, splits),
+        "gained": gained(decided.p_cls, decided.p, splits),
     }
 
 
-def _gained(p_cls: Any, p: Any, splits: SplitOutputs) -> dict[str, int]:
+def gained(p_cls: Any, p: Any, splits: SplitOutputs) -> dict[str, int]:
     """Fixed minus broken predictions of each lesion in which they differ."""
     y = splits.test.y
     gained = ((p.argmax(1) == y).long() - (p_cls.argmax(1) == y).long()).numpy()
