@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tdumpra.demo import write_demo
+from tdumpra.demo_arrays import write_demo
 
 
 def tdumpra(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:

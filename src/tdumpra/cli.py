@@ -1,7 +1,8 @@
 """The command line. It parses, calls, prints; what it calls does the work.
 
 A user's mistake ends in one line on standard error and exit code 2, a stop by Ctrl-C in one line and 130.
-``TDUMPRA_TRACEBACK=1`` shows where a mistake came from.
+``TDUMPRA_TRACEBACK=1`` shows where a mistake came from. Whatever takes time to import is imported when a command needs
+it: ``tdumpra --help`` must not wait for torch.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
+import click
 import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer.core import TyperGroup
 
 from tdumpra import __version__
-from tdumpra.artifacts import jsonable
 from tdumpra.commands_experiments import register as register_experiments
-from tdumpra.data.commands import app as data_app
 from tdumpra.errors import StopRequestedError, TdumpraError
 
 app = typer.Typer(
@@ -33,7 +34,28 @@ app = typer.Typer(
     help="A classifier, a bank of class prototypes, and a conservative gate between them.",
 )
 
-app.add_typer(data_app, name="data")
+
+class _DataGroup(TyperGroup):
+    """``tdumpra data`` with the commands of :mod:`tdumpra.data.commands`, loaded when one of them is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names."""
+        return self._loaded().list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One of them."""
+        return self._loaded().get_command(ctx, cmd_name)
+
+    @staticmethod
+    def _loaded() -> click.Group:
+        from tdumpra.data.commands import app as commands
+
+        return cast(click.Group, typer.main.get_command(commands))
+
+
+app.add_typer(
+    typer.Typer(cls=_DataGroup), name="data", help="Look at a data set before training on it.", no_args_is_help=True
+)
 register_experiments(app)
 
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results.", show_default=False)]
@@ -131,21 +153,18 @@ def attach_command(
 
 
 @app.command("demo")
-def demo_command(out: OutOption = None, as_json: JsonOption = False) -> None:
-    """Run the whole path on a small problem that is made on the spot."""
-    from tdumpra.attach import attach
-    from tdumpra.demo import write_demo
-    from tdumpra.estimator import DualPathClassifier
+def _demo(
+    out: OutOption = None,
+    seed: Annotated[int, typer.Option(help="Of the images, the split and the training.")] = 0,
+    images: Annotated[int, typer.Option(help="How many to make; fewer are quicker and show less.")] = 3600,
+    epochs: Annotated[int, typer.Option(help="Of training.")] = 12,
+    as_json: JsonOption = False,
+) -> None:
+    """The whole path on pictures made on the spot: train, embed, bank, tune, evaluate, report."""
+    from tdumpra.commands_demo import demo_command
 
-    folder = out if out is not None else Path("runs") / "demo"
-    folder.mkdir(parents=True, exist_ok=True)
-    write_demo(folder / "outputs.npz")
-    attached = attach(folder / "outputs.npz", folder, DualPathClassifier(), force=True)
-    _show(attached.evaluation, attached.folder, as_json)
-    if not as_json:
-        Console().print(
-            f"The arrays behind it: {folder / 'outputs.npz'}. Yours: tdumpra attach YOUR.npz", soft_wrap=True
-        )
+    folder = out if out is not None else Path("runs") / ("demo" if seed == 0 else f"demo-{seed}")
+    demo_command(folder, seed=seed, images=images, epochs=epochs, as_json=as_json)
 
 
 @app.command("bench")
@@ -166,6 +185,7 @@ def bench_command(
 @app.command("run")
 def _run(config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False) -> None:
     """Every stage of a run, skipping those whose inputs have not changed."""
+    from tdumpra.artifacts import jsonable
     from tdumpra.commands_experiments import evaluate_command
     from tdumpra.commands_report import finish_with_report
     from tdumpra.commands_run import run_command
@@ -278,6 +298,8 @@ def _report(
 
 def _show(evaluation: dict[str, Any], folder: Path, as_json: bool) -> None:
     if as_json:
+        from tdumpra.artifacts import jsonable
+
         typer.echo(json.dumps(jsonable(evaluation), indent=2))
         return
     console = Console()

@@ -1,0 +1,100 @@
+"""What the demo says at its end: a short table and two sentences, all of it computed from the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tdumpra.core.significance import mcnemar_exact
+from tdumpra.decision import Decided
+from tdumpra.functional import classification_metrics
+from tdumpra.outputs import ScoredOutputs
+
+SHOWN = ("student", "temperature", "logit_adjusted", "similarity", "gate")
+BEST_POSSIBLE = "best possible"
+_LEVEL = 0.05
+
+
+def demo_results(evaluation: Mapping[str, Any], test: ScoredOutputs, decided: Decided) -> dict[str, Any]:
+    """Figures for all test images and for the truly ambiguous ones, and what they say.
+
+    Args:
+        evaluation: the run's ``evaluation.json``, with the subgroup ``ambiguous``.
+        test: the test outputs, whose metadata say which images are ambiguous and what their exact posterior is.
+        decided: what the run's gate made of them.
+    """
+    y = test.y.numpy()
+    ambiguous = np.array(test.metadata["ambiguous"]) == "yes"
+    posterior = np.array([[float(p) for p in row.split()] for row in test.metadata["posterior"]])
+    on_ambiguous = evaluation["subgroups"]["ambiguous"]["yes"]["comparators"]
+    table = {
+        name: {
+            "accuracy": evaluation["comparators"][name]["accuracy"],
+            "ambiguous_accuracy": on_ambiguous[name]["accuracy"],
+            "balanced_accuracy": evaluation["comparators"][name]["balanced_accuracy"],
+        }
+        for name in SHOWN
+    }
+    best = classification_metrics(posterior, y)
+    table[BEST_POSSIBLE] = {
+        "accuracy": best["accuracy"],
+        "ambiguous_accuracy": float((posterior.argmax(1) == y)[ambiguous].mean()),
+        "balanced_accuracy": best["balanced_accuracy"],
+    }
+    before, after = (p.argmax(1).numpy() == y for p in (decided.p_cls, decided.p))
+    fixed, broken = int((after & ~before & ambiguous).sum()), int((before & ~after & ambiguous).sum())
+    results: dict[str, Any] = {
+        "rows": dict(evaluation["rows"]),
+        "table": table,
+        "gate": {key: evaluation["gate"][key] for key in ("n", "opened", "flipped", "fixed", "broken", "mcnemar_p")},
+        "ambiguous": {
+            "n": int(ambiguous.sum()),
+            "opened": int((decided.opened.numpy() & ambiguous).sum()),
+            "fixed": fixed,
+            "broken": broken,
+            "mcnemar_p": mcnemar_exact(fixed, broken),
+        },
+    }
+    return {**results, "story": [what_it_did(results), what_it_is_worth(results)]}
+
+
+def what_it_did(results: Mapping[str, Any]) -> str:
+    """How often the gate opened, and what became of the labels that it moved."""
+    gate, part = results["gate"], results["ambiguous"]
+    if not gate["opened"]:
+        return f"The gate stayed shut on all {gate['n']:,} test images: tuning found nothing that it could win."
+    return (
+        f"The gate opened on {gate['opened']:,} of {gate['n']:,} test images and moved {gate['flipped']:,} labels: "
+        f"{gate['fixed']} fixed, {gate['broken']} broken; on the {part['n']} truly ambiguous ones it fixed "
+        f"{part['fixed']} and broke {part['broken']} (exact McNemar p = {part['mcnemar_p']:.2g})."
+    )
+
+
+def what_it_is_worth(results: Mapping[str, Any]) -> str:
+    """What the gate gained where it matters, against the rival that needs no bank, and what that cost elsewhere."""
+    table = results["table"]
+    student, rival, gate = (table[name] for name in ("student", "logit_adjusted", "gate"))
+    key = "ambiguous_accuracy"
+    from_to = (
+        f"{_percent(student[key])} to {_percent(gate[key])} (best possible: {_percent(table[BEST_POSSIBLE][key])})"
+    )
+    overall = f"over all images it went from {_percent(student['accuracy'])} to {_percent(gate['accuracy'])}"
+    rivals = f"the honest rival without a bank, a changed class prior, reaches {_percent(rival[key])}"
+    return f"Accuracy on ambiguous images went from {from_to}, {_verdict(results)}; {rivals}, and {overall}."
+
+
+def _verdict(results: Mapping[str, Any]) -> str:
+    table, p = results["table"], results["ambiguous"]["mcnemar_p"]
+    student, rival, gate = (table[name]["ambiguous_accuracy"] for name in ("student", "logit_adjusted", "gate"))
+    if gate == student:
+        return "so retrieval changed nothing there"
+    if gate < student:
+        return "so retrieval did harm there" if p < _LEVEL else "a loss that may be chance"
+    by_chance = "more than chance would explain" if p < _LEVEL else "a gain that may be chance"
+    return by_chance if gate > rival else f"{by_chance}, and no more than a changed prior brings"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}"
