@@ -62,11 +62,17 @@ def fit_and_score(
 ) -> dict[str, Any]:
     """Bank from train, thresholds from validation, figures from test."""
     train, validation, test = splits.train, splits.validation, splits.test
-    classifier.fit(train.z, train.y, train.groups, ids=train.ids)
+    classifier.fit(train.z, train.y, train.groups, ids=train.ids, class_names=splits.class_names or None)
     classifier.tune(validation.p, validation.z, validation.y, validation.groups)
     report = classifier.report(test.p, test.z, test.y, test.groups, p_teacher=test.p_teacher, settings=settings)
     rows = {"train": len(train), "val": len(validation), "test": len(test)}
-    return {"rows": rows, "grouped": test.groups is not None, "tuning": classifier.tuning_.sentence(), **report}
+    return {
+        "rows": rows,
+        "grouped": test.groups is not None,
+        "tuning": classifier.tuning_.sentence(),
+        "notes": classifier.tuning_.notes,
+        **report,
+    }
 
 
 def _refuse_other_results(folder: Path, settings: dict[str, Any]) -> None:

@@ -64,6 +64,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as J
 
 _INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended: 128 + SIGINT
 
+_printed: set[str] = set()  # notes of this command
+
 _HEADINGS = {
     "accuracy": "accuracy",
     "macro_f1": "macro-F1",
@@ -78,6 +80,7 @@ _HEADINGS = {
 def main() -> None:
     """Entry point of ``tdumpra``."""
     warnings.showwarning = _print_warning
+    _printed.clear()
     try:
         app()
     except SystemExit as end:
@@ -204,6 +207,8 @@ def _run(config: ConfigArgument, out: OutOption = None, as_json: JsonOption = Fa
         typer.echo(json.dumps(documents, indent=2))
     elif evaluated:
         for each in evaluated.values():
+            for note in each.evaluation["notes"]:
+                Console().print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
             _show(each.evaluation, each.folder.root, as_json=False)
     if evaluated:  # one process of several has them
         finish_with_report(root, quiet=as_json)
@@ -333,5 +338,7 @@ def _gate_story(evaluation: dict[str, Any]) -> str:
 
 
 def _print_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    if issubclass(category, UserWarning):
+    """Each note once, however many stages have it to give."""
+    if issubclass(category, UserWarning) and str(message) not in _printed:
+        _printed.add(str(message))
         Console(stderr=True, soft_wrap=True).print(f"[yellow]note:[/] {escape(str(message))}")

@@ -33,6 +33,7 @@ from tdumpra.preset import Preset as Preset
 from tdumpra.tuning import Curve as Curve
 from tdumpra.tuning import Setting as Setting
 from tdumpra.tuning import Tuning as Tuning
+from tdumpra.validation_notes import validation_notes
 
 Array = np.ndarray
 PRIOR_EXPONENTS = tuple(np.round(np.linspace(0, 1, 21), 2).tolist())
@@ -109,6 +110,7 @@ def tune_on_scores(
     shut = Decision(
         bank=bank, thresholds=GateThresholds.shut(), temperature=temperature, prior=prior, prior_exponent=exponent
     )
+    n_disagreements = max(int((p_cls.argmax(1) != p_sim.argmax(1)).sum()) for p_sim in posteriors)
     tried = [curve if "clauses" in preset.gates else None, calibrated_curve]
     return Tuning(
         decision=best.apply_to(shut),
@@ -119,9 +121,9 @@ def tune_on_scores(
         calibrated_curve=calibrated_curve,
         contenders=tuple(contenders),
         n_rows=len(y),
-        n_disagreements=max(int((p_cls.argmax(1) != p_sim.argmax(1)).sum()) for p_sim in posteriors),
+        n_disagreements=n_disagreements,
         n_tried=sum(each.objective.size for each in tried if each is not None),
-        notes=_notes(y, p.shape[1]),
+        notes=validation_notes(y, p.shape[1], n_disagreements),
     )
 
 
@@ -208,11 +210,3 @@ def _one_candidate_each(preset: Preset) -> Preset:
 
 def _key(setting: Setting) -> tuple[float, int]:
     return round(setting.objective, 12), -setting.opened
-
-
-def _notes(y: Tensor, n_classes: int) -> tuple[str, ...]:
-    missing = [str(c) for c in range(n_classes) if not (y == c).any()]
-    if not missing:
-        return ()
-    verb = "classes" if len(missing) > 1 else "class"
-    return (f"validation has no row of {verb} {', '.join(missing)}, which therefore had no say in the choice",)
