@@ -30,7 +30,7 @@ from PIL import Image
 
 from tdumpra.config import Config, read_config
 from tdumpra.data.transform import Framing
-from tdumpra.demo import demo_outputs
+from tdumpra.demo_arrays import demo_outputs
 from tdumpra.toml_tree import to_toml
 
 SIZE = 32
