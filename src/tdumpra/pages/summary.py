@@ -110,7 +110,7 @@ def _tiles(evaluation: Mapping[str, Any]) -> list[Tile]:
 
 def _sentences(evaluation: Mapping[str, Any]) -> list[str]:
     gate = evaluation["gate"]
-    sentences = [_sentence(f"how it was tuned: {evaluation['tuning']}")]
+    sentences = []
     if gate["opened"]:
         tests = [
             f"{words} p = {gate[key]:.2g}"
@@ -128,8 +128,8 @@ def _sentences(evaluation: Mapping[str, Any]) -> list[str]:
             f"{signed(100 * (gate['accuracy'] - gate['classifier_accuracy']), 1)}."
         )
     if "retrieval_worth" in evaluation:
-        sentences.append(_sentence(evaluation["retrieval_worth"]["sentence"]))
-    return sentences
+        sentences.append(_sentence(f"beside what needs no bank: {evaluation['retrieval_worth']['sentence']}"))
+    return [*sentences, _sentence(f"how it was tuned: {evaluation['tuning']}")]
 
 
 def _cautions(evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None) -> list[str]:
