@@ -8,7 +8,7 @@ on the page                               here
 ``z_train``, ``p_val``, … ``outputs.npz``  every fourth lesion of the arrays that the demo makes
 a timm backbone, ``weights = "timm"``      the network ``tiny_networks:plain`` without weights, 32 pixels
 epochs, batch size, precision, workers    one epoch of 16 images in 32-bit on a CPU, without worker processes
-``synthetic:n=600,size=64``               ``synthetic:n=120,size=32``
+``synthetic:n=1200,size=64``              ``synthetic:n=120,size=32``
 ``data/ham10000``                         84 pictures in seven colours, in HAM10000's layout
 a table of six cases                      the same table, its rows repeated under new names
 ``my_classifier.pth``                     the state of a ``tiny_networks:plain`` for three classes
@@ -34,7 +34,7 @@ from tdumpra.demo_arrays import demo_outputs
 from tdumpra.toml_tree import to_toml
 
 SIZE = 32
-SPELLINGS = {"synthetic:n=600,size=64": f"synthetic:n=120,size={SIZE}"}
+SPELLINGS = {"synthetic:n=1200,size=64": f"synthetic:n=120,size={SIZE}"}
 REPEATS = 16  # of a table's rows: every class in every part of a split
 HAM_CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
 HAM_LESIONS = 8  # of each class
