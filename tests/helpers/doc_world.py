@@ -7,6 +7,7 @@ on the page                               here
 ========================================  ==========================================================================
 ``z_train``, ``p_val``, … ``outputs.npz``  every fourth lesion of the arrays that the demo makes
 a timm backbone, ``weights = "timm"``      the network ``tiny_networks:plain`` without weights, 32 pixels
+three seeds                               two
 epochs, batch size, precision, workers    one epoch of 16 images in 32-bit on a CPU, without worker processes
 ``synthetic:n=1200,size=64``              ``synthetic:n=120,size=32``
 ``data/ham10000``                         84 pictures in seven colours, in HAM10000's layout
@@ -79,6 +80,7 @@ def shrink(path: Path) -> None:
     network, train = config.network, config.train
     small = replace(
         config,
+        seeds=config.seeds[:2],
         data=replace(
             config.data, source=respell(config.data.source), framing=Framing(height=SIZE, width=SIZE), workers=0
         ),
