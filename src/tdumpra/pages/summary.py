@@ -129,7 +129,9 @@ def _sentences(evaluation: Mapping[str, Any]) -> list[str]:
         )
     if "retrieval_worth" in evaluation:
         sentences.append(_sentence(f"beside what needs no bank: {evaluation['retrieval_worth']['sentence']}"))
-    return [*sentences, _sentence(f"how it was tuned: {evaluation['tuning']}")]
+    if "by_seed" not in evaluation:  # several seeds have as many sentences, and a place of their own
+        sentences.append(_sentence(f"how it was tuned: {evaluation['tuning']}"))
+    return sentences
 
 
 def _cautions(evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None) -> list[str]:
