@@ -41,20 +41,6 @@ def tdumpra(monkeypatch, capsys):
 
 
 @pytest.fixture(scope="module")
-def attached(tmp_path_factory):
-    """A report of attached outputs, its page and its evaluation."""
-    from tdumpra import DualPathClassifier
-    from tdumpra.attach import attach
-    from tdumpra.pages.runs import write_report
-
-    folder = tmp_path_factory.mktemp("attached")
-    save_problem(folder / "mine.npz")
-    attach(folder / "mine.npz", folder / "run", DualPathClassifier())
-    write_report(folder / "run")
-    return folder / "run"
-
-
-@pytest.fixture(scope="module")
 def page(attached):
     return parse((attached / "report" / "index.html").read_text())
 
@@ -242,10 +228,10 @@ def only_settings(folder: Path, text: str) -> None:
         (lambda folder: None, "is not a folder"),
         (lambda folder: folder.mkdir(), "holds no run"),
         (lambda folder: only_settings(folder, 'outputs = ["a.npz"]'), "tdumpra evaluate"),
-        (lambda folder: only_settings(folder, ""), "no trained network yet: run  tdumpra train CONFIG"),
+        (lambda folder: only_settings(folder, ""), "no trained network yet: run tdumpra train CONFIG"),
         (
             lambda folder: only_settings(folder, "[network]\nfinished = true"),
-            "no outputs yet: run  tdumpra embed CONFIG",
+            "no outputs yet: run tdumpra embed CONFIG",
         ),
         (lambda folder: only_settings(folder / "seed-0", ""), "seed-0 has no trained network yet"),
     ],
