@@ -16,6 +16,7 @@ from parsed_page import Element, parse
 from tests.support import make_problem, save_problem
 
 from tdumpra import cli
+from tdumpra.pages.summary import p_text
 
 
 class Done(NamedTuple):
@@ -282,7 +283,7 @@ def test_models_seeds_and_their_links(saved, tdumpra, monkeypatch, tmp_path):
     assert "cases of 2 seeds" in seeds.one("h1").text
     evaluation = json.loads((saved / "run" / "net_ce" / "evaluation.json").read_text())
     assert f"± {evaluation['comparators_std']['gate']['accuracy']:.4f}" in seeds.one("section", id="results").text
-    assert f"p = {evaluation['gate']['sign_flip_p']:.2g}" in seeds.one("section", id="summary").text
+    assert p_text(evaluation["gate"]["sign_flip_p"]) in seeds.one("section", id="summary").text
     for link in seeds.one("section", id="seeds").all("a"):
         of_seed = report / "net_ce" / link.attributes["href"]
         assert parse(of_seed.read_text()).all("a", href="../index.html")

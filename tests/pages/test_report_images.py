@@ -179,7 +179,7 @@ def look(browser: Any, path: Path, *, width: int = 1280, scheme: str = "light") 
     complaints: list[str] = []
     tab.on("console", lambda message: complaints.append(message.text))
     tab.on("pageerror", lambda error: complaints.append(str(error)))
-    tab.on("request", lambda r: r.url.startswith(("file:", "data:")) or complaints.append(r.url))
+    tab.on("request", lambda each: complaints.extend([each.url] * (not each.url.startswith(("file:", "data:")))))
     tab.goto(path.as_uri())
     return tab, complaints
 

@@ -14,6 +14,7 @@ from tdumpra.drawing import Chart, csv_text
 from tdumpra.experiments import paper
 from tdumpra.experiments.tables import Figure
 from tdumpra.output_files import SplitOutputs
+from tdumpra.outputs import ScoredOutputs, TrainOutputs
 from tdumpra.pages import kit
 from tdumpra.pages.material import Material
 from tdumpra.pages.summary import COMPARATORS
@@ -100,14 +101,14 @@ def beside_paper(config: Config | None, evaluation: Mapping[str, Any]) -> dict[s
         return f"the paper has no figures for {kind} with {config.network.backbone}"
     theirs = [paper.reported(kind, backbone, with_method=with_method) for with_method in (False, True)]
     deviations = evaluation.get("comparators_std", {})
-    ours = [
+    ours: list[dict[str, str]] = [
         {metric: str(Figure(value, deviations.get(who, {}).get(metric))) for metric, value in scores.items()}
         for who, scores in ((who, evaluation["comparators"][who]) for who in ("student", "gate"))
     ]
     seeds = len(evaluation.get("seeds", (0,)))
     return {
         "rows": [
-            [charts.METRIC_NAMES[metric], *(str(row[metric]) for row in (*theirs, *ours))]
+            [charts.METRIC_NAMES[metric], *(str(row[metric]) for row in theirs), *(row[metric] for row in ours)]
             for metric in paper.TABLE_METRICS
         ],
         "words": f"The paper: {backbone} on {kind}, mean ± deviation of three seeds, split by image, so that images of "
@@ -154,7 +155,7 @@ def parts(material: Material) -> list[dict[str, Any]]:
     """Cases on which the classifier is unsure, and each subgroup that was asked for."""
     evaluation = material.evaluation
     unsure = evaluation["ambiguous"]
-    found = [
+    found: list[dict[str, Any]] = [
         {
             "title": f"Where the classifier is unsure (top probability below {unsure['below']:.2g})",
             "values": {"unsure": unsure},
@@ -189,7 +190,11 @@ def data_and_split(material: Material) -> dict[str, Any] | str:
     splits = material.splits
     if splits is None:
         return material.missing["cases"]
-    three = {"train": splits.train, "val": splits.validation, "test": splits.test}
+    three: dict[str, TrainOutputs | ScoredOutputs] = {
+        "train": splits.train,
+        "val": splits.validation,
+        "test": splits.test,
+    }
     counts = {part: np.bincount(rows.y.numpy(), minlength=splits.n_classes).tolist() for part, rows in three.items()}
     groups = {part: None if rows.groups is None else len(np.unique(rows.groups)) for part, rows in three.items()}
     return {

@@ -18,7 +18,7 @@ from tdumpra.pages import kit, sections
 from tdumpra.pages.image_material import of_folder
 from tdumpra.pages.material import MISSING_FROM_FILE, Material, decide_again, shown_names, tuning_document
 from tdumpra.pages.report import FOLDER, INDEX, make_folder, write_page
-from tdumpra.pages.summary import headline, summarise
+from tdumpra.pages.summary import headline, p_text, summarise
 from tdumpra.run_outputs import SavedRun, read_saved, saved_runs
 
 
@@ -142,7 +142,7 @@ def _row(each: Linked) -> dict[str, Any]:
         "name": each.name, "address": each.address, "headline": headline(each.evaluation), "figures": figures,
         "counts": [f"{gate[key]:,}" for key in ("opened", "fixed", "broken")],
         "tuning": each.evaluation["tuning"],
-        "p": "" if gate["mcnemar_p"] is None else f"{gate['mcnemar_p']:.2g}",
+        "p": "" if gate["mcnemar_p"] is None else p_text(gate["mcnemar_p"]).removeprefix("p = ").removeprefix("p "),
     }  # fmt: skip
 
 

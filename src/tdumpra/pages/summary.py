@@ -113,7 +113,7 @@ def _sentences(evaluation: Mapping[str, Any]) -> list[str]:
     sentences = []
     if gate["opened"]:
         tests = [
-            f"{words} p = {gate[key]:.2g}"
+            f"{words} {p_text(gate[key])}"
             for words, key in (("sign-flip test over lesions", "sign_flip_p"), ("exact McNemar test", "mcnemar_p"))
             if gate.get(key) is not None
         ]
@@ -150,6 +150,11 @@ def _cautions(evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None) -> 
     if rows < _FEW_VALIDATION_ROWS:
         cautions.append(f"Thresholds were chosen on only {rows:,} validation cases and may not carry over to others.")
     return cautions
+
+
+def p_text(p: float) -> str:
+    """A p-value as one reads it; a very small one by a bound."""
+    return f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
 
 
 def signed(value: float, digits: int = 4) -> str:
