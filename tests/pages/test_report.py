@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from parsed_page import Element, parse
+from tests.support import make_problem, save_problem
 
 from tdumpra import cli
-from tests.support import make_problem, save_problem
+from tdumpra.pages.summary import p_text
 
 
 class Done(NamedTuple):
@@ -41,20 +42,6 @@ def tdumpra(monkeypatch, capsys):
 
 
 @pytest.fixture(scope="module")
-def attached(tmp_path_factory):
-    """A report of attached outputs, its page and its evaluation."""
-    from tdumpra import DualPathClassifier
-    from tdumpra.attach import attach
-    from tdumpra.pages.runs import write_report
-
-    folder = tmp_path_factory.mktemp("attached")
-    save_problem(folder / "mine.npz")
-    attach(folder / "mine.npz", folder / "run", DualPathClassifier())
-    write_report(folder / "run")
-    return folder / "run"
-
-
-@pytest.fixture(scope="module")
 def page(attached):
     return parse((attached / "report" / "index.html").read_text())
 
@@ -72,6 +59,10 @@ def downloads(page: Element) -> dict[str, list[dict[str, str]]]:
             text = base64.b64decode(link.attributes["href"].split(",", 1)[1]).decode()
             found[link.attributes["download"]] = list(csv.DictReader(io.StringIO(text)))
     return found
+
+
+def rows_of(attached: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO((attached / "report" / "data" / "cases.csv").read_text())))
 
 
 def test_the_headline_is_the_gates_count(page, evaluation):
@@ -106,7 +97,7 @@ def test_every_chart_has_words_and_numbers(page):
 
 
 def test_the_downloaded_confusion_is_that_of_the_cases(page, attached):
-    cases = list(csv.DictReader((attached / "report" / "data" / "cases.csv").open()))
+    cases = rows_of(attached)
     for row in downloads(page)["confusion.csv"]:
         for column, predicted in (("before", "classifier"), ("after", "final")):
             count = sum(c["truth"] == row["truth"] and c[predicted] == row["predicted"] for c in cases)
@@ -114,7 +105,7 @@ def test_the_downloaded_confusion_is_that_of_the_cases(page, attached):
 
 
 def test_the_table_of_cases_agrees_with_the_evaluation(attached, evaluation):
-    cases = list(csv.DictReader((attached / "report" / "data" / "cases.csv").open()))
+    cases = rows_of(attached)
     gate = evaluation["gate"]
     assert len(cases) == gate["n"]
     assert sum(case["opened"] == "1" for case in cases) == gate["opened"]
@@ -227,14 +218,25 @@ def test_outputs_that_have_moved_or_changed(tdumpra, tmp_path):
     assert len(page.one("table", class_="results").one("tbody").all("tr")) > 8  # the figures are there all the same
 
 
+def only_settings(folder: Path, text: str) -> None:
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(text)
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
         (lambda folder: None, "is not a folder"),
         (lambda folder: folder.mkdir(), "holds no run"),
-        (lambda folder: (folder.mkdir(), (folder / "config.toml").write_text('outputs = ["a.npz"]')), "tdumpra evaluate"),
+        (lambda folder: only_settings(folder, 'outputs = ["a.npz"]'), "tdumpra evaluate"),
+        (lambda folder: only_settings(folder, ""), "no trained network yet: run tdumpra train CONFIG"),
+        (
+            lambda folder: only_settings(folder, "[network]\nfinished = true"),
+            "no outputs yet: run tdumpra embed CONFIG",
+        ),
+        (lambda folder: only_settings(folder / "seed-0", ""), "seed-0 has no trained network yet"),
     ],
-)  # fmt: skip
+)
 def test_a_folder_that_is_no_run(tdumpra, tmp_path, make, sentence):
     make(tmp_path / "run")
     ran = tdumpra("report", tmp_path / "run")
@@ -259,39 +261,34 @@ def test_without_the_extra(tdumpra, tmp_path, monkeypatch, attached, module):
     kit._environment.cache_clear()
 
 
-class TestSavedOutputs:
-    """A configuration that names files: seeds and models."""
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Two models, one of them with two seeds, and the configuration that names their files."""
+    root = tmp_path_factory.mktemp("saved")
+    runs = (("ce", 0), ("ce", 1), ("joint", 0))
+    files = [str(save_problem(root / f"net_{kind}_seed{seed}.npz", seed)) for kind, seed in runs]
+    (root / "c.toml").write_text(f"outputs = {files}\n[bank]\nn_prototypes = 3\n[evaluate]\nbootstrap = 50\n")
+    return root
 
-    @pytest.fixture(scope="class")
-    def root(self, tmp_path_factory) -> Path:
-        return tmp_path_factory.mktemp("saved")
 
-    @pytest.fixture
-    def config(self, root):
-        files = [save_problem(root / f"net_{kind}_seed{seed}.npz", seed) for kind, seed in (("ce", 0), ("ce", 1), ("joint", 0))]
-        path = root / "c.toml"
-        path.write_text(f'outputs = {[str(file) for file in files]}\n[bank]\nn_prototypes = 3\n[evaluate]\nbootstrap = 50\n')
-        return path
-
-    def test_models_seeds_and_their_links(self, tdumpra, root, config):
-        ran = tdumpra("run", config, "--out", root / "run")
-        assert ran.code == 0, ran.err
-        report = root / "run" / "report"
-        assert f"Report: {report / 'index.html'}" in ran.out
-        models = parse((report / "index.html").read_text())
-        links = [link.attributes["href"] for link in models.one("section", id="models").all("a")]
-        assert links == ["net_ce/index.html", "net_joint/index.html"]
-        seeds = parse((report / links[0]).read_text())
-        assert "cases of 2 seeds" in seeds.one("h1").text
-        evaluation = json.loads((root / "run" / "net_ce" / "evaluation.json").read_text())
-        assert f"± {evaluation['comparators_std']['gate']['accuracy']:.4f}" in seeds.one("section", id="results").text
-        assert f"p = {evaluation['gate']['sign_flip_p']:.2g}" in seeds.one("section", id="summary").text
-        for link in seeds.one("section", id="seeds").all("a"):
-            of_seed = report / "net_ce" / link.attributes["href"]
-            assert parse(of_seed.read_text()).all("a", href="../index.html")
-        assert "net_joint, seed 0" in parse((report / links[1]).read_text()).text
-
-    def test_from_another_folder(self, tdumpra, root, config, monkeypatch, tmp_path):
-        monkeypatch.chdir(tmp_path)
-        assert tdumpra("report", root / "run", "--out", tmp_path / "there").code == 0
-        assert (tmp_path / "there" / "net_ce" / "seed-1" / "cases").is_dir()
+def test_models_seeds_and_their_links(saved, tdumpra, monkeypatch, tmp_path):
+    ran = tdumpra("run", saved / "c.toml", "--out", saved / "run")
+    assert ran.code == 0, ran.err
+    report = saved / "run" / "report"
+    assert f"Report: {report / 'index.html'}" in ran.out
+    models = parse((report / "index.html").read_text())
+    links = [link.attributes["href"] for link in models.one("section", id="models").all("a")]
+    assert links == ["net_ce/index.html", "net_joint/index.html"]
+    seeds = parse((report / links[0]).read_text())
+    assert "cases of 2 seeds" in seeds.one("h1").text
+    evaluation = json.loads((saved / "run" / "net_ce" / "evaluation.json").read_text())
+    assert f"± {evaluation['comparators_std']['gate']['accuracy']:.4f}" in seeds.one("section", id="results").text
+    assert p_text(evaluation["gate"]["sign_flip_p"]) in seeds.one("section", id="summary").text
+    for link in seeds.one("section", id="seeds").all("a"):
+        of_seed = report / "net_ce" / link.attributes["href"]
+        assert parse(of_seed.read_text()).all("a", href="../index.html")
+    assert "net_joint, seed 0" in parse((report / links[1]).read_text()).text
+    # and from another folder, as the configuration that was kept has whole paths
+    monkeypatch.chdir(tmp_path)
+    assert tdumpra("report", saved / "run", "--out", tmp_path / "there", "--cases", 1).code == 0
+    assert (tmp_path / "there" / "net_ce" / "seed-1" / "cases").is_dir()

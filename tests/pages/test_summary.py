@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tdumpra.pages.summary import headline, summarise, verdict
+from tdumpra.pages.summary import headline, p_text, summarise, verdict
 
 
 def evaluation(**gate: Any) -> dict[str, Any]:
@@ -71,3 +71,8 @@ def test_what_to_be_careful_about():
 def test_the_bound_on_harm_is_said_where_the_gate_opened():
     assert any("fewer than 1.7% of cases" in sentence for sentence in summarise(evaluation()).sentences)
     assert not any("fewer than" in s for s in summarise(evaluation(opened=0, fixed=0, broken=0)).sentences)
+
+
+@pytest.mark.parametrize(("p", "said"), [(0.237, "p = 0.24"), (1.0, "p = 1"), (0.0, "p < 0.001"), (0.001, "p = 0.001")])
+def test_small_p_values_are_bounds(p, said):
+    assert p_text(p) == said
