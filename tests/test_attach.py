@@ -79,7 +79,7 @@ def test_what_tuning_notes_is_in_the_evaluation(demo_file, tmp_path):
     validation = np.flatnonzero(arrays["split"] == 1)
     kept = np.setdiff1d(np.arange(len(arrays["y"])), validation[60:])
     np.savez(tmp_path / "small.npz", allow_pickle=False, **{name: array[kept] for name, array in arrays.items()})
-    with pytest.warns(UserWarning) as warned:
+    with pytest.warns(UserWarning, match="validation") as warned:
         attached = attach(tmp_path / "small.npz", tmp_path / "out", DualPathClassifier())
     assert any("validation is small (60 rows" in note for note in attached.evaluation["notes"])
     assert [str(each.message) for each in warned] == list(attached.evaluation["notes"])

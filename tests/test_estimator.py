@@ -373,7 +373,7 @@ class TestRefusals:
         without.tune(*val[:3]).report(*test[:3])
 
     def test_a_small_validation_set_is_noted(self, problem):
-        train, val, test = problem
+        train, val, _ = problem
         classifier = DualPathClassifier(3).fit(train.z, train.y)
         with pytest.warns(UserWarning, match=r"validation is small \(40 rows; .*: what was chosen on it may be luck"):
             classifier.tune(*(part[:40] for part in val[:3]))

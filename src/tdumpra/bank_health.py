@@ -95,14 +95,14 @@ def _source_notes(purity: Mapping[str, tuple[tuple[str, float], ...]], sources: 
     """A prototype drawn almost wholly from one source is suspect only where that source is not most of the data."""
     notes = []
     for source, count in Counter(sources).items():
+        share_of_all = count / len(sources)
         suspect = [
             f"{name} ({k})"
             for name, entries in purity.items()
             for k, (commonest, share) in enumerate(entries)
             if commonest == source and share >= _PURE
         ]
-        if suspect and count / len(sources) < _PURE - 0.2:
-            notes.append(
-                f"prototypes almost wholly from {source!r}, {count / len(sources):.0%} of the data: {', '.join(suspect)}"
-            )
+        if suspect and share_of_all < _PURE - 0.2:
+            which = ", ".join(suspect)
+            notes.append(f"prototypes almost wholly from {source!r}, {share_of_all:.0%} of the data: {which}")
     return notes

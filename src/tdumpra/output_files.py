@@ -2,8 +2,9 @@
 
 A file holds ``p`` or ``logits``, ``z``, ``y`` and ``split``, and may hold ``pt``, ``zt``, ``group`` and ``id``. In a
 table the columns of a matrix are called ``p_0, p_1, …``. ``y`` may hold names of classes where the file says which
-column of ``p`` is which class: a table by its columns ``p_NAME``, an archive by an array ``classes``. The bank lives in the space of ``zt`` where there is one, else
-in that of ``z``; ``space="student"`` takes ``z`` in any case. Any further column (sex, site, …) is kept as metadata.
+column of ``p`` is which class: a table by its columns ``p_NAME``, an archive by an array ``classes``. The bank lives in
+the space of ``zt`` where there is one, else in that of ``z``; ``space="student"`` takes ``z`` in any case. Any further
+column (sex, site, …) is kept as metadata.
 """
 
 from __future__ import annotations

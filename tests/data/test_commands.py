@@ -147,7 +147,6 @@ def test_prepare_decodes_once_and_counts_the_broken(ham_folder, tmp_path):
 
 @pytest.mark.parametrize("size", ["x", "3x", "x3", "3x4x5", "12xb", "ax3", "-4", "3.5"])
 def test_a_size_is_one_number_or_two(size, tmp_path):
-    with pytest.raises(
-        ValueError, match=rf"--size is one number \(224\) or HEIGHTxWIDTH \(192x256\), not '{re.escape(size)}'"
-    ):
+    sentence = f"--size is one number (224) or HEIGHTxWIDTH (192x256), not '{size}'"
+    with pytest.raises(ValueError, match=re.escape(sentence)):
         run("prepare", "synthetic:n=20", "--out", tmp_path, f"--size={size}")

@@ -226,7 +226,7 @@ def _imbalance(
             rounded = abs(got - share * count) < 1  # to whole images, and to one at least where there are several
             why = "it has too few images for such a share" if rounded else "its groups do not allow for more precision"
             notes.append(
-                f"{class_names[label]}: {got:,} of its {count:,} images ({got / count:.1%}) in {part}, where {share:.0%} "
-                f"were asked: {why}"
+                f"{class_names[label]}: {got:,} of its {count:,} images ({got / count:.1%}) in {part}, "
+                f"where {share:.0%} were asked: {why}"
             )
     return notes
