@@ -120,6 +120,14 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         claim_folder(tmp_path / "thesis.txt", demo_config(tmp_path, seed=0))
 
 
+def test_too_few_images_or_epochs_are_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ValueError, match="images must be at least 200, not 50"):
+        demo_command(tmp_path / "demo", seed=0, images=50, epochs=None, as_json=False)
+    with pytest.raises(ValueError, match="epochs must be at least 1, not 0"):
+        demo_command(tmp_path / "demo", seed=0, images=None, epochs=0, as_json=False)
+    assert not (tmp_path / "demo").exists()
+
+
 def test_ctrl_c_outside_training_is_a_sentence_too(tmp_path):
     with pytest.raises(StopRequestedError, match="the same command goes on"), stop_in_a_sentence(tmp_path):
         raise KeyboardInterrupt

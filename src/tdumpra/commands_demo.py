@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tdumpra.artifacts import jsonable, write_bytes
+from tdumpra.checks import check_count
 from tdumpra.commands_run import run_command
 from tdumpra.config import Config, DataConfig, EvaluateConfig, NetworkConfig, TrainConfig, TuneConfig, read_config
 from tdumpra.data.augment import AugmentConfig
@@ -29,12 +30,15 @@ from tdumpra.table_stages import outputs_for
 from tdumpra.toml_tree import to_toml
 
 SETTINGS = "demo.toml"
-IMAGES, EPOCHS = 3600, 12
+_IMAGES, _EPOCHS = 3600, 12
+_FEWEST_IMAGES = 200  # with fewer, a class may be missing from a part of the split
 _SIZE = 64
 
 
-def demo_config(folder: Path, *, seed: int, images: int = IMAGES, epochs: int = EPOCHS) -> Config:
+def demo_config(folder: Path, *, seed: int, images: int | None = None, epochs: int | None = None) -> Config:
     """The demo's problem and settings; ``seed`` names the images, the split and the training."""
+    images, epochs = _IMAGES if images is None else images, _EPOCHS if epochs is None else epochs
+    check_count(images, "images", least=_FEWEST_IMAGES)
     return Config(
         name="demo",
         folder=str(folder),
@@ -110,7 +114,7 @@ def stop_in_a_sentence(folder: Path) -> Iterator[None]:
         raise StopRequestedError(f"stopped; the same command goes on with what {folder} holds") from None
 
 
-def demo_command(folder: Path, *, seed: int, images: int, epochs: int, as_json: bool) -> None:
+def demo_command(folder: Path, *, seed: int, images: int | None, epochs: int | None, as_json: bool) -> None:
     """Make pictures, train, embed, cluster, tune, evaluate, report; then say what came of it."""
     config = demo_config(folder, seed=seed, images=images, epochs=epochs)
     console = Console(quiet=as_json)
@@ -156,8 +160,8 @@ def _stamp(path: Path) -> int | None:
 
 def _opening(config: Config) -> str:
     return (
-        f"From nothing to a report: {config.data.source} are pictures of invented skin lesions, 30 % of which stand "
-        "between two classes. A minute or two on two cores; Ctrl-C stops it, and the same command goes on."
+        f"From nothing to a report, on {config.data.source}: pictures of skin lesions that never existed, 30 % of which "
+        "stand between two classes. It takes a minute or two; Ctrl-C stops it, and the same command goes on."
     )
 
 
