@@ -33,6 +33,7 @@ SETTINGS = "demo.toml"
 _IMAGES, _EPOCHS = 3600, 12
 _FEWEST_IMAGES = 200  # with fewer, a class may be missing from a part of the split
 _SIZE = 64
+_AMBIGUOUS = 0.3  # share of the lesions that stand between two classes
 
 
 def demo_config(folder: Path, *, seed: int, images: int | None = None, epochs: int | None = None) -> Config:
@@ -44,7 +45,7 @@ def demo_config(folder: Path, *, seed: int, images: int | None = None, epochs: i
         folder=str(folder),
         seeds=(seed,),
         data=DataConfig(
-            source=f"synthetic:n={images},seed={seed},size={_SIZE},ambiguous=0.3",
+            source=f"synthetic:n={images},seed={seed},size={_SIZE},ambiguous={_AMBIGUOUS}",
             split_seed=seed,
             test_share=0.3,
             val_share=0.3,
@@ -160,7 +161,7 @@ def _stamp(path: Path) -> int | None:
 
 def _opening(config: Config) -> str:
     return (
-        f"From nothing to a report, on {config.data.source}: pictures of skin lesions that never existed, 30 % of which "
+        f"From nothing to a report, on {config.data.source}: pictures of invented skin lesions, {_AMBIGUOUS:.0%} of which "
         "stand between two classes. It takes a minute or two; Ctrl-C stops it, and the same command goes on."
     )
 
