@@ -161,8 +161,8 @@ def _stamp(path: Path) -> int | None:
 
 def _opening(config: Config) -> str:
     return (
-        f"From nothing to a report, on {config.data.source}: pictures of invented skin lesions, {_AMBIGUOUS:.0%} of which "
-        "stand between two classes. It takes a minute or two; Ctrl-C stops it, and the same command goes on."
+        f"From nothing to a report, on {config.data.source}: pictures of invented skin lesions, {_AMBIGUOUS:.0%} of "
+        "which stand between two classes. It takes a minute or two; Ctrl-C stops it, and the same command goes on."
     )
 
 
