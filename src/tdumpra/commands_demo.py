@@ -1,4 +1,25 @@
-"""``tdumpra demo``: from nothing to a report on synthetic lesions, through the very stages of ``tdumpra run``."""
+"""``tdumpra demo``: from nothing to a report on synthetic lesions, through the very stages of ``tdumpra run``.
+
+The settings were chosen on the data sets of seeds 100, 101 and 102 and then left alone. On the fresh seeds 0 to 5 (six
+data sets, splits and trainings; 6,480 test images, 1,911 of them ambiguous) the gate fixed 182 and broke 74 of the
+ambiguous images, and 400 and 246 of all. It was ahead of its classifier and of ``logit_adjusted`` in all three columns
+on all six:
+
+===================================  ========  =========  ========
+mean of seeds 0 to 5                 accuracy  ambiguous  balanced
+===================================  ========  =========  ========
+student                                0.706     0.388      0.448
+logit_adjusted (by likelihood)         0.713     0.408      0.486
+logit_adjusted (for balance)           0.712     0.439      0.536
+similarity                             0.695     0.485      0.611
+gate                                   0.730     0.444      0.565
+best possible                          0.884     0.614      0.835
+===================================  ========  =========  ========
+
+Read it with two cautions. A prior exponent tuned for balanced accuracy does as well on the ambiguous images alone (it is
+ahead on two seeds of six); what the gate has over it is accuracy elsewhere. And the classifier is trained briefly, as a
+demo must be: on the first three seeds, twice as many steps halved what the gate won.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +42,7 @@ from tdumpra.commands_run import run_command
 from tdumpra.config import Config, DataConfig, EvaluateConfig, NetworkConfig, TrainConfig, TuneConfig, read_config
 from tdumpra.data.augment import AugmentConfig
 from tdumpra.data.transform import Framing
-from tdumpra.demo_story import BEST_POSSIBLE, demo_results
+from tdumpra.demo_story import BEST_POSSIBLE, demo_results, prior_for_balance
 from tdumpra.errors import StopRequestedError, TdumpraError
 from tdumpra.pages.runs import write_report
 from tdumpra.predict import Model
@@ -151,8 +172,9 @@ def _report(folder: Path, console: Console) -> bool:
 
 
 def _results(config: Config, run: RunFolder, evaluation: dict[str, Any]) -> dict[str, Any]:
-    test = outputs_for(config, run, config.seeds[0]).test
-    return demo_results(evaluation, test, Model.read(run.model).decision.decide(test.p, test.z))
+    splits = outputs_for(config, run, config.seeds[0])
+    decided = Model.read(run.model).decision.decide(splits.test.p, splits.test.z)
+    return demo_results(evaluation, splits.test, decided, prior_for_balance(splits))
 
 
 def _stamp(path: Path) -> int | None:
