@@ -72,7 +72,7 @@ def model(tmp_path_factory, data) -> Model:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, model) -> Path:
-    folder = tmp_path_factory.mktemp("model")
+    folder: Path = tmp_path_factory.mktemp("model")
     model.write(folder / "model.safetensors")
     return folder
 
@@ -89,7 +89,7 @@ def images(tmp_path_factory, data) -> list[Path]:
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory, data) -> Path:
     """The training images, as files."""
-    root = tmp_path_factory.mktemp("originals")
+    root: Path = tmp_path_factory.mktemp("originals")
     for row in data.rows("train"):
         Image.fromarray(colour_of(data.manifest.records[row])).save(root / f"{data.manifest.records[row].id}.png")
     return root

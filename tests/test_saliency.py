@@ -97,7 +97,7 @@ class TestHeatmap:
         assert (picture[3, 3] == 100).all()  # gained by hiding: not shown
         warmth = picture[..., 0] - picture[..., 2]
         assert warmth[0, 0] > warmth[0, 1] > 0
-        assert "lower the cosine by up to 0.40 from 0.90" in drawn.sentence
+        assert "lower the cosine by up to 0.400 from 0.900" in drawn.sentence
 
     def test_nothing_stands_out(self):
         drawn = heatmap(Saliency(np.full((4, 4, 3), 100, np.uint8), np.full((4, 4), 0.001, np.float32), 0.9), MATCH)

@@ -250,7 +250,7 @@ def training_validation(metrics: Points) -> Chart:
                 [row["epoch"] for row in of_who], ys, line, color=colour, markersize=3.5, linewidth=1.3, label=label
             )
     axes.set(xlabel="epoch", ylabel="on validation")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
     figure.legend(loc="outside lower center", ncols=2)
     last = epochs[-1]["validation"]["student"]
     alt = (

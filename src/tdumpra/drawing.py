@@ -33,7 +33,7 @@ COLOURS = {
     "c6": "#496d17", "c7": "#54486a",
 }  # fmt: skip
 _DOTS_PER_INCH = 160
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: searchable, and in the reader's font
     "svg.hashsalt": "tdumpra",  # the same figure is the same bytes
     "font.size": 8.5, "axes.titlesize": 9, "axes.titleweight": "bold", "axes.titlelocation": "left",

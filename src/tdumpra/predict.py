@@ -207,7 +207,9 @@ class Predictor:
         """
         checks.check_count(batch_size, "batch_size")
         paths = [Path(image) for image in ([images] if isinstance(images, str | Path) else images)]
-        own = [None] * len(paths) if groups is None else [groups] if isinstance(groups, str) else list(groups)
+        own: list[str | None] = [None] * len(paths)
+        if groups is not None:
+            own = [groups] if isinstance(groups, str) else list(groups)
         if len(own) != len(paths):
             raise ValueError(f"groups needs one entry per image: {len(paths)}, not {len(own)}")
         for start in range(0, len(paths), batch_size):

@@ -165,7 +165,7 @@ class TestPrototypes:
         assert len(articles) == len(found.matches) == 3
         assert articles[0].one("h3").text == "melanoma · prototype 1"
         for article, match in zip(articles, found.matches, strict=True):  # supporting first; each side nearest first
-            assert f"cosine {match.cosine:.2f}" in article.text
+            assert f"cosine {match.cosine:.3f}" in article.text
             assert f"share {100 * match.share:.0f} %" in article.text
             images = article.all("img")
             assert len(images) == SHOWN_EXEMPLARS
@@ -264,7 +264,7 @@ class TestReading:
     def test_the_guarantee(self, decision):
         held = page(evidence(decision))  # alpha 0.1: 0.9 · 0.2 ≥ 0.1 · 0.6
         assert "Guarantee: holds" in held.text
-        assert "10% classifier and 90% retrieval." in held.text
+        assert "10 % classifier and 90 % retrieval." in held.text
         assert "an open gate always ends in retrieval's class" in held.text
         log = replace(decision, rule="log-linear")
         assert "Guarantee: does not hold" in page(evidence(log)).text

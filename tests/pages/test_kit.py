@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,7 +109,7 @@ def decoded(uri: str) -> Image.Image:
 @pytest.mark.parametrize("kind", ["array", "tensor", "pillow"])
 def test_a_picture_travels_in_the_page(kind):
     pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3), dtype=np.uint8)
-    given = {"array": pixels, "tensor": torch.from_numpy(pixels), "pillow": Image.fromarray(pixels)}[kind]
+    given: Any = {"array": pixels, "tensor": torch.from_numpy(pixels), "pillow": Image.fromarray(pixels)}[kind]
     assert np.array_equal(np.asarray(decoded(kit.data_uri(given, encoding="png"))), pixels)
     assert decoded(kit.data_uri(given)).size == (40, 30)
     assert decoded(kit.data_uri(given, size=20)).size == (20, 15)

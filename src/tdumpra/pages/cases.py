@@ -21,9 +21,9 @@ _CARD_SIZE = 168
 OUTCOMES = {
     "fixed": "fixed",
     "broken": "broken",
-    "moved": "moved, wrong before and after",
-    "kept": "opened, label kept",
-    "shut": "gate shut, the two paths disagree",
+    "moved": "still wrong",
+    "kept": "label kept",
+    "shut": "gate shut",
 }
 
 

@@ -61,7 +61,8 @@ def gate_story(material: Material) -> dict[str, Any]:
     )
     kind = "shut" if shut else "the calibrated gate" if gate["calibrated"] else "the five clauses"
     tuning = material.tuning
-    rivals = [("no gate", tuning["base"]), *((each["gate"], each) for each in tuning["contenders"])] if tuning else []
+    rivals = [("no gate", tuning["base"])] if tuning else []
+    rivals += [(each["gate"], each) for each in tuning.get("contenders", ()) if each["thresholds"] is not None]
     return {
         "sentence": _what_it_did(gate, kind),
         "objective": tuning.get("objective", "").replace("_", " "),

@@ -10,7 +10,7 @@ from tdumpra.saliency import Saliency
 
 _ORANGE = np.array([255.0, 150.0, 0.0])  # apart from grey for every kind of colour vision, and in print
 _STRONGEST = 0.72  # opacity where the most is lost, so that the lesion still shows
-_NEGLIGIBLE = 0.01
+_NEGLIGIBLE = 0.005  # of cosine
 
 
 def heatmap(saliency: Saliency, match: Match) -> Heatmap:
@@ -28,7 +28,7 @@ def heatmap(saliency: Saliency, match: Match) -> Heatmap:
     picture = (1 - opacity) * grey[..., None] + opacity * _ORANGE
     sentence = (
         f"Orange: parts that the closeness to the nearest prototype ({match.name}) rests on. Hidden one at a time, "
-        f"they lower the cosine by up to {most:.2f} from {saliency.cosine:.2f}. It shows where the network looked, "
+        f"they lower the cosine by up to {most:.3f} from {saliency.cosine:.3f}. It shows where the network looked, "
         "not whether it is right, nor where disease is."
     )
     return Heatmap(picture.round().clip(0, 255).astype(np.uint8), sentence)

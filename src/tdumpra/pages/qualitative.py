@@ -53,13 +53,15 @@ def _choose(material: Material) -> tuple[list[int], str]:
 @styled
 def _draw(material: Material, rows: list[int]) -> Chart:
     figure = new_figure(10.5, 2.25 * len(rows))
+    figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
     grid = figure.subplots(len(rows), 2 + _MATCHES, squeeze=False, width_ratios=(1.1, 2.1, *(1,) * _MATCHES))
     told = []
     for axes, row in zip(grid, rows, strict=True):
         evidence, truth = _evidence(material, row), material.class_names[int(material.splits.test.y[row])]  # type: ignore[union-attr]
         name = case_name(material, row)
         _picture(axes[0], material.pictures.read(name), f"{name}\ntruth: {truth}")  # type: ignore[union-attr]
-        _bars(axes[1], evidence)
+        before, after = (evidence.class_names[label] for label in (evidence.label_classifier, evidence.label))
+        _bars(axes[1], evidence, f"{before} before, {after} after")
         for place, match in zip(axes[2:], (*evidence.matches, *(None,) * _MATCHES), strict=False):
             if match is None:
                 place.axis("off")
@@ -67,9 +69,7 @@ def _draw(material: Material, rows: list[int]) -> Chart:
             exemplar = next((each for each in match.exemplars if each.id in material.thumbnails), None)
             pixels = None if exemplar is None else material.thumbnails[exemplar.id].numpy()
             _picture(place, pixels, f"{match.name}, prototype {match.prototype + 1}\ncosine {match.cosine:.3f}")
-        after = evidence.class_names[evidence.label]
-        told.append(f"{name} (truth {truth}): {evidence.class_names[evidence.label_classifier]} before, {after} after")
-    grid[0, 1].set_title("posterior: before and after", pad=14)
+        told.append(f"{name} (truth {truth}): {before} before, {after} after")
     alt = f"Four cases of low confidence with both posteriors and the nearest prototypes. {'; '.join(told)}."
     return Chart(figure, alt, [])
 
@@ -93,7 +93,7 @@ def _picture(axes: Any, pixels: np.ndarray | None, words: str) -> None:
         axes.imshow(pixels)
 
 
-def _bars(axes: Any, evidence: Evidence) -> None:
+def _bars(axes: Any, evidence: Evidence, title: str) -> None:
     """The likeliest classes, the classifier's bar above the final one."""
     order = sorted(range(len(evidence.p)), key=lambda c: -max(evidence.p_classifier[c], evidence.p[c]))[:_CLASSES]
     places = np.arange(len(order))
@@ -102,7 +102,7 @@ def _bars(axes: Any, evidence: Evidence) -> None:
         (
             evidence.p,
             0.2,
-            COLOURS["c3"] if evidence.opened else COLOURS["c4"],
+            COLOURS["c0"] if evidence.opened else COLOURS["c4"],
             "final, gate open" if evidence.opened else "final, gate shut",
         ),
     ):
@@ -110,5 +110,6 @@ def _bars(axes: Any, evidence: Evidence) -> None:
     axes.set_yticks(places, [evidence.class_names[c] for c in order])
     axes.invert_yaxis()
     axes.set(xlim=(0, 1))
+    axes.set_title(title, fontsize=8.5)
     axes.grid(False, axis="y")
     axes.legend(loc="lower right", fontsize=7)

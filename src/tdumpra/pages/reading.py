@@ -114,9 +114,10 @@ def guarantee(evidence: Evidence) -> Reading:
     """Whether an open gate must follow retrieval under these settings."""
     if evidence.gate_shut:
         return Reading("gate shut", "Tuning found nothing to gain, so the gate opens for no case at all.", False)
+    joined = " (multiplied, not added)" if evidence.rule == "log-linear" else ""
     weights = (
-        f"Where the gate opens, the final opinion is {evidence.alpha:.0%} classifier and {1 - evidence.alpha:.0%} "
-        f"retrieval{' (multiplied, not added)' if evidence.rule == 'log-linear' else ''}."
+        f"Where the gate opens, the final opinion is {_percent(100 * evidence.alpha)} classifier and "
+        f"{_percent(100 - 100 * evidence.alpha)} retrieval{joined}."
     )
     if evidence.guarantees_similarity:
         return Reading(

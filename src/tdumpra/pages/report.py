@@ -41,7 +41,7 @@ def write_page(
         contents=list(_CONTENTS.items()),
         summary=summarise(evaluation, None if splits is None else sections.leak(splits)),
         results=sections.results(evaluation),
-        paper=sections.beside_paper(material),
+        paper=sections.beside_paper(material.config, evaluation),
         gate=gate_sections.gate_story(material),
         gallery=_gallery(material, out, limit),
         pictures_missing=material.missing.get("pictures", "").capitalize() or None,

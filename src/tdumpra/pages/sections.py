@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,10 +12,15 @@ from tdumpra import charts
 from tdumpra.data.leakage import audit_leakage
 from tdumpra.drawing import Chart, csv_text
 from tdumpra.experiments import paper
+from tdumpra.experiments.tables import Figure
 from tdumpra.output_files import SplitOutputs
+from tdumpra.outputs import ScoredOutputs, TrainOutputs
 from tdumpra.pages import kit
 from tdumpra.pages.material import Material
 from tdumpra.pages.summary import COMPARATORS
+
+if TYPE_CHECKING:
+    from tdumpra.config import Config
 
 METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "macro_auroc", "ece", "nll", "brier")
 _SHORT = {"balanced_accuracy": "bal. acc.", "brier": "Brier"}
@@ -86,30 +91,29 @@ def results(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def beside_paper(material: Material) -> dict[str, Any] | str:
+def beside_paper(config: Config | None, evaluation: Mapping[str, Any]) -> dict[str, Any] | str:
     """The paper's row for the same data set and backbone, or why there is none."""
-    config = material.config
     if config is None or config.outputs:
         return "the paper’s figures are not shown beside these: saved outputs do not say their data set and backbone"
     kind = config.data.source.split(":")[0]
-    names = {backbone.timm: backbone.name for backbone in paper.BACKBONES}
-    backbone = names.get(config.network.backbone)
+    backbone = {each.timm: each.name for each in paper.BACKBONES}.get(config.network.backbone)
     if kind not in paper.DATASETS or backbone is None:
         return f"the paper has no figures for {kind} with {config.network.backbone}"
-    scores = material.evaluation["comparators"]
     theirs = [paper.reported(kind, backbone, with_method=with_method) for with_method in (False, True)]
-    protocol = config.data.protocol
+    deviations = evaluation.get("comparators_std", {})
+    ours: list[dict[str, str]] = [
+        {metric: str(Figure(value, deviations.get(who, {}).get(metric))) for metric, value in scores.items()}
+        for who, scores in ((who, evaluation["comparators"][who]) for who in ("student", "gate"))
+    ]
+    seeds = len(evaluation.get("seeds", (0,)))
     return {
         "rows": [
-            [
-                charts.METRIC_NAMES[metric],
-                *(str(row[metric]) for row in theirs),
-                *(number(scores[who][metric]) for who in ("student", "gate")),
-            ]
+            [charts.METRIC_NAMES[metric], *(str(row[metric]) for row in theirs), *(row[metric] for row in ours)]
             for metric in paper.TABLE_METRICS
         ],
         "words": f"The paper: {backbone} on {kind}, mean ± deviation of three seeds, split by image, so that images of "
-        f"one lesion stand on both sides. Here: one seed, protocol “{protocol}”. The two are not the same test.",
+        f"one lesion stand on both sides. Here: {'one seed' if seeds == 1 else f'{seeds} seeds'}, protocol "
+        f"“{config.data.protocol}”. The two are not the same test.",
     }
 
 
@@ -151,7 +155,7 @@ def parts(material: Material) -> list[dict[str, Any]]:
     """Cases on which the classifier is unsure, and each subgroup that was asked for."""
     evaluation = material.evaluation
     unsure = evaluation["ambiguous"]
-    found = [
+    found: list[dict[str, Any]] = [
         {
             "title": f"Where the classifier is unsure (top probability below {unsure['below']:.2g})",
             "values": {"unsure": unsure},
@@ -186,7 +190,11 @@ def data_and_split(material: Material) -> dict[str, Any] | str:
     splits = material.splits
     if splits is None:
         return material.missing["cases"]
-    three = {"train": splits.train, "val": splits.validation, "test": splits.test}
+    three: dict[str, TrainOutputs | ScoredOutputs] = {
+        "train": splits.train,
+        "val": splits.validation,
+        "test": splits.test,
+    }
     counts = {part: np.bincount(rows.y.numpy(), minlength=splits.n_classes).tolist() for part, rows in three.items()}
     groups = {part: None if rows.groups is None else len(np.unique(rows.groups)) for part, rows in three.items()}
     return {

@@ -18,7 +18,7 @@ from tdumpra.pages import kit, sections
 from tdumpra.pages.image_material import of_folder
 from tdumpra.pages.material import MISSING_FROM_FILE, Material, decide_again, shown_names, tuning_document
 from tdumpra.pages.report import FOLDER, INDEX, make_folder, write_page
-from tdumpra.pages.summary import headline, summarise
+from tdumpra.pages.summary import headline, p_text, summarise
 from tdumpra.run_outputs import SavedRun, read_saved, saved_runs
 
 
@@ -110,11 +110,11 @@ def _over_seeds(
     page = kit.render(
         "report_seeds.html",
         name=name,
-        lead=f"{len(materials)} seeds of one training, scored on {evaluation['rows']['test']:,} test cases of "
+        lead=f"{len(materials)} seeds of one configuration, scored on {evaluation['rows']['test']:,} test cases of "
         f"{len(first.class_names)} classes each.",
         summary=summarise(evaluation) if len(materials) > 1 else summarise(first.evaluation),
         results=sections.results(evaluation),
-        paper=sections.beside_paper(first),
+        paper=sections.beside_paper(first.config, evaluation),
         seeds=[_row(each) for each in linked],
         settings=first.settings,
         back_link=back,
@@ -141,7 +141,8 @@ def _row(each: Linked) -> dict[str, Any]:
     return {
         "name": each.name, "address": each.address, "headline": headline(each.evaluation), "figures": figures,
         "counts": [f"{gate[key]:,}" for key in ("opened", "fixed", "broken")],
-        "p": "" if gate["mcnemar_p"] is None else f"{gate['mcnemar_p']:.2g}",
+        "tuning": each.evaluation["tuning"],
+        "p": "" if gate["mcnemar_p"] is None else p_text(gate["mcnemar_p"]).removeprefix("p = ").removeprefix("p "),
     }  # fmt: skip
 
 

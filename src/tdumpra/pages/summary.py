@@ -110,10 +110,10 @@ def _tiles(evaluation: Mapping[str, Any]) -> list[Tile]:
 
 def _sentences(evaluation: Mapping[str, Any]) -> list[str]:
     gate = evaluation["gate"]
-    sentences = [_sentence(f"how it was tuned: {evaluation['tuning']}")]
+    sentences = []
     if gate["opened"]:
         tests = [
-            f"{words} p = {gate[key]:.2g}"
+            f"{words} {p_text(gate[key])}"
             for words, key in (("sign-flip test over lesions", "sign_flip_p"), ("exact McNemar test", "mcnemar_p"))
             if gate.get(key) is not None
         ]
@@ -128,7 +128,9 @@ def _sentences(evaluation: Mapping[str, Any]) -> list[str]:
             f"{signed(100 * (gate['accuracy'] - gate['classifier_accuracy']), 1)}."
         )
     if "retrieval_worth" in evaluation:
-        sentences.append(_sentence(evaluation["retrieval_worth"]["sentence"]))
+        sentences.append(_sentence(f"beside what needs no bank: {evaluation['retrieval_worth']['sentence']}"))
+    if "by_seed" not in evaluation:  # several seeds have as many sentences, and a place of their own
+        sentences.append(_sentence(f"how it was tuned: {evaluation['tuning']}"))
     return sentences
 
 
@@ -148,6 +150,11 @@ def _cautions(evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None) -> 
     if rows < _FEW_VALIDATION_ROWS:
         cautions.append(f"Thresholds were chosen on only {rows:,} validation cases and may not carry over to others.")
     return cautions
+
+
+def p_text(p: float) -> str:
+    """A p-value as one reads it; a very small one by a bound."""
+    return f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
 
 
 def signed(value: float, digits: int = 4) -> str:
