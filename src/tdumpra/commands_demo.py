@@ -16,9 +16,9 @@ gate                                   0.730     0.444      0.565
 best possible                          0.884     0.614      0.835
 ===================================  ========  =========  ========
 
-Read it with two cautions. A prior exponent tuned for balanced accuracy does as well on the ambiguous images alone (it is
-ahead on two seeds of six); what the gate has over it is accuracy elsewhere. And the classifier is trained briefly, as a
-demo must be: on the first three seeds, twice as many steps halved what the gate won.
+Read it with two cautions. A prior exponent tuned for balanced accuracy does as well on the ambiguous images alone
+(ahead on two seeds of six); what the gate has over it is accuracy elsewhere. And the classifier is trained briefly, as
+a demo must be: on the first three seeds, twice as many steps halved what the gate won.
 """
 
 from __future__ import annotations
