@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tdumpra.commands_demo import claim_folder, demo_config, stop_in_a_sentence
+from tdumpra.commands_demo import claim_folder, demo_command, demo_config, stop_in_a_sentence
 from tdumpra.errors import StopRequestedError, TdumpraError
 from tdumpra.predict import Predictor
 
@@ -113,15 +113,19 @@ def test_a_demo_of_other_settings_is_not_written_over(tmp_path):
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    process = start("--out", tmp_path)
-    code, out, err = finish(process)
-    assert code == 2
-    assert out == ""
-    assert len(err.splitlines()) == 1
-    assert "holds something else than a demo ('thesis.txt')" in err
+    with pytest.raises(TdumpraError, match=r"holds something else than a demo \('thesis.txt'\)"):
+        demo_command(tmp_path, seed=0, images=260, epochs=1, as_json=False)
     assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.txt"]
     with pytest.raises(TdumpraError, match="cannot use the folder"):
         claim_folder(tmp_path / "thesis.txt", demo_config(tmp_path, seed=0))
+
+
+def test_too_few_images_or_epochs_are_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ValueError, match="images must be at least 200, not 50"):
+        demo_command(tmp_path / "demo", seed=0, images=50, epochs=None, as_json=False)
+    with pytest.raises(ValueError, match="epochs must be at least 1, not 0"):
+        demo_command(tmp_path / "demo", seed=0, images=None, epochs=0, as_json=False)
+    assert not (tmp_path / "demo").exists()
 
 
 def test_ctrl_c_outside_training_is_a_sentence_too(tmp_path):

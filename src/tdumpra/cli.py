@@ -159,8 +159,10 @@ def attach_command(
 def _demo(
     out: OutOption = None,
     seed: Annotated[int, typer.Option(help="Of the images, the split and the training.")] = 0,
-    images: Annotated[int, typer.Option(help="How many to make; fewer are quicker and show less.")] = 3600,
-    epochs: Annotated[int, typer.Option(help="Of training.")] = 12,
+    images: Annotated[
+        int | None, typer.Option(help="How many to make; fewer are quicker and show less.", show_default=False)
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Of training.", show_default=False)] = None,
     as_json: JsonOption = False,
 ) -> None:
     """The whole path on pictures made on the spot: train, embed, bank, tune, evaluate, report."""

@@ -1,4 +1,25 @@
-"""``tdumpra demo``: from nothing to a report on synthetic lesions, through the very stages of ``tdumpra run``."""
+"""``tdumpra demo``: from nothing to a report on synthetic lesions, through the very stages of ``tdumpra run``.
+
+The settings were chosen on the data sets of seeds 100, 101 and 102 and then left alone. On the fresh seeds 0 to 5 (six
+data sets, splits and trainings; 6,480 test images, 1,911 of them ambiguous) the gate fixed 182 and broke 74 of the
+ambiguous images, and 400 and 246 of all. It was ahead of its classifier and of ``logit_adjusted`` in all three columns
+on all six:
+
+===================================  ========  =========  ========
+mean of seeds 0 to 5                 accuracy  ambiguous  balanced
+===================================  ========  =========  ========
+student                                0.706     0.388      0.448
+logit_adjusted (by likelihood)         0.713     0.408      0.486
+logit_adjusted (for balance)           0.712     0.439      0.536
+similarity                             0.695     0.485      0.611
+gate                                   0.730     0.444      0.565
+best possible                          0.884     0.614      0.835
+===================================  ========  =========  ========
+
+Read it with two cautions. A prior exponent tuned for balanced accuracy does as well on the ambiguous images alone
+(ahead on two seeds of six); what the gate has over it is accuracy elsewhere. And the classifier is trained briefly, as
+a demo must be: on the first three seeds, twice as many steps halved what the gate won.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +37,36 @@ from rich.markup import escape
 from rich.table import Table
 
 from tdumpra.artifacts import jsonable, write_bytes
+from tdumpra.checks import check_count
 from tdumpra.commands_run import run_command
-from tdumpra.config import BankConfig, Config, DataConfig, EvaluateConfig, NetworkConfig, TrainConfig, read_config
+from tdumpra.config import Config, DataConfig, EvaluateConfig, NetworkConfig, TrainConfig, TuneConfig, read_config
 from tdumpra.data.augment import AugmentConfig
 from tdumpra.data.transform import Framing
-from tdumpra.demo_story import BEST_POSSIBLE, demo_results
+from tdumpra.demo_story import BEST_POSSIBLE, demo_results, prior_for_balance
 from tdumpra.errors import StopRequestedError, TdumpraError
+from tdumpra.pages.runs import write_report
 from tdumpra.predict import Model
 from tdumpra.run_folder import RunFolder
 from tdumpra.table_stages import outputs_for
 from tdumpra.toml_tree import to_toml
 
 SETTINGS = "demo.toml"
-IMAGES, EPOCHS = 3600, 12
+_IMAGES, _EPOCHS = 3600, 12
+_FEWEST_IMAGES = 200  # with fewer, a class may be missing from a part of the split
 _SIZE = 64
+_AMBIGUOUS = 0.3  # share of the lesions that stand between two classes
 
 
-def demo_config(folder: Path, *, seed: int, images: int = IMAGES, epochs: int = EPOCHS) -> Config:
+def demo_config(folder: Path, *, seed: int, images: int | None = None, epochs: int | None = None) -> Config:
     """The demo's problem and settings; ``seed`` names the images, the split and the training."""
+    images, epochs = _IMAGES if images is None else images, _EPOCHS if epochs is None else epochs
+    check_count(images, "images", least=_FEWEST_IMAGES)
     return Config(
         name="demo",
         folder=str(folder),
         seeds=(seed,),
         data=DataConfig(
-            source=f"synthetic:n={images},seed={seed},size={_SIZE},ambiguous=0.3",
+            source=f"synthetic:n={images},seed={seed},size={_SIZE},ambiguous={_AMBIGUOUS}",
             split_seed=seed,
             test_share=0.3,
             val_share=0.3,
@@ -61,7 +88,8 @@ def demo_config(folder: Path, *, seed: int, images: int = IMAGES, epochs: int = 
         train=TrainConfig(
             epochs=epochs, learning_rate=3e-3, contrastive_weight=1.0, ema_momentum=0.99, accelerator="cpu"
         ),
-        bank=BankConfig(n_prototypes=10),
+        # the likelihood is smoother than accuracy: on some hundred validation images it chooses more steadily
+        tune=TuneConfig(objective="nll"),
         evaluate=EvaluateConfig(subgroups=("ambiguous",)),
     )
 
@@ -108,7 +136,7 @@ def stop_in_a_sentence(folder: Path) -> Iterator[None]:
         raise StopRequestedError(f"stopped; the same command goes on with what {folder} holds") from None
 
 
-def demo_command(folder: Path, *, seed: int, images: int, epochs: int, as_json: bool) -> None:
+def demo_command(folder: Path, *, seed: int, images: int | None, epochs: int | None, as_json: bool) -> None:
     """Make pictures, train, embed, cluster, tune, evaluate, report; then say what came of it."""
     config = demo_config(folder, seed=seed, images=images, epochs=epochs)
     console = Console(quiet=as_json)
@@ -118,12 +146,13 @@ def demo_command(folder: Path, *, seed: int, images: int, epochs: int, as_json: 
         if before is None:
             console.print(_opening(config), soft_wrap=True)
         evaluated = run_command(settings, None, quiet=as_json)[seed]
-        run = evaluated.folder
+        run, page = evaluated.folder, folder / "report" / "index.html"
+        unchanged = _stamp(run.evaluation) == before and page.exists()
         results = {
             "seed": seed,
-            "folder": str(run.root),
-            "report": str(run.root / "report" / "index.html"),
-            "unchanged": _stamp(run.evaluation) == before,
+            "folder": str(folder),
+            "report": str(page) if unchanged or _report(folder, console) else None,
+            "unchanged": unchanged,
             **_results(config, run, evaluated.evaluation),
         }
     if as_json:
@@ -132,9 +161,20 @@ def demo_command(folder: Path, *, seed: int, images: int, epochs: int, as_json: 
     _show(results, console)
 
 
+def _report(folder: Path, console: Console) -> bool:
+    console.print("writing the report", soft_wrap=True)
+    try:
+        write_report(folder)
+    except TdumpraError as error:  # it takes nothing from the results
+        console.print(f"[yellow]note:[/] no report: {escape(str(error))}", soft_wrap=True)
+        return False
+    return True
+
+
 def _results(config: Config, run: RunFolder, evaluation: dict[str, Any]) -> dict[str, Any]:
-    test = outputs_for(config, run, config.seeds[0]).test
-    return demo_results(evaluation, test, Model.read(run.model).decision.decide(test.p, test.z))
+    splits = outputs_for(config, run, config.seeds[0])
+    decided = Model.read(run.model).decision.decide(splits.test.p, splits.test.z)
+    return demo_results(evaluation, splits.test, decided, prior_for_balance(splits))
 
 
 def _stamp(path: Path) -> int | None:
@@ -143,8 +183,8 @@ def _stamp(path: Path) -> int | None:
 
 def _opening(config: Config) -> str:
     return (
-        f"From nothing to a report: {config.data.source} are pictures of invented skin lesions, 30 % of which stand "
-        "between two classes. A minute or two on two cores; Ctrl-C stops it, and the same command goes on."
+        f"From nothing to a report, on {config.data.source}: pictures of invented skin lesions, {_AMBIGUOUS:.0%} of "
+        "which stand between two classes. It takes a minute or two; Ctrl-C stops it, and the same command goes on."
     )
 
 
@@ -163,6 +203,8 @@ def _show(results: dict[str, Any], console: Console) -> None:
     console.print(table)
     for sentence in results["story"]:
         console.print(escape(sentence), soft_wrap=True)
-    console.print(f"\nReport: {escape(results['report'])}", soft_wrap=True)
+    console.print()
+    if results["report"] is not None:
+        console.print(f"Report: {escape(results['report'])}", soft_wrap=True, highlight=False)
     console.print(f"With an image: tdumpra predict {escape(results['folder'])} IMAGE", soft_wrap=True)
     console.print("With your own arrays: tdumpra attach YOUR.npz --out runs/mine", soft_wrap=True)
