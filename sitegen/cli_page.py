@@ -10,7 +10,7 @@ import typer.main
 
 from tdumpra.cli import app
 
-# In the order in which a newcomer meets them; a command that is not named here is refused by `commands`.
+# In the order in which a newcomer meets them; `cli_page` refuses a command that is missing here.
 SECTIONS = {
     "First steps": ("demo", "attach"),
     "Data": ("data inspect", "data audit", "data prepare"),
@@ -36,8 +36,9 @@ def commands() -> dict[str, Any]:
 
 
 def _walk(group: Any, words: str) -> Iterator[tuple[str, Any]]:
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
+    for name in group.list_commands(None):  # asked, not looked up: a group may load its commands on demand
+        command = group.get_command(None, name)
+        if hasattr(command, "list_commands"):
             yield from _walk(command, f"{words}{name} ")
         else:
             yield words + name, command
@@ -46,13 +47,13 @@ def _walk(group: Any, words: str) -> Iterator[tuple[str, Any]]:
 def cli_page() -> str:
     """The page as Markdown."""
     known = commands()
-    unplaced = known.keys() - {name for names in SECTIONS.values() for name in names}
-    if unplaced:
-        raise ValueError(f"sitegen/cli_page.py has no section for {', '.join(sorted(unplaced))}")
+    placed = {name for names in SECTIONS.values() for name in names}
+    if differing := known.keys() ^ placed:
+        raise ValueError(f"SECTIONS and the command line differ: {', '.join(sorted(differing))}")
     parts = [_HEAD]
     for title, names in SECTIONS.items():
         parts.append(f"## {title}\n")
-        parts += [_describe(name, known[name]) for name in names if name in known]
+        parts += [_describe(name, known[name]) for name in names]
     return "\n".join(parts)
 
 

@@ -28,9 +28,21 @@ _FILE = re.compile(r"<!-- file: (\S+)\.(\w+) -->")
 
 
 def on_config(config: Any) -> Any:
-    """Read equations within lines."""
+    """Read equations within lines, and list every page of results."""
     config.markdown_extensions.append(InlineMath())
+    list_results(config.nav, Path(config.docs_dir))
     return config
+
+
+def list_results(nav: list[dict[str, Any]], docs: Path) -> None:
+    """Put the pages of ``results/`` that the navigation does not name after its overview."""
+    section: list[dict[str, str]] = next(part["Results"] for part in nav if "Results" in part)
+    named = {page for entry in section for page in entry.values()}
+    for path in sorted((docs / "results").glob("*.md"), reverse=True):
+        page = path.relative_to(docs).as_posix()
+        if page not in named:
+            title = path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+            section.insert(1, {title: page})
 
 
 def on_files(files: Files, config: Any) -> Files:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from markdown import markdown
@@ -19,7 +20,7 @@ import tdumpra
 from sitegen.cli_page import SECTIONS, cli_page, commands
 from sitegen.config_page import comments, config_page
 from sitegen.docstrings import to_markdown
-from sitegen.hooks import ROOT_PAGES, benchmark_table
+from sitegen.hooks import ROOT_PAGES, benchmark_table, list_results
 from sitegen.mathml import InlineMath, to_mathml
 from tdumpra.config import Config, TrainConfig
 from tdumpra.data.lock import exclusive
@@ -81,6 +82,7 @@ class TestSite:
                 assert f"{value.__module__}.{value.__qualname__}" in anchors, name
 
     def test_the_command_page_has_every_command(self, site):
+        assert {"data audit", "demo", "explain", "report", "run"} < commands().keys()
         assert {name.replace(" ", "-") for name in commands()} <= ids(site / "cli.html")
 
     def test_links_of_the_readme_lead_somewhere(self, site):
@@ -118,7 +120,7 @@ class TestSite:
 class TestGeneratedPages:
     def test_a_command_without_a_section_is_refused(self, monkeypatch):
         monkeypatch.setitem(SECTIONS, "First steps", ("demo",))
-        with pytest.raises(ValueError, match="has no section for attach"):
+        with pytest.raises(ValueError, match="differ: attach"):
             cli_page()
 
     def test_options_have_their_help_and_default(self):
@@ -168,6 +170,18 @@ class TestGeneratedPages:
         )
         row = "| step, against peer | 2,676 views/s | 2,854 views/s | 0.94 | ≥ 0.95 × ✗ |"
         assert benchmark_table([tmp_path / "a.json"]).splitlines()[-1] == row
+
+    def test_pages_of_results_are_listed_once(self, tmp_path):
+        (tmp_path / "results").mkdir()
+        for name in ("index", "ham10000", "isic2019"):
+            (tmp_path / "results" / f"{name}.md").write_text(f"# About {name}\n")
+        nav: list[Any] = [
+            {"Home": "index.md"},
+            {"Results": [{"Overview": "results/index.md"}, {"Card": "model-card.md"}]},
+        ]
+        list_results(nav, tmp_path)
+        pages = [page for entry in nav[1]["Results"] for page in entry.values()]
+        assert pages == ["results/index.md", "results/ham10000.md", "results/isic2019.md", "model-card.md"]
 
 
 class TestEquations:
