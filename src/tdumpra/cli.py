@@ -45,6 +45,10 @@ class _DataGroup(TyperGroup):
         """One of them."""
         return self._loaded().get_command(ctx, cmd_name)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """One of them with what it is given, or the nearest to a misspelt one."""
+        return self._loaded().resolve_command(ctx, args)
+
     @staticmethod
     def _loaded() -> TyperGroup:
         from tdumpra.data.commands import app as commands
