@@ -103,8 +103,8 @@ def what_it_is_worth(results: Mapping[str, Any]) -> str:
     )
     overall = f"over all images from {_percent(student['accuracy'])} to {_percent(gate['accuracy'])}"
     rivals = (
-        f"without a bank, a changed class prior reaches {_percent(rival[key])} on the ambiguous ones if tuned as the gate "
-        f"was, and {_percent(table[FOR_BALANCE][key])} if tuned for balanced accuracy"
+        f"without a bank, a changed class prior reaches {_percent(rival[key])} on the ambiguous ones if tuned as the "
+        f"gate was, and {_percent(table[FOR_BALANCE][key])} if tuned for balanced accuracy"
     )
     return f"Accuracy on ambiguous images went from {from_to}, {_verdict(results)}, and {overall}; {rivals}."
 
