@@ -15,7 +15,6 @@ import warnings
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-import click
 import typer
 from rich import box
 from rich.console import Console
@@ -38,19 +37,23 @@ app = typer.Typer(
 class _DataGroup(TyperGroup):
     """``tdumpra data`` with the commands of :mod:`tdumpra.data.commands`, loaded when one of them is asked for."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         """Their names."""
         return self._loaded().list_commands(ctx)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """One of them."""
         return self._loaded().get_command(ctx, cmd_name)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """One of them with what it is given, or the nearest to a misspelt one."""
+        return self._loaded().resolve_command(ctx, args)
+
     @staticmethod
-    def _loaded() -> click.Group:
+    def _loaded() -> TyperGroup:
         from tdumpra.data.commands import app as commands
 
-        return cast(click.Group, typer.main.get_command(commands))
+        return cast(TyperGroup, typer.main.get_command(commands))
 
 
 app.add_typer(

@@ -101,12 +101,12 @@ def what_it_is_worth(results: Mapping[str, Any]) -> str:
     from_to = (
         f"{_percent(student[key])} to {_percent(gate[key])} (best possible: {_percent(table[BEST_POSSIBLE][key])})"
     )
-    overall = f"over all images it went from {_percent(student['accuracy'])} to {_percent(gate['accuracy'])}"
+    overall = f"over all images from {_percent(student['accuracy'])} to {_percent(gate['accuracy'])}"
     rivals = (
-        "without a bank, a changed class prior reaches "
-        f"{_percent(rival[key])} (tuned as the gate was) or {_percent(table[FOR_BALANCE][key])} (for balanced accuracy)"
+        f"without a bank, a changed class prior reaches {_percent(rival[key])} on the ambiguous ones if tuned as the "
+        f"gate was, and {_percent(table[FOR_BALANCE][key])} if tuned for balanced accuracy"
     )
-    return f"Accuracy on ambiguous images went from {from_to}, {_verdict(results)}; {rivals}, and {overall}."
+    return f"Accuracy on ambiguous images went from {from_to}, {_verdict(results)}, and {overall}; {rivals}."
 
 
 def _verdict(results: Mapping[str, Any]) -> str:
@@ -118,7 +118,7 @@ def _verdict(results: Mapping[str, Any]) -> str:
     if gate < student:
         return "so retrieval did harm there" if p < _LEVEL else "a loss that may be chance"
     by_chance = "more than chance would explain" if p < _LEVEL else "a gain that may be chance"
-    return by_chance if gate > rival else f"{by_chance}, and no more than a changed prior brings"
+    return by_chance if gate > rival else f"{by_chance} but no more than a changed prior brings"
 
 
 def _percent(share: float) -> str:
