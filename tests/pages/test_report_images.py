@@ -120,9 +120,10 @@ def copied(seed: Path, place: Path) -> Path:
 def test_images_that_have_moved(seed, tmp_path):
     folder = copied(seed, tmp_path / "moved")
     text = (folder / "config.toml").read_text()
-    (folder / "config.toml").write_text(text.replace("synthetic:n=160,size=32", "folder:/nowhere/at/all"))
+    (folder / "config.toml").write_text(text.replace("synthetic:n=160,size=32", "folder:/Nowhere/at/ALL"))
     page = parse(write_report(folder).read_text())
-    assert "No pictures of the cases" in page.one("section", id="cases").text
+    assert "No pictures of the cases: " in page.one("section", id="cases").text
+    assert "/Nowhere/at/ALL" in page.one("section", id="cases").text
     assert page.one("section", id="prototypes").all("img")  # the model keeps its own
     assert not (folder / "report" / "qualitative.png").exists()
 

@@ -14,6 +14,7 @@ from tdumpra.evidence import explain
 from tdumpra.pages import kit
 from tdumpra.pages.evidence_page import evidence_page
 from tdumpra.pages.material import Material
+from tdumpra.pages.summary import sentence
 
 SHOWN = 96  # evidence pages
 FOLDER = "cases"
@@ -152,7 +153,7 @@ def _page(material: Material, row: int, pixels: np.ndarray | None) -> str:
     )
     options: dict[str, Any] = {}
     if "pictures" in material.missing:
-        options["no_image"] = f"{material.missing['pictures'].capitalize()}."
+        options["no_image"] = sentence(material.missing["pictures"])
     if "thumbnails" in material.missing:
         options["missing_reason"] = material.missing["thumbnails"]
     return evidence_page(

@@ -9,6 +9,7 @@ from tdumpra.drawing import csv_text
 from tdumpra.pages import kit
 from tdumpra.pages.material import Material
 from tdumpra.pages.sections import download, number
+from tdumpra.pages.summary import sentence
 
 _MOST_CLASSES = 40
 _MOST_PICTURES = 800  # some 3 KB each: the page must stay small enough to be sent around
@@ -43,7 +44,7 @@ def prototypes(material: Material) -> dict[str, Any] | str:
         "stands for a group of training cases of one class; retrieval compares a new case with all of them.",
         "notes": _gathered(() if health is None else health.notes),
         "health": rows,
-        "missing": material.missing.get("thumbnails", "").capitalize() or None,
+        "missing": sentence(material.missing["thumbnails"]) if "thumbnails" in material.missing else None,
         "classes": [{"name": name, "prototypes": _of_class(material, c, pictures)} for c, name in enumerate(shown)],
         "capped": f"The first {len(shown)} of {len(names)} classes are shown." if len(shown) < len(names) else None,
         "data": download(csv_text(_data(bank, names))),

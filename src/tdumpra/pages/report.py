@@ -13,7 +13,7 @@ from tdumpra.pages import cases, gate_sections, kit, sections
 from tdumpra.pages.material import Material
 from tdumpra.pages.prototypes import prototypes
 from tdumpra.pages.qualitative import qualitative
-from tdumpra.pages.summary import summarise
+from tdumpra.pages.summary import sentence, summarise
 
 FOLDER, INDEX = "report", "index.html"
 _CARDS_PER_PAGE = 24
@@ -44,7 +44,7 @@ def write_page(
         paper=sections.beside_paper(material.config, evaluation),
         gate=gate_sections.gate_story(material),
         gallery=_gallery(material, out, limit),
-        pictures_missing=material.missing.get("pictures", "").capitalize() or None,
+        pictures_missing=sentence(material.missing["pictures"]) if "pictures" in material.missing else None,
         qualitative=qualitative(material, out),
         per_class=sections.per_class(material),
         confusion=gate_sections.confusion(material),

@@ -128,14 +128,14 @@ def _sentences(evaluation: Mapping[str, Any]) -> list[str]:
             f"{signed(100 * (gate['accuracy'] - gate['classifier_accuracy']), 1)}."
         )
     if "retrieval_worth" in evaluation:
-        sentences.append(_sentence(f"beside what needs no bank: {evaluation['retrieval_worth']['sentence']}"))
+        sentences.append(sentence(f"beside what needs no bank: {evaluation['retrieval_worth']['sentence']}"))
     if "by_seed" not in evaluation:  # several seeds have as many sentences, and a place of their own
-        sentences.append(_sentence(f"how it was tuned: {evaluation['tuning']}"))
+        sentences.append(sentence(f"how it was tuned: {evaluation['tuning']}"))
     return sentences
 
 
 def _cautions(evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None) -> list[str]:
-    cautions = [_sentence(note) for note in evaluation.get("notes", ())]
+    cautions = [sentence(note) for note in evaluation.get("notes", ())]
     if not evaluation["grouped"]:
         cautions.append(
             "No groups were given: images of one lesion or patient may stand on both sides of the split, and every "
@@ -162,6 +162,7 @@ def signed(value: float, digits: int = 4) -> str:
     return f"{value:+.{digits}f}".replace("-", "−")
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """Words as a sentence: a capital first, a full stop last, and nothing else changed."""
     text = text.strip()
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!")) else ".")
