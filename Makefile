@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow campaign check format bench lock clean
+.PHONY: help setup demo test test-slow campaign check docs format bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -20,7 +20,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
-demo: $(READY) ## the main job, end to end, on data it makes itself
+demo: $(READY) ## from nothing to an HTML report on synthetic lesions (a minute or two)
 	$(BIN)/tdumpra demo
 
 test: $(READY) ## the test suite (minutes, two cores)
@@ -38,6 +38,10 @@ check: $(READY) ## lint, format, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(READY) ## the documentation site, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
 format: $(READY) ## rewrite the code in house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -46,8 +50,8 @@ bench: $(READY) ## ratios against named peers, measured in one run
 	$(BIN)/tdumpra bench
 
 lock: $(READY) ## pin the newest versions that pyproject.toml allows
-	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --group docs --universal --python-version 3.11 \
 	  --no-header --no-annotate --upgrade --quiet --output-file requirements.lock
 
 clean: ## remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

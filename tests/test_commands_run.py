@@ -154,7 +154,7 @@ def test_run_as_json_over_several_seeds(tdumpra, tmp_path, cache):
 
 
 def test_run_on_saved_outputs_trains_nothing(tdumpra, tmp_path):
-    from tdumpra.demo import write_demo
+    from tdumpra.demo_arrays import write_demo
 
     write_demo(tmp_path / "outputs.npz")
     config = tmp_path / "run.toml"

@@ -31,7 +31,7 @@ def predict_command(
     paths = list(expand(images))
     if not paths:
         raise InputFileError(f"{', '.join(map(str, images))} holds no image")
-    predictor = Predictor.load(model / MODEL if model.is_dir() else model, **options)
+    predictor = load_predictor(model, **options)
     predictions = list(predictor.predict(paths, batch_size=batch_size))
     if as_json:
         typer.echo(json.dumps([jsonable(each._asdict()) for each in predictions], indent=2))
@@ -42,6 +42,18 @@ def predict_command(
     broken = [each for each in predictions if each.error is not None]
     if len(broken) == len(predictions):
         raise InputFileError(f"none of {len(paths)} images could be read; {broken[0].path}: {broken[0].error}")
+
+
+def load_predictor(model: Path, **options: Any) -> Predictor:
+    """From a model file, the folder of its run, or the folder of a run with a single seed."""
+    if not model.is_dir():
+        return Predictor.load(model, **options)
+    found = [model / MODEL] if (model / MODEL).is_file() else sorted(model.glob(f"seed-*/{MODEL}"))
+    if not found:
+        raise InputFileError(f"{model} holds no {MODEL}: the run is not finished, and  tdumpra run  goes on with it")
+    if len(found) > 1:
+        raise InputFileError(f"{model} holds models of {len(found)} seeds: name one of them, for instance {found[0]}")
+    return Predictor.load(found[0], **options)
 
 
 def expand(images: Iterable[Path]) -> Iterator[Path]:

@@ -71,12 +71,12 @@ def evaluate_run(config: Config, run: SavedRun) -> dict[str, Any]:
     return {
         "gate": gate_document(splits, fitted, config),
         "evaluation": evaluation_document(splits, fitted, config, run.seed),
-        "gained": _gained(decided.p_cls, decided.p, splits),
+        "gained": gained(decided.p_cls, decided.p, splits),
         "compared": paired.compare(case, ambiguous_rows(case, config.evaluate), config.evaluate),
     }
 
 
-def _gained(p_cls: Any, p: Any, splits: SplitOutputs) -> dict[str, int]:
+def gained(p_cls: Any, p: Any, splits: SplitOutputs) -> dict[str, int]:
     """Fixed minus broken predictions of each lesion in which they differ."""
     y = splits.test.y
     gained = ((p.argmax(1) == y).long() - (p_cls.argmax(1) == y).long()).numpy()

@@ -1,0 +1,1 @@
+"""What the documentation site needs beyond Markdown: equations as MathML, and pages that are written by the code."""
