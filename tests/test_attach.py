@@ -61,6 +61,30 @@ def test_the_demo_is_the_same_every_time_and_another_by_seed():
     assert not groups[1] & groups[2]
 
 
+def test_class_names_reach_the_evaluation_and_the_evidence(demo_file, tmp_path):
+    arrays = dict(np.load(demo_file))
+    names = np.array([f"class {letter}" for letter in "hgfedcba"[: arrays["p"].shape[1]]])
+    np.savez(tmp_path / "named.npz", allow_pickle=False, **{**arrays, "y": names[arrays["y"]], "classes": names})
+    attached = attach(tmp_path / "named.npz", tmp_path / "out", DualPathClassifier())
+    evaluation = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    assert list(evaluation["per_class"]["gate"]) == names.tolist()
+    model = DualPathClassifier.load(tmp_path / "out" / "model.safetensors")
+    assert model.explain(arrays["p"][0].astype(float), arrays["z"][0]).class_names == tuple(names)
+    by_number = attach(demo_file, tmp_path / "numbers", DualPathClassifier())
+    assert attached.evaluation["comparators"] == by_number.evaluation["comparators"]
+
+
+def test_what_tuning_notes_is_in_the_evaluation(demo_file, tmp_path):
+    arrays = dict(np.load(demo_file))
+    validation = np.flatnonzero(arrays["split"] == 1)
+    kept = np.setdiff1d(np.arange(len(arrays["y"])), validation[60:])
+    np.savez(tmp_path / "small.npz", allow_pickle=False, **{name: array[kept] for name, array in arrays.items()})
+    with pytest.warns(UserWarning, match="validation") as warned:
+        attached = attach(tmp_path / "small.npz", tmp_path / "out", DualPathClassifier())
+    assert any("validation is small (60 rows" in note for note in attached.evaluation["notes"])
+    assert [str(each.message) for each in warned] == list(attached.evaluation["notes"])
+
+
 def test_the_same_settings_may_be_run_again(attached, demo_file):
     attach(demo_file, attached.folder, DualPathClassifier())
 

@@ -261,6 +261,7 @@ class TestRefusals:
             ({"z": directions(0, 1, 2, np.nan)}, ValueError, r"z has NaN or infinite values in 1 row \(3\)"),
             ({"z": np.zeros((0, 2)), "labels": []}, ValueError, "z has no rows|no training"),
             ({"z": np.ones((4, 2), np.int64)}, TypeError, "z must hold floating-point numbers"),
+            ({"class_names": ["nv"]}, ValueError, "class_names has 1 entries for 2 classes"),
             ({"labels": ["nv", "nv", "mel", "mel"]}, TypeError, "labels must be integers"),
             ({"labels": [0, 0, 1, -1]}, ValueError, "labels must be in the range 0 upwards; row 3 holds -1"),
             ({"labels": [0, 0, 1, 5], "n_classes": 3}, ValueError, "range 0 to 2; row 3 holds 5"),

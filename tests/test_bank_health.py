@@ -50,9 +50,10 @@ def test_figures_by_hand(bank):
 
 def test_notes_name_empty_and_touching_classes(bank):
     notes = bank_health(bank, NAMES, ROWS, LABELS).notes
-    assert "class c has no prototype and can never be retrieved" in notes
-    assert "class a has a prototype at cosine 0.996 to one of another class" in notes
-    assert not any("merged" in note for note in notes)
+    assert notes == (
+        "classes without a prototype, which can never be retrieved: c",
+        "prototypes that nearly touch one of another class (cosine): a 0.996, b 0.996",
+    )
 
 
 def test_merged_prototypes_are_counted():
@@ -60,7 +61,7 @@ def test_merged_prototypes_are_counted():
     bank = PrototypeBank.fit(z, [0, 0, 0, 1, 1], 2, merge_above=0.999)
     health = bank_health(bank, ("a", "b"), z, torch.tensor([0, 0, 0, 1, 1]))
     assert [each.merged for each in health.classes] == [0, 1]
-    assert "class b: 1 near-duplicate prototypes were merged" in health.notes
+    assert "near-duplicate prototypes that were merged: b 1" in health.notes
 
 
 def test_purity_by_source_by_hand(bank):
@@ -72,8 +73,8 @@ def test_purity_by_source_by_hand(bank):
     assert share == pytest.approx(2 / 3)
     assert health.purity["b"] == (("camera", 1.0),)
     assert health.purity["c"] == ()
-    assert "class a: prototype 1 is 100% from 'camera', 67% of the data" in health.notes
-    assert not any("prototype 0 is" in note and "class a" in note for note in health.notes)
+    assert "prototypes almost wholly from 'camera', 67% of the data: a (1), b (0)" in health.notes
+    assert not any("clinic" in note for note in health.notes)
 
 
 def test_a_single_source_is_no_reason_to_worry(bank):

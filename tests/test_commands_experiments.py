@@ -250,7 +250,7 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ('[tune]\nobjectiv = "nll"', "unknown key tune.'objectiv': did you mean 'objective'?"),
+            ('[tune]\nobjectiv = "nll"', "unknown key tune.objectiv (did you mean objective?)"),
             ("[tune]\nfolds = 1", "folds must be 0, or at least 2"),
             ("[tune]\nfolds = 3\ncertify = true", "certify and folds exclude each other"),
             ("[tune]\ntraining_rows = true", "training_rows is for cross-fitting"),

@@ -127,6 +127,20 @@ def test_run_does_everything_once(tdumpra, config, tmp_path):
     assert not Model.read(out / "model.safetensors").thumbnails
 
 
+@pytest.mark.filterwarnings("always:n_prototypes=9 is more")
+def test_a_note_names_classes_and_comes_once(tdumpra, tmp_path, cache):
+    names = open_source(SOURCE).class_names
+    config = write_config(tmp_path / "run.toml", cache, extra="[bank]\nn_prototypes = 9")
+    done = tdumpra("run", config, "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    (note,) = (line for line in done.err.splitlines() if "n_prototypes=9 is more" in line)
+    assert any(f"{name} has " in note for name in names)
+    assert "class 0" not in note
+    assert "note: validation is small (12 rows" in done.out
+    evaluation = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert tuple(evaluation["per_class"]["gate"]) == names
+
+
 def test_run_as_json_over_several_seeds(tdumpra, tmp_path, cache):
     config = write_config(tmp_path / "run.toml", cache, seeds="[0, 3]")
     done = tdumpra("run", config, "--out", tmp_path / "run", "--json")
@@ -244,7 +258,10 @@ def test_mistakes_are_one_line_and_exit_code_2(tdumpra, config, tmp_path, cache)
         (("train", tmp_path / "none.toml"), "cannot read"),
         (("embed", config, "--out", tmp_path / "new"), "run tdumpra train first"),
         (("bank", config, "--out", tmp_path / "new"), "run tdumpra embed first"),
-        (("train", write_config(tmp_path / "b.toml", cache, train="nodez = 1"), "--out", out), "did you mean 'nodes'?"),
+        (
+            ("train", write_config(tmp_path / "b.toml", cache, train="nodez = 1"), "--out", out),
+            "unknown key train.nodez (did you mean nodes?)",
+        ),
     ]:
         done = tdumpra(*arguments)
         assert done.code == 2

@@ -205,7 +205,7 @@ class TestKinds:
 
     def test_kinds_may_be_mixed_between_calls(self, problem):
         train, val, test = problem
-        classifier = DualPathClassifier(3).fit(torch.from_numpy(train.z), torch.from_numpy(train.y), train.groups)
+        classifier = DualPathClassifier(3).fit(torch.from_numpy(train.z), torch.from_numpy(train.y))
         classifier.tune(val.p.astype(np.float64), val.z.astype(np.float16), val.y.astype(np.int8))
         p = classifier.predict_proba(test.p.astype(np.float16), test.z.astype(np.float64))
         assert p.dtype == np.float16
@@ -314,7 +314,7 @@ class TestRefusals:
         [
             ([0, 1, 2, 3, 4, 0], ValueError, "in the range 0 to 3; row 4 holds 4"),
             ([0, 1, 2, 3, -1, 0], ValueError, "row 4 holds -1"),
-            (list("abcdef"), TypeError, "must be integers that number the classes from 0; it holds <U1 .*'a'"),
+            (list("abcdef"), TypeError, "must be integers that number the classes from 0; it holds names, such as 'a'"),
             ([0.0, 1.5, 0, 0, 0, 0], TypeError, "must be integers"),
             ([[0]] * 6, ValueError, "must be one-dimensional"),
             ([0, 1, 2], ValueError, "has 3 entries for 6 rows"),
@@ -359,7 +359,25 @@ class TestRefusals:
             with pytest.raises(ValueError, match=f"1 groups are in both the {where} and the test data"):
                 classifier.report(test.p, test.z, test.y, crossing)
         classifier.report(*test[:4])
-        classifier.report(*test[:3])
+
+    def test_groups_that_some_parts_lack(self, problem):
+        train, val, test = problem
+        without, with_groups = (DualPathClassifier(3).fit(*of_train) for of_train in ((train.z, train.y), train[1:4]))
+        with pytest.warns(UserWarning, match="the validation data came with groups and the training data without: les"):
+            without.tune(*val[:4])
+        with pytest.warns(UserWarning, match="the training data came with groups and the validation data without"):
+            with_groups.tune(*val[:3])
+        with_groups.tune(*val[:4])
+        with pytest.warns(UserWarning, match="the training and validation data came with groups and the test data"):
+            with_groups.report(*test[:3])
+        without.tune(*val[:3]).report(*test[:3])
+
+    def test_a_small_validation_set_is_noted(self, problem):
+        train, val, _ = problem
+        classifier = DualPathClassifier(3).fit(train.z, train.y)
+        with pytest.warns(UserWarning, match=r"validation is small \(40 rows; .*: what was chosen on it may be luck"):
+            classifier.tune(*(part[:40] for part in val[:3]))
+        assert classifier.tuning_.notes
 
     @pytest.mark.parametrize(
         ("params", "error", "message"),
@@ -407,6 +425,19 @@ class TestExplain:
             assert found.opened == all(clause.holds for clause in found.clauses)
             moved += "moved from" in found.sentence
         assert moved > 3
+
+    def test_names_that_fit_was_given_are_shown_and_saved(self, problem, tmp_path):
+        train, val, test = problem
+        classifier = DualPathClassifier(3).fit(train.z, train.y, class_names=("nv", "mel", "bkl", "df"))
+        classifier.tune(*val[:3])
+        classifier.save(tmp_path / "model.safetensors")
+        for each in (classifier, DualPathClassifier.load(tmp_path / "model.safetensors")):
+            assert each.class_names_ == ("nv", "mel", "bkl", "df")
+            assert each.explain(test.p[0], test.z[0]).class_names == ("nv", "mel", "bkl", "df")
+            assert each.explain(test.p[0], test.z[0], class_names=list("abcd")).class_names == tuple("abcd")
+            assert list(each.report(*test[:3])["per_class"]["gate"]) == ["nv", "mel", "bkl", "df"]
+        with pytest.raises(ValueError, match="class_names has 2 entries for 4 classes"):
+            classifier.fit(train.z, train.y, class_names=("nv", "mel"))
 
     def test_rows_matrices_and_lists_are_all_one_case(self, fitted, problem):
         p, z = problem.test[:2]

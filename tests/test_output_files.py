@@ -107,7 +107,11 @@ def spoiled(name: str, row: int, value: float) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (change(p=None), r"lacks p \(or logits\); tdumpra found z, y, split"),
+        (
+            change(p=None),
+            r"lacks p \(or logits\); needed are p \(or logits\), z, y, split, and it holds z, y, split, group",
+        ),
+        ({"labels": np.arange(30), **change(y=None)}, r"lacks y; .*it holds labels, p, z, split, group, id"),
         (change(z=None, y=None), "lacks z, y"),
         (change(split=None), "lacks split"),
         (spoiled("p", 3, np.nan), "p has NaN or infinite values in 1 row"),
@@ -117,7 +121,21 @@ def spoiled(name: str, row: int, value: float) -> dict[str, np.ndarray]:
         (spoiled("z", 25, 0.0), "all-zero rows"),
         (spoiled("z", 25, np.inf), "NaN or infinite"),
         (spoiled("y", 4, 3), "y.* must be in the range 0 to 2; row 4 holds 3"),
-        (change(y=np.array(["nv"] * 30)), "must be integers that number the classes"),
+        (
+            change(y=np.array(["nv"] * 30)),
+            r"y holds names, such as 'nv', and nothing says which column of p is which class: call the columns of a "
+            r"table p_nv, …, or put an array classes into the \.npz, or number y from 0",
+        ),
+        (
+            change(y=np.array(["nv"] * 30), classes=np.array(["a", "b", "c"])),
+            "y holds 'nv', which is none of the classes of p: a, b, c",
+        ),
+        (
+            change(classes=np.array(["a", "b"])),
+            r"classes must name each of the 3 classes of p once, and holds \['a', 'b'\]",
+        ),
+        (change(classes=np.array(["a", "b", "b"])), "classes must name each of the 3 classes of p once"),
+        (change(y=np.arange(30) / 2), "y .*must be integers that number the classes from 0; it holds float64"),
         (change(split=np.zeros(30, int)), "split leaves val and test empty"),
         (change(split=np.array(["dev"] * 30)), "use train, val, test or 0, 1, 2"),
         (
@@ -135,6 +153,59 @@ def test_bad_content_is_answered_with_file_and_sentence(tmp_path, content, sente
         read_outputs(path)
     assert "bad.npz" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_table_is_told_which_columns_it_lacks(tmp_path, suffix):
+    def refusal(frame: pd.DataFrame) -> str:
+        path = tmp_path / f"table{suffix}"
+        frame.to_csv(path, index=False) if suffix == ".csv" else frame.to_parquet(path)
+        with pytest.raises(InputFileError) as error:
+            read_outputs(path)
+        return str(error.value)
+
+    whole = table(arrays())
+    assert refusal(whole[["p_0", "p_1", "p_2", "y"]]).endswith(
+        "lacks z_0, …, split; needed are p_0, … (or logits_0, …), z_0, …, y, split, and it holds p_0, p_1, p_2, y"
+    )
+    many = pd.DataFrame({f"feature{i}": [1.0] for i in range(20)})
+    assert refusal(many).endswith("it holds " + ", ".join(f"feature{i}" for i in range(8)) + ", and 12 more")
+    assert "has z_3 and no z_1: number the columns from 0 on" in refusal(whole.drop(columns="z_1"))
+    one_based = whole.rename(columns={"p_2": "p_3", "p_1": "p_2", "p_0": "p_1"})
+    assert "has p_3 and no p_0" in refusal(one_based)
+
+
+NAMES = np.array(["nv", "mel", "bkl"])  # not in the order of the alphabet
+
+
+def test_class_names_of_an_archive_are_kept(tmp_path):
+    content = arrays()
+    named = {**content, "y": NAMES[content["y"]], "classes": NAMES}
+    read, numbered = (read_outputs(write(tmp_path / f"{i}.npz", c)) for i, c in enumerate((named, content)))
+    assert read.class_names == ("nv", "mel", "bkl")
+    assert numbered.class_names == ()
+    assert read.test.y.tolist() == numbered.test.y.tolist()
+    assert "classes" not in read.test.metadata
+    both = read_outputs(write(tmp_path / "both.npz", {**content, "classes": NAMES.astype("S")}))
+    assert (both.class_names, both.test.y.tolist()) == (("nv", "mel", "bkl"), numbered.test.y.tolist())
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("kind", ["p", "logits"])
+def test_class_names_of_a_table_come_from_its_columns(tmp_path, suffix, kind):
+    content = arrays()
+    numbered = read_outputs(write(tmp_path / f"numbered{suffix}", content))
+    content[kind] = np.log(content.pop("p")) if kind == "logits" else content["p"]
+    frame = table({**content, "y": NAMES[content["y"]], "pt": np.full((30, 3), 1 / 3)})
+    frame = frame.rename(columns={f"{of}_{i}": f"{of}_{name}" for of in (kind, "pt") for i, name in enumerate(NAMES)})
+    path = tmp_path / f"named{suffix}"
+    frame.to_csv(path, index=False) if suffix == ".csv" else frame.to_parquet(path)
+    read = read_outputs(path)
+    assert read.class_names == ("nv", "mel", "bkl")
+    assert read.test.y.tolist() == numbered.test.y.tolist()
+    np.testing.assert_allclose(read.test.p.numpy(), numbered.test.p.numpy(), rtol=1e-12)
+    assert read.test.p_teacher is not None
+    assert dict(read.test.metadata) == {}
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])

@@ -300,7 +300,7 @@ def test_weights_that_are_no_numbers_are_never_saved(tmp_path, monkeypatch):
     data = colours()
     config = with_network(config)
     monkeypatch.setattr(train_module, "_average_buffers", poison)
-    monkeypatch.setattr(train_module._FiniteWatch, "look", _look_away)
+    monkeypatch.setattr(train_module.FiniteWatch, "look", _look_away)
     with pytest.raises(TrainingError, match="a weight is no longer a finite number"):
         train_run(config, tmp_path, data)
     assert not RunFolder(tmp_path).checkpoint("last").exists()

@@ -19,6 +19,7 @@ from tdumpra.tune import PRESETS, Preset, Setting, Tuning, choose, choose_prior_
 from tests.support import Array, likeliest_temperature, make_problem, random_posterior
 
 SMALL = Preset(
+    fused_exponent=(0.0, 0.5),
     kappa=(5.0, 20.0),
     theta=(0.9, 0.5, 0.7),  # candidates need not come in order
     beta=(0.3, 0.6, 0.0),
@@ -58,14 +59,21 @@ def naive_search(tuning: Tuning, preset: Preset, p_val: Array, z_val: Array, y_v
         grid: Iterator[Any] = itertools.product(
             preset.rule,
             preset.alpha,
+            preset.fused_exponent,
             sorted(preset.theta),
             *(sorted(values, reverse=True) for values in (preset.beta, preset.margin, preset.delta)),
         )
-        for rule, alpha, theta, beta, margin, delta in grid:
+        for rule, alpha, exponent, theta, beta, margin, delta in grid:
             thresholds = GateThresholds(theta, beta, margin, delta, alpha)
             fused = fuse(p_cls, p_sim, thresholds, rule=rule)
-            objective, accuracy = (score(name, np.asarray(fused.p), y_val) for name in (tuning.objective, "accuracy"))
-            settings.append(Setting(kappa, tau, rule, thresholds, objective, accuracy, int(fused.opened.sum())))
+            p = np.array(fused.p)
+            opened = np.asarray(fused.opened)
+            tilted = p[opened] / tuning.decision.prior.numpy() ** exponent
+            p[opened] = tilted / tilted.sum(1, keepdims=True)
+            objective, accuracy = (score(name, p, y_val) for name in (tuning.objective, "accuracy"))
+            settings.append(
+                Setting(kappa, tau, rule, thresholds, objective, accuracy, int(opened.sum()), None, exponent)
+            )
     return settings
 
 
@@ -89,7 +97,7 @@ class TestFastSearchIsTheNaiveLoop:
         val = make_problem(seed, dtype=np.float64).val
         settings = naive_search(tuning, SMALL, val.p, val.z, val.y)
         curve = tuning.curve
-        assert curve.objective.shape == (2, 2, 2, 3, 3, 2, 2)
+        assert curve.objective.shape == (2, 2, 2, 2, 3, 3, 2, 2)
         np.testing.assert_allclose(curve.objective.ravel(), [s.objective for s in settings], atol=1e-12)
         np.testing.assert_allclose(curve.accuracy.ravel(), [s.accuracy for s in settings], atol=1e-12)
         assert curve.opened.ravel().tolist() == [s.opened for s in settings]
@@ -113,7 +121,7 @@ class TestFastSearchIsTheNaiveLoop:
         p_sim = bank.posterior(problem.val.z)
         for i, theta in enumerate(tuning.curve.axes["theta"]):
             fused = fuse(p, p_sim, GateThresholds(float(theta), 0.0, 0.0, 0.05, 0.1))
-            assert tuning.curve.opened[0, 0, 0, i, -1, -1, -1] == fused.opened.sum()
+            assert tuning.curve.opened[0, 0, 0, 0, i, -1, -1, -1] == fused.opened.sum()
 
     def test_signals_exactly_at_a_threshold_keep_the_gate_shut(self):
         # Two classes at right angles, one prototype each: with kappa = log 3 the row (1, 0) has scores log 3 and 0,
@@ -150,7 +158,7 @@ class TestChoice:
         strictest = choose(curve, base)
         assert strictest.kappa == 5.0
         assert strictest.thresholds == GateThresholds(theta=0.5, beta=0.6, margin=0.3, delta=0.1, alpha=0.3)
-        curve.opened[1, 1, 1, 2, 2, 1, 1] = 8
+        curve.opened[1, 1, 1, 1, 2, 2, 1, 1] = 8
         loosest = choose(curve, base)
         assert (loosest.kappa, loosest.rule, loosest.tau, loosest.opened) == (20.0, "log-linear", curve.tau[1], 8)
         assert loosest.thresholds == GateThresholds(theta=0.9, beta=0.0, margin=0.1, delta=0.02, alpha=0.8)

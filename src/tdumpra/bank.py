@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,6 +64,7 @@ class PrototypeBank:
         ids: Any = None,
         merge_above: float | None = MERGE_ABOVE,
         engine: Engine | None = None,
+        class_names: Sequence[str] | None = None,
     ) -> PrototypeBank:
         """Cluster each class's training embeddings by spherical k-means.
 
@@ -76,6 +78,7 @@ class PrototypeBank:
             ids: names of the rows, shown as evidence; row numbers if left out.
             merge_above: merge prototypes of a class with a larger cosine than this; ``None`` keeps them all.
             engine: another k-means engine, for instance :func:`tdumpra.faiss_kmeans.faiss_lloyd`.
+            class_names: for warnings; numbers if left out.
         """
         checks.check_count(n_prototypes, "n_prototypes")
         checks.check_count(seed, "seed", least=0)
@@ -86,12 +89,14 @@ class PrototypeBank:
             checks.check_count(n_classes, "n_classes", least=2)
         y = checks.check_labels(labels, "labels", n_rows=len(rows), n_classes=n_classes)
         n_classes = _count_classes(y, n_classes)
+        if class_names is not None and len(class_names) != n_classes:
+            raise ValueError(f"class_names has {len(class_names)} entries for {n_classes} classes")
         lesions = checks.check_groups(groups, "groups", n_rows=len(rows))
         names = _check_ids(ids, len(rows))
         lesions = names if lesions is None else lesions
         unit = normalise(rows).cpu()
         wanted = [min(int(n_prototypes), len(np.unique(lesions[(y == c).numpy()]))) for c in range(n_classes)]
-        _warn_of_small_classes(n_prototypes, wanted)
+        _warn_of_small_classes(n_prototypes, wanted, class_names)
         clusters = [
             _cluster(unit, (y == c).nonzero().squeeze(1), k, seed=int(seed), merge_above=merge_above, engine=engine)
             for c, k in enumerate(wanted)
@@ -195,8 +200,9 @@ def _check_ids(ids: Any, n_rows: int) -> np.ndarray:
     return names.astype(np.str_)
 
 
-def _warn_of_small_classes(n_prototypes: int, wanted: list[int]) -> None:
-    short = [f"class {c} has {k}" for c, k in enumerate(wanted) if 0 < k < n_prototypes]
+def _warn_of_small_classes(n_prototypes: int, wanted: list[int], class_names: Sequence[str] | None) -> None:
+    names = class_names or [f"class {c}" for c in range(len(wanted))]
+    short = [f"{names[c]} has {k}" for c, k in enumerate(wanted) if 0 < k < n_prototypes]
     if short:
         warnings.warn(
             f"n_prototypes={n_prototypes} is more than the distinct groups of some classes ({', '.join(short)}); "

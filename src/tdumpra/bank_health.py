@@ -42,12 +42,12 @@ def bank_health(
     """Look a bank over; ``z``, ``labels`` and ``sources`` are those of the training rows it was made from."""
     cosine = torch.einsum("ckd,jld->ckjl", bank.prototypes, bank.prototypes)
     cosine = cosine.masked_fill(~bank.mask[None, None], -1).masked_fill(~bank.mask[:, :, None, None], -1)
-    classes, notes = [], []
+    classes = []
     for c, name in enumerate(class_names):
         weight = bank.weight[c][bank.mask[c]]
         others = torch.arange(len(class_names)) != c
         nearest = float(cosine[c][:, others].max()) if bank.mask[c].any() and others.any() else float("nan")
-        health = ClassHealth(
+        each = ClassHealth(
             name=name,
             live=int(bank.mask[c].sum()),
             merged=bank.merged[c],
@@ -55,17 +55,23 @@ def bank_health(
             cohesion=float((weight * bank.cohesion[c][bank.mask[c]]).sum()) if len(weight) else float("nan"),
             nearest_other=nearest,
         )
-        classes.append(health)
-        if not health.live:
-            notes.append(f"class {name} has no prototype and can never be retrieved")
-        if health.merged:
-            notes.append(f"class {name}: {health.merged} near-duplicate prototypes were merged")
-        if nearest > _CLOSE:
-            notes.append(f"class {name} has a prototype at cosine {nearest:.3f} to one of another class")
+        classes.append(each)
     purity = {} if sources is None else _purity(bank, class_names, z, labels, sources)
-    if sources is not None and len(set(sources)) > 1:
-        notes += _source_notes(purity, sources)
-    return BankHealth(tuple(classes), purity, tuple(notes))
+    notes = (*_class_notes(classes), *_source_notes(purity, sources or ()))
+    return BankHealth(tuple(classes), purity, notes)
+
+
+def _class_notes(classes: Sequence[ClassHealth]) -> list[str]:
+    """One note for all classes of which the same is to be said."""
+    empty = [each.name for each in classes if not each.live]
+    merged = [f"{each.name} {each.merged}" for each in classes if each.merged]
+    close = [f"{each.name} {each.nearest_other:.3f}" for each in classes if each.nearest_other > _CLOSE]
+    notes = {
+        "classes without a prototype, which can never be retrieved": empty,
+        "near-duplicate prototypes that were merged": merged,
+        "prototypes that nearly touch one of another class (cosine)": close,
+    }
+    return [f"{what}: {', '.join(which)}" for what, which in notes.items() if which]
 
 
 def _purity(
@@ -87,10 +93,16 @@ def _purity(
 
 def _source_notes(purity: Mapping[str, tuple[tuple[str, float], ...]], sources: Sequence[str]) -> list[str]:
     """A prototype drawn almost wholly from one source is suspect only where that source is not most of the data."""
-    total = Counter(sources)
-    return [
-        f"class {name}: prototype {k} is {share:.0%} from {source!r}, {total[source] / len(sources):.0%} of the data"
-        for name, entries in purity.items()
-        for k, (source, share) in enumerate(entries)
-        if share >= _PURE and total[source] / len(sources) < _PURE - 0.2
-    ]
+    notes = []
+    for source, count in Counter(sources).items():
+        share_of_all = count / len(sources)
+        suspect = [
+            f"{name} ({k})"
+            for name, entries in purity.items()
+            for k, (commonest, share) in enumerate(entries)
+            if commonest == source and share >= _PURE
+        ]
+        if suspect and share_of_all < _PURE - 0.2:
+            which = ", ".join(suspect)
+            notes.append(f"prototypes almost wholly from {source!r}, {share_of_all:.0%} of the data: {which}")
+    return notes

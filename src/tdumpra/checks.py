@@ -57,8 +57,7 @@ def check_embeddings(values: Any, name: str, *, width: int | None = None, unit: 
         raise ValueError(f"{name} has no columns")
     if width is not None and z.shape[1] != width:
         raise ValueError(f"{name} has width {z.shape[1]}, and the bank was built on embeddings of width {width}")
-    norms = row_norms(z)
-    check_row_norms(norms, name)
+    norms = check_directions(z, name)
     if unit and not ((norms - 1).abs() <= 1e-2).all():
         row = int(((norms - 1).abs() > 1e-2).nonzero()[0])
         raise ValueError(f"{name} must have rows of length one; row {row} has length {norms[row]:.4g}: normalise them")
@@ -70,17 +69,26 @@ def row_norms(z: Tensor) -> Tensor:
     norms: Tensor = torch.linalg.vector_norm(z, dim=1, dtype=torch.promote_types(z.dtype, torch.float32))
     extreme = (norms < 1e-15) | (norms > 1e15)  # where squares leave float32's range, and a direction is still there
     if extreme.any():
-        norms[extreme] = torch.linalg.vector_norm(z[extreme], dim=1, dtype=torch.float64).to(norms.dtype)
+        rows = z[extreme].double()
+        largest = rows.abs().amax(1, keepdim=True)
+        rows = rows / torch.where(largest > 0, largest, 1)  # so that squares do not leave float64's range either
+        norms[extreme] = (largest[:, 0] * torch.linalg.vector_norm(rows, dim=1)).to(norms.dtype)
     return norms
 
 
-def check_row_norms(norms: Tensor, name: str, *, first_row: int = 0) -> None:
-    """Refuse rows without a direction, given their norms; ``first_row`` is the number of the first of them."""
+def check_directions(z: Tensor, name: str) -> Tensor:
+    """The rows' norms; refuses rows without a direction, and those that are too long for their type."""
+    norms = row_norms(z)
     finite = torch.isfinite(norms)
     if not finite.all():
-        raise ValueError(f"{name} has NaN or infinite values in {_rows(~finite, first_row)}")
+        broken = ~torch.isfinite(z).all(1)
+        if broken.any():
+            raise ValueError(f"{name} has NaN or infinite values in {_rows(broken)}")
+        kind = str(norms.dtype).removeprefix("torch.")
+        raise ValueError(f"{name} has rows whose length {kind} cannot hold: {_rows(~finite)}; scale them down")
     if not (norms > 0).all():
-        raise ValueError(f"{name} has all-zero rows, which have no direction: {_rows(norms == 0, first_row)}")
+        raise ValueError(f"{name} has all-zero rows, which have no direction: {_rows(norms == 0)}")
+    return norms
 
 
 def check_labels(values: Any, name: str, *, n_rows: int, n_classes: int | None = None) -> Tensor:
@@ -93,8 +101,7 @@ def check_labels(values: Any, name: str, *, n_rows: int, n_classes: int | None =
     if labels.dtype == bool:
         labels = labels.astype(np.int64)
     if not np.issubdtype(labels.dtype, np.integer):
-        example = f" (for example {labels[0]!r})" if labels.size else ""
-        raise TypeError(f"{name} must be integers that number the classes from 0; it holds {labels.dtype}{example}")
+        raise TypeError(f"{name} must be integers that number the classes from 0; {_instead_of_integers(labels)}")
     if len(labels) != n_rows:
         raise ValueError(f"{name} has {len(labels)} entries for {n_rows} rows")
     top = n_classes if n_classes is not None else np.inf
@@ -198,8 +205,19 @@ def _is_missing(value: Any) -> bool:
         return True
 
 
-def _rows(bad: Tensor, first_row: int = 0) -> str:
-    numbers = [str(int(i) + first_row) for i in bad.nonzero().flatten()[:_SHOWN]]
+def _instead_of_integers(labels: NDArray[Any]) -> str:
+    """What was handed in as labels, and how to number them."""
+    values = labels.tolist()
+    if labels.size and all(isinstance(value, str | bytes) for value in values):
+        hint = "names, numbers = np.unique(labels, return_inverse=True)"
+        return f"it holds names, such as {values[0]!r}: number them, for example by  {hint}"
+    example = f", such as {values[0]!r}" if labels.size else ""
+    whole = labels.dtype.kind == "f" and bool(np.isfinite(labels).all()) and bool((labels == np.rint(labels)).all())
+    return f"it holds {labels.dtype}{example}{': take labels.astype(int)' if labels.size and whole else ''}"
+
+
+def _rows(bad: Tensor) -> str:
+    numbers = [str(int(i)) for i in bad.nonzero().flatten()[:_SHOWN]]
     count = int(bad.sum())
     more = ", …" if count > _SHOWN else ""
     return f"{count} row{'s' if count != 1 else ''} ({', '.join(numbers)}{more})"

@@ -42,6 +42,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as J
 
 _INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended: 128 + SIGINT
 
+_printed: set[str] = set()  # notes of this command
+
 _HEADINGS = {
     "accuracy": "accuracy",
     "macro_f1": "macro-F1",
@@ -56,6 +58,7 @@ _HEADINGS = {
 def main() -> None:
     """Entry point of ``tdumpra``."""
     warnings.showwarning = _print_warning
+    _printed.clear()
     try:
         app()
     except SystemExit as end:
@@ -101,9 +104,6 @@ def attach_command(
         int | None, typer.Option(help="Say it where a class has no training row.", show_default=False)
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the clustering.")] = 0,
-    class_names: Annotated[
-        str | None, typer.Option(help="Names of the classes, in their order: nv,mel,bcc", show_default=False)
-    ] = None,
     force: Annotated[bool, typer.Option(help="Write over results of other settings.")] = False,
     report: Annotated[bool, typer.Option(help="Also write the HTML report.")] = True,
     as_json: JsonOption = False,
@@ -121,8 +121,7 @@ def attach_command(
         seed=seed,
     )
     folder = out if out is not None else Path("runs") / outputs.stem
-    names = tuple(name.strip() for name in class_names.split(",")) if class_names else ()
-    attached = attach(outputs, folder, classifier, force=force, class_names=names)
+    attached = attach(outputs, folder, classifier, force=force)
     _show(attached.evaluation, attached.folder, as_json)
     if report:
         from tdumpra.commands_report import finish_with_report
@@ -182,9 +181,10 @@ def _run(config: ConfigArgument, out: OutOption = None, as_json: JsonOption = Fa
     if as_json and evaluated:
         documents = {str(seed): jsonable(each.evaluation) for seed, each in evaluated.items()}
         typer.echo(json.dumps(documents, indent=2))
-    elif evaluated:
-        for each in evaluated.values():
-            _show(each.evaluation, each.folder.root, as_json=False)
+    for each in () if as_json else evaluated.values():
+        for note in each.evaluation["notes"]:
+            Console().print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+        _show(each.evaluation, each.folder.root, as_json=False)
     if evaluated:  # one process of several has them
         finish_with_report(root, quiet=as_json)
 
@@ -301,19 +301,17 @@ def _comparator_table(evaluation: dict[str, Any]) -> Table:
 
 
 def _gate_story(evaluation: dict[str, Any]) -> str:
-    gate = evaluation["gate"]
-    lines = [f"Tuning: {evaluation['tuning']}."]
-    if gate["opened"]:
-        lines.append(
-            f"On test the gate opened on {gate['opened']} of {gate['n']:,} rows and moved {gate['flipped']} labels: "
-            f"{gate['fixed']} fixed, {gate['broken']} broken (exact McNemar p = {gate['mcnemar_p']:.3g}); "
-            f"it breaks fewer than {gate['harm_upper']:.1%} of rows (95 % bound)."
-        )
+    from tdumpra.gate_story import gate_story
+
+    story = gate_story(evaluation)
+    lines = [f"Tuning: {evaluation['tuning']}.", story[0].upper() + story[1:]]
     if not evaluation["grouped"]:
         lines.append("No groups were given: images of one lesion or patient may stand on both sides of the split.")
     return "\n".join(lines)
 
 
 def _print_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    if issubclass(category, UserWarning):
+    """Each note once, however many stages have it to give."""
+    if issubclass(category, UserWarning) and str(message) not in _printed:
+        _printed.add(str(message))
         Console(stderr=True, soft_wrap=True).print(f"[yellow]note:[/] {escape(str(message))}")

@@ -153,7 +153,7 @@ class BankConfig:
 class TuneConfig:
     """What is searched on validation outputs."""
 
-    preset: Literal["default", "paper", "paper-swapped"] = "default"
+    preset: Literal["default", "paper", "paper-swapped", "rebalancing"] = "default"
     objective: Objective = "balanced_accuracy"
     costs: tuple[tuple[float, ...], ...] = ()  # truth × decision; needed for the objective "cost", else only reported
     adjust_prior: bool = False

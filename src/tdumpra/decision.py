@@ -42,7 +42,8 @@ class Decision:
     temperature: float = 1.0  # of the classifier
     rule: FusionRule = "linear"
     prior: Float[Tensor, " c"]  # class shares of the training labels
-    prior_exponent: float = 0.0  # 0: no adjustment
+    prior_exponent: float = 0.0  # of the classifier's posterior, on every row; 0: no adjustment
+    fused_exponent: float = 0.0  # of the fused posterior, where the gate is open
     calibrated: CalibratedGate | None = None  # one more clause: retrieval's fitted chance of being right is ahead
 
     @property
@@ -50,8 +51,11 @@ class Decision:
         """Whether an open gate always follows retrieval.
 
         The paper's bound is for linear fusion. Under the log-linear one a class that the classifier rules out cannot
-        win, so only a classifier without a say gives the guarantee.
+        win, so only a classifier without a say gives the guarantee; a fused posterior that is divided by a power of the
+        prior gives none.
         """
+        if self.fused_exponent:
+            return False
         return self.thresholds.guarantees_similarity if self.rule == "linear" else self.thresholds.alpha == 0
 
     def classifier(self, p: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
@@ -84,7 +88,15 @@ class Decision:
         p_cls, p_sim = self.classifier(p), self.similarity(z).to(p)
         signals = gate_signals(p_cls, p_sim)
         opened = self.opens(signals)
-        fused = fuse_where_open(p_cls, p_sim, opened, alpha=self.thresholds.alpha, rule=self.rule)
+        fused = fuse_where_open(
+            p_cls,
+            p_sim,
+            opened,
+            alpha=self.thresholds.alpha,
+            rule=self.rule,
+            prior=self.prior.to(p_cls),
+            exponent=self.fused_exponent,
+        )
         return Decided(fused, opened, signals, p_cls, p_sim)
 
     def opens(self, signals: GateSignals) -> Bool[Tensor, " n"]:
@@ -102,6 +114,7 @@ class Decision:
             "temperature": self.temperature,
             "rule": self.rule,
             "prior_exponent": self.prior_exponent,
+            "fused_exponent": self.fused_exponent,
             "calibrated": self.calibrated and asdict(self.calibrated),
         }
         return Artifact({**bank.tensors, "prior": self.prior}, {"bank": bank.meta, "decision": settings})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
@@ -57,6 +60,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         bank_: the fitted :class:`PrototypeBank`.
         tuning_: what was tried and what won, the whole curve included.
         decision_: bank, temperatures and thresholds as they are applied.
+        class_names_: names of the classes for evidence and reports, where ``fit`` was given any.
         certificate_: with ``certify``, what was tested and whether anything was proven.
         estimate_: with ``folds``, what the rule of choice earned out of fold.
     """
@@ -84,11 +88,20 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         self.certify = certify
         self.folds = folds
 
-    def fit(self, z_train: Any, y_train: Any, groups: Any = None, *, ids: Any = None) -> Self:
+    def fit(
+        self,
+        z_train: Any,
+        y_train: Any,
+        groups: Any = None,
+        *,
+        ids: Any = None,
+        class_names: Sequence[str] | None = None,
+    ) -> Self:
         """Build the bank from training embeddings and labels; ``groups`` are lesions or patients."""
         preset = self._preset()
         check_objective(self.objective)
         train = TrainOutputs.check(z_train, y_train, groups, ids=ids, n_classes=self.n_classes)
+        self.class_names_ = None if class_names is None else tuple(map(str, class_names))
         self.bank_ = self._make_bank(train, preset)
         self.classes_ = np.arange(self.bank_.n_classes)
         self._prior = class_prior(train.y, self.bank_.n_classes)
@@ -104,8 +117,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         validation = ValidationOutputs.check(
             p_val, z_val, y_val, groups, n_classes=bank.n_classes, width=bank.width, suffix="_val"
         )
-        if self._train is not None:
-            _refuse_shared_groups({"training": self._train.groups}, validation.groups, "validation")
+        _check_groups_apart({"training": self._train}, validation.groups, "validation")
         settings: dict[str, Any] = {
             "preset": self._preset(), "objective": self.objective, "costs": self.costs,
             "adjust_for_prior": self.adjust_prior,
@@ -121,6 +133,8 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         else:
             self.tuning_ = tune(bank, validation, self._prior, **settings)
         self._validation = validation
+        for note in self.tuning_.notes:
+            warnings.warn(note, stacklevel=2)
         return self
 
     def _cross_fit(self, validation: ValidationOutputs, settings: dict[str, Any]) -> None:
@@ -143,6 +157,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
             self.seed,
             ids=train.ids,
             merge_above=preset.merge_above,
+            class_names=self.class_names_,
         )
 
     @property
@@ -169,7 +184,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         return probabilities.argmax(1)
 
     def explain(
-        self, p_row: Any, z_row: Any, *, class_names: list[str] | None = None, group: str | None = None
+        self, p_row: Any, z_row: Any, *, class_names: Sequence[str] | None = None, group: str | None = None
     ) -> Evidence:
         """Evidence for one case; ``group`` keeps its own lesion's images out of it."""
         decision = self.decision_
@@ -178,9 +193,8 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         )
         if len(p) != 1:
             raise ValueError(f"explain takes one case at a time, not {len(p)}")
-        if class_names is not None and len(class_names) != decision.bank.n_classes:
-            raise ValueError(f"class_names has {len(class_names)} entries for {decision.bank.n_classes} classes")
-        return explain(decision, p.cpu(), z.cpu(), class_names=class_names, group=group)
+        names = _check_names(class_names, decision.bank.n_classes) or self.class_names_
+        return explain(decision, p.cpu(), z.cpu(), class_names=names, group=group)
 
     def report(
         self,
@@ -197,6 +211,9 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         ``settings`` asks for more than the defaults, intervals for instance: ``EvaluateConfig(bootstrap=1000)``.
         """
         decision = self.decision_
+        settings = settings or EvaluateConfig(bootstrap=0)
+        if self.class_names_ is not None and not settings.class_names:
+            settings = replace(settings, class_names=self.class_names_)
         test = TestOutputs.check(
             p_test,
             z_test,
@@ -207,8 +224,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
             width=decision.bank.width,
             suffix="_test",
         )
-        seen = {"training": self._train, "validation": self._validation}
-        _refuse_shared_groups({name: outputs and outputs.groups for name, outputs in seen.items()}, test.groups, "test")
+        _check_groups_apart({"training": self._train, "validation": self._validation}, test.groups, "test")
         return evaluate(
             Case(
                 train=self._train,
@@ -229,7 +245,8 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         params = self.get_params(deep=False)
         if isinstance(self.preset, Preset):
             params["preset"] = asdict(self.preset)
-        meta = {**fitted.meta, "params": jsonable(params)}  # a numpy integer is a fine n_prototypes
+        params = jsonable(params)  # a numpy integer is a fine n_prototypes
+        meta = {**fitted.meta, "params": params, "class_names": self.class_names_}
         write_artifact(path, kind=KIND, schema=SCHEMA, tensors=fitted.tensors, meta=meta)
 
     @classmethod
@@ -243,6 +260,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         self.tuning_ = Tuning.from_artifact(artifact)
         self.bank_, self._prior = self.decision_.bank, self.decision_.prior
         self.classes_ = np.arange(self.bank_.n_classes)
+        self.class_names_ = _check_names(artifact.meta.get("class_names"), self.bank_.n_classes)
         self._train = self._validation = None
         return self
 
@@ -259,18 +277,37 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         return PRESETS[self.preset]
 
 
+def _check_names(names: Sequence[str] | None, n_classes: int) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if len(names) != n_classes:
+        raise ValueError(f"class_names has {len(names)} entries for {n_classes} classes")
+    return tuple(map(str, names))
+
+
 def _one_row(row: Any) -> Any:
     """A single case as a matrix of one row."""
     row = row if isinstance(row, Tensor) else np.asarray(row)
     return row[None] if row.ndim == 1 else row
 
 
-def _refuse_shared_groups(seen: dict[str, Any], groups: Any, where: str) -> None:
-    """A lesion that the bank or the tuning has seen is no test of either."""
-    for name, others in seen.items():
-        if groups is None or others is None:
+def _check_groups_apart(
+    seen: Mapping[str, TrainOutputs | ValidationOutputs | None], groups: NDArray[np.str_] | None, where: str
+) -> None:
+    """A lesion that the bank or the tuning has seen is no test of either; says where that cannot be known."""
+    others = {name: outputs.groups for name, outputs in seen.items() if outputs is not None}
+    unlike = [name for name, of_part in others.items() if (of_part is None) != (groups is None)]
+    if unlike:
+        have, lack = ([where], unlike) if groups is not None else (unlike, [where])
+        warnings.warn(
+            f"the {' and '.join(have)} data came with groups and the {' and '.join(lack)} data without: lesions that "
+            "both share go unnoticed; give groups to all",
+            stacklevel=3,
+        )
+    for name, of_part in others.items():
+        if groups is None or of_part is None:
             continue
-        shared = np.intersect1d(groups, others)
+        shared = np.intersect1d(groups, of_part)
         if len(shared):
             raise ValueError(
                 f"{len(shared)} groups are in both the {name} and the {where} data, for example {str(shared[0])!r}: "

@@ -128,6 +128,7 @@ def _gate_section(case: Case) -> dict[str, Any]:
         "tau": decision.tau,
         "temperature": decision.temperature,
         "prior_exponent": decision.prior_exponent,
+        "fused_exponent": decision.fused_exponent,
     }
 
 

@@ -42,7 +42,7 @@ def fit(splits: SplitOutputs, bank: BankConfig, settings: TuneConfig, *, preset:
     def make_bank(train: TrainOutputs) -> PrototypeBank:
         return PrototypeBank.fit(
             train.z, train.y, bank.n_prototypes, train.groups, splits.n_classes, ids=train.ids,
-            merge_above=preset.merge_above,
+            merge_above=preset.merge_above, class_names=splits.class_names or None,
         )  # fmt: skip
 
     search: dict[str, Any] = {
@@ -112,6 +112,7 @@ def gate_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[
             "guarantees_similarity": tuning.decision.guarantees_similarity,
             **{name: getattr(tuning.decision, name) for name in ("rule", "kappa", "tau", "temperature")},
             "prior_exponent": tuning.decision.prior_exponent,
+            "fused_exponent": tuning.decision.fused_exponent,
         },
         "certificate": fitted.certificate and fitted.certificate.to_json(),
         "out_of_fold": fitted.estimate and {**fitted.estimate._asdict(), "sentence": fitted.estimate.sentence()},
@@ -122,6 +123,7 @@ def gate_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[
 
 def evaluation_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[str, Any]:
     """The contents of ``evaluation.json`` for one seed."""
+    asked = replace(config.evaluate, class_names=config.evaluate.class_names or splits.class_names)
     if config.evaluate.metadata is not None:
         columns = tuple(name for name in config.evaluate.subgroups if name not in splits.test.metadata)
         splits = with_metadata(splits, config.evaluate.metadata, columns)
@@ -131,7 +133,7 @@ def evaluation_document(splits: SplitOutputs, fitted: Fitted, config: Config) ->
         "grouped": splits.test.groups is not None,
         "tuning": verdict(fitted),
         "notes": fitted.tuning.notes,
-        **evaluate(case_of(splits, fitted, config.tune), settings=config.evaluate),
+        **evaluate(case_of(splits, fitted, config.tune), settings=asked),
     }
 
 

@@ -83,7 +83,7 @@ def vmf_posterior(z: ArrayT, prototypes: Any, mask: Any = None, *, kappa: float 
         raise ValueError(f"mask must have shape {tuple(bank.shape[:2])}, not {tuple(live.shape)}")
     if not live.any():
         raise ValueError("mask leaves no prototype alive")
-    checks.check_row_norms(checks.row_norms(bank[live.to(bank.device)]), "prototypes")
+    checks.check_directions(bank[live.to(bank.device)], "prototypes")
     wide = normalise(rows)
     similarity = posterior.prototype_similarity(wide, normalise(bank).to(wide))
     scores = posterior.vmf_class_scores(similarity, live.to(wide.device), kappa=kappa)

@@ -19,7 +19,7 @@ from tdumpra.core.calibrated_gate import (
     confidence_features,
     fit_chance,
 )
-from tdumpra.core.gate import GateSignals, fuse_linear, fuse_log_linear, gate_signals
+from tdumpra.core.gate import GateSignals, fuse_rows, gate_signals
 from tdumpra.core.metrics import ClassCounts
 from tdumpra.folds import group_folds
 from tdumpra.objective import Goal
@@ -46,13 +46,13 @@ class FittedChances(NamedTuple):
     out_of_fold: Array  # of the rows on which the paths disagree
 
 
-def search_clauses(p_cls: Tensor, p_sim: Tensor, y: Tensor, preset: Preset, goal: Goal) -> Searched:
-    """All combinations of rule, alpha and thresholds for one similarity posterior."""
+def search_clauses(p_cls: Tensor, p_sim: Tensor, y: Tensor, preset: Preset, goal: Goal, prior: Tensor) -> Searched:
+    """All combinations of rule, alpha, power of the prior and thresholds for one similarity posterior."""
     signals = gate_signals(p_cls, p_sim)
     disagree = signals.label_cls != signals.label_sim  # the fifth clause, and the only rows that can move
     signals = GateSignals(*(signal[disagree] for signal in signals))
     axes = clause_axes(signals, preset.theta, preset.beta, preset.margin, preset.delta)
-    return _score_grid(axes, p_cls, p_sim, y, disagree, preset, goal)
+    return _score_grid(axes, p_cls, p_sim, y, disagree, preset, goal, prior)
 
 
 def clause_axes(
@@ -69,16 +69,23 @@ def clause_axes(
 
 
 def search_calibrated(
-    p_cls: Tensor, p_sim: Tensor, y: Tensor, out_of_fold: Array, preset: Preset, goal: Goal
+    p_cls: Tensor, p_sim: Tensor, y: Tensor, out_of_fold: Array, preset: Preset, goal: Goal, prior: Tensor
 ) -> Searched:
-    """All combinations of rule, alpha and margin, each row judged by weights that were fitted without its group."""
+    """All combinations of the outer settings and margin, each row judged by weights fitted without its group."""
     disagree = p_cls.argmax(1) != p_sim.argmax(1)
     axes = (search.above(out_of_fold, preset.advantage),)
-    return _score_grid(axes, p_cls, p_sim, y, disagree, preset, goal)
+    return _score_grid(axes, p_cls, p_sim, y, disagree, preset, goal, prior)
 
 
 def _score_grid(
-    axes: tuple[search.Axis, ...], p_cls: Tensor, p_sim: Tensor, y: Tensor, can_move: Tensor, preset: Preset, goal: Goal
+    axes: tuple[search.Axis, ...],
+    p_cls: Tensor,
+    p_sim: Tensor,
+    y: Tensor,
+    can_move: Tensor,
+    preset: Preset,
+    goal: Goal,
+    prior: Tensor,
 ) -> Searched:
     n_rows, n_classes = p_cls.shape
     labels = y.numpy()
@@ -87,14 +94,14 @@ def _score_grid(
     p_cls, p_sim, moving = p_cls[can_move], p_sim[can_move], labels[can_move.numpy()]
     loss_before, before = base_loss[can_move.numpy()], p_cls.argmax(1).numpy()
     grids = []
-    for rule, alpha in itertools.product(preset.rule, preset.alpha):
-        fused = (fuse_linear if rule == "linear" else fuse_log_linear)(p_cls, p_sim, alpha=alpha)
+    for rule, alpha, exponent in itertools.product(preset.rule, preset.alpha, preset.fused_exponent):
+        fused = fuse_rows(p_cls, p_sim, alpha=alpha, rule=rule, prior=prior, exponent=exponent)
         loss_change = goal.row_loss(fused.double().numpy(), moving) - loss_before
         tally = search.tally(axes, before, fused.argmax(1).numpy(), moving, loss_change, n_classes=n_classes)
         counts = ClassCounts(base.correct + tally.correct, base.support, base.predicted + tally.predicted)
         value = goal.value(counts, base_loss.sum() + tally.loss, n_rows)
         grids.append((value, metrics.accuracy(counts), tally.opened))
-    shape = (len(preset.rule), len(preset.alpha), *(len(axis.values) for axis in axes))
+    shape = (len(preset.rule), len(preset.alpha), len(preset.fused_exponent), *(len(axis.values) for axis in axes))
     return Searched(*(np.stack(column).reshape(shape) for column in zip(*grids, strict=True)))
 
 

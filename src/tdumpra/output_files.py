@@ -1,8 +1,10 @@
 """Reading a user's saved outputs: ``.npz``, ``.csv`` or ``.parquet`` into the three typed splits.
 
 A file holds ``p`` or ``logits``, ``z``, ``y`` and ``split``, and may hold ``pt``, ``zt``, ``group`` and ``id``. In a
-table the columns of a matrix are called ``p_0, p_1, …``. The bank lives in the space of ``zt`` where there is one, else
-in that of ``z``; ``space="student"`` takes ``z`` in any case. Any further column (sex, site, …) is kept as metadata.
+table the columns of a matrix are called ``p_0, p_1, …``. ``y`` may hold names of classes where the file says which
+column of ``p`` is which class: a table by its columns ``p_NAME``, an archive by an array ``classes``. The bank lives in
+the space of ``zt`` where there is one, else in that of ``z``; ``space="student"`` takes ``z`` in any case. Any further
+column (sex, site, …) is kept as metadata.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs
 
 Array = np.ndarray
 _MATRICES = ("p", "logits", "z", "pt", "zt")
+_BY_CLASS = ("p", "logits", "pt")  # a column for each class
 _COLUMNS = ("y", "split", "group", "id")
+_CLASSES = "classes"  # names, in the order of p's columns
+_SHOWN = 8  # names of columns in a message
 Space = Literal["teacher", "student"]
 
 
@@ -37,13 +42,13 @@ class SplitOutputs(NamedTuple):
     test: TestOutputs
     n_classes: int
     fingerprint: str
+    class_names: tuple[str, ...] = ()  # empty where the source has only numbers
 
 
 def read_outputs(path: str | Path, *, space: Space = "teacher") -> SplitOutputs:
     """Read, check and split a file of outputs; rows of probabilities are renormalised once, in float64."""
     path = Path(path)
     arrays = _read_arrays(path)
-    _require(path, arrays)
     try:
         return _split(arrays, fingerprint(path.read_bytes(), space), space)
     except (ValueError, TypeError) as error:
@@ -64,7 +69,8 @@ def _read_arrays(path: Path) -> dict[str, Array]:
 def _read_npz(path: Path) -> dict[str, Array]:
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            known = {name: file[name] for name in (*_MATRICES, *_COLUMNS) if name in file}
+            known = {name: file[name] for name in (*_MATRICES, *_COLUMNS, _CLASSES) if name in file}
+            _require(path, known, list(file))
             # a further column is one-dimensional, with a row for each label
             others = {name: file[name] for name in file if name not in known}
             return {**known, **{name: array for name, array in others.items() if array.shape == known["y"].shape}}
@@ -87,7 +93,7 @@ def _read_csv(path: Path) -> dict[str, Array]:
         frame = pd.read_csv(path, sep=delimiter, encoding="utf-8-sig", dtype={"group": str, "id": str, "split": str})
     except (csv.Error, UnicodeDecodeError, OSError, ValueError) as error:
         raise InputFileError(f"{path} is not a readable .csv table: {error}") from error
-    return _from_frame(frame)
+    return _from_frame(path, frame)
 
 
 def _read_parquet(path: Path) -> dict[str, Array]:
@@ -96,27 +102,52 @@ def _read_parquet(path: Path) -> dict[str, Array]:
     except ImportError as error:
         raise MissingExtraError("pyarrow", "parquet", "reading .parquet") from error
     try:
-        return _from_frame(pd.read_parquet(path))
+        frame = pd.read_parquet(path)
     except (OSError, ValueError) as error:
         raise InputFileError(f"{path} is not a readable .parquet table: {error}") from error
+    return _from_frame(path, frame)
 
 
-def _from_frame(frame: pd.DataFrame) -> dict[str, Array]:
-    arrays: dict[str, Array] = {}
-    for name in _MATRICES:
-        columns = [f"{name}_{i}" for i in range(len(frame.columns)) if f"{name}_{i}" in frame]
-        if columns:
-            arrays[name] = frame[columns].to_numpy()
-    numbered = {f"{name}_{i}" for name in _MATRICES for i in range(len(frame.columns))}
-    return {**arrays, **{name: frame[name].to_numpy() for name in frame.columns if name not in numbered}}
+def _from_frame(path: Path, frame: pd.DataFrame) -> dict[str, Array]:
+    columns = {name: _numbered(path, frame, name) for name in _MATRICES}
+    classes = () if columns["p"] or columns["logits"] else _named_classes(frame)
+    if classes:
+        columns |= {name: [f"{name}_{each}" for each in classes if f"{name}_{each}" in frame] for name in _BY_CLASS}
+    arrays = {name: frame[of_matrix].to_numpy() for name, of_matrix in columns.items() if of_matrix}
+    taken = {column for of_matrix in columns.values() for column in of_matrix}
+    arrays |= {name: frame[name].to_numpy() for name in frame.columns if name not in taken}
+    _require(path, arrays, list(frame.columns), of_matrix="_0, …")
+    return {**arrays, _CLASSES: np.array(classes, dtype=np.str_)} if classes else arrays
 
 
-def _require(path: Path, arrays: Mapping[str, Array]) -> None:
-    needed = {"p (or logits)": ("p", "logits"), "z": ("z", "zt"), "y": ("y",), "split": ("split",)}
+def _numbered(path: Path, frame: pd.DataFrame, name: str) -> list[str]:
+    numbers = [i for i in range(len(frame.columns) + 1) if f"{name}_{i}" in frame]
+    if numbers and numbers[-1] >= len(numbers):
+        gap = next(i for i in range(len(numbers)) if i not in numbers)
+        raise InputFileError(f"{path} has {name}_{numbers[-1]} and no {name}_{gap}: number the columns from 0 on")
+    return [f"{name}_{i}" for i in numbers]
+
+
+def _named_classes(frame: pd.DataFrame) -> tuple[str, ...]:
+    """The classes after which the columns of probabilities, or else of logits, are called; only if labels are names."""
+    if "y" not in frame or not _are_names(frame["y"].to_numpy()):
+        return ()
+    found = ([name.removeprefix(f"{of}_") for name in frame if name.startswith(f"{of}_")] for of in ("p", "logits"))
+    return tuple(next(filter(None, found), ()))
+
+
+def _require(path: Path, arrays: Mapping[str, Array], found: list[str], of_matrix: str = "") -> None:
+    needed = {
+        f"p{of_matrix} (or logits{of_matrix})": ("p", "logits"), f"z{of_matrix}": ("z", "zt"), "y": ("y",),
+        "split": ("split",),
+    }  # fmt: skip
     missing = [name for name, any_of in needed.items() if not any(key in arrays for key in any_of)]
     if missing:
-        found = ", ".join(arrays) or "nothing that it knows"
-        raise InputFileError(f"{path} lacks {', '.join(missing)}; tdumpra found {found}")
+        more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise InputFileError(
+            f"{path} lacks {', '.join(missing)}; needed are {', '.join(needed)}, and it holds "
+            f"{', '.join(map(str, found[:_SHOWN])) or 'nothing'}{more}"
+        )
 
 
 def _split(arrays: Mapping[str, Array], digest: str, space: Space) -> SplitOutputs:
@@ -125,7 +156,10 @@ def _split(arrays: Mapping[str, Array], digest: str, space: Space) -> SplitOutpu
     if z is None:
         raise ValueError("a bank in the student's space needs z, and there is only zt")
     n_rows, n_classes = p.shape
+    y, class_names = _class_numbers(arrays, n_classes)
     for name, array in arrays.items():
+        if name == _CLASSES:
+            continue
         if array.ndim == 0 or len(array) != n_rows:
             raise ValueError(f"{name} has {len(array) if array.ndim else 'no'} rows where p has {n_rows}")
     codes = check_all_splits(arrays["split"])
@@ -137,7 +171,7 @@ def _split(arrays: Mapping[str, Array], digest: str, space: Space) -> SplitOutpu
     def rows(array: Array | None, code: int) -> Any:
         return None if array is None else array[codes == code]
 
-    metadata = {name: column for name, column in arrays.items() if name not in (*_MATRICES, *_COLUMNS)}
+    metadata = {name: column for name, column in arrays.items() if name not in (*_MATRICES, *_COLUMNS, _CLASSES)}
 
     def scored(code: int) -> dict[str, Any]:
         return {
@@ -147,7 +181,6 @@ def _split(arrays: Mapping[str, Array], digest: str, space: Space) -> SplitOutpu
             "n_classes": n_classes,
         }
 
-    y = arrays["y"]
     return SplitOutputs(
         train=TrainOutputs.check(
             rows(z, 0),
@@ -164,7 +197,35 @@ def _split(arrays: Mapping[str, Array], digest: str, space: Space) -> SplitOutpu
         test=TestOutputs.check(rows(p, 2), rows(z, 2), rows(y, 2), rows(groups, 2), suffix=" (test)", **scored(2)),
         n_classes=n_classes,
         fingerprint=digest,
+        class_names=class_names,
     )
+
+
+def _class_numbers(arrays: Mapping[str, Array], n_classes: int) -> tuple[Array, tuple[str, ...]]:
+    """The labels as numbers of p's columns, and the names of the classes where the file gives them."""
+    y = arrays["y"]
+    if _CLASSES not in arrays:
+        if _are_names(y):
+            raise ValueError(
+                f"y holds names, such as {str(y[0])!r}, and nothing says which column of p is which class: call the "
+                f"columns of a table p_{y[0]}, …, or put an array {_CLASSES} into the .npz, or number y from 0"
+            )
+        return y, ()
+    names = tuple(np.atleast_1d(arrays[_CLASSES]).astype(np.str_).tolist())
+    if len(set(names)) != n_classes or len(names) != n_classes:
+        raise ValueError(f"{_CLASSES} must name each of the {n_classes} classes of p once, and holds {list(names)}")
+    if not _are_names(y):
+        return y, names
+    number = {name: c for c, name in enumerate(names)}
+    words = [word.decode() if isinstance(word, bytes) else word for word in y.tolist()]
+    unknown = next((word for word in words if word not in number), None)
+    if unknown is not None:
+        raise ValueError(f"y holds {unknown!r}, which is none of the classes of p: {', '.join(names)}")
+    return np.array([number[word] for word in words]), names
+
+
+def _are_names(y: Array) -> bool:
+    return y.dtype.kind in "US" or (y.dtype.kind == "O" and any(isinstance(word, str) for word in y.tolist()))
 
 
 def check_all_splits(split: Any) -> Array:

@@ -25,6 +25,7 @@ class Preset:
     delta: tuple[float, ...] = (0.05, 0.1, 0.2)
     alpha: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
     rule: tuple[FusionRule, ...] = ("linear", "log-linear")
+    fused_exponent: tuple[float, ...] = (0.0,)  # power of the class prior that the fused posterior is divided by
     gates: tuple[GateKind, ...] = ("clauses",)  # the paper's five clauses, the fitted chances of being right, or both
     advantage: tuple[float, ...] = (0.0, 0.05, 0.1, 0.2, 0.3)  # by which retrieval's chance must be ahead (calibrated)
     temperatures: bool = True  # fit the classifier's temperature and tau by likelihood; else both are 1
@@ -41,7 +42,7 @@ class Preset:
                 raise ValueError(f"a preset needs at least one candidate for {field.name}")
         for kappa in self.kappa:
             check_positive(kappa, "kappa")
-        for name in ("theta", "beta", "margin", "delta", "alpha", "advantage"):
+        for name in ("theta", "beta", "margin", "delta", "alpha", "fused_exponent", "advantage"):
             for value in getattr(self, name):
                 check_unit_interval(value, name, upper=LN2 if name == "delta" else 1.0)
         for rule in self.rule:
@@ -70,5 +71,12 @@ PRESETS: dict[str, Preset] = {
     "paper-swapped": Preset(
         kappa=(20.0,), theta=_PAPER_THETA, delta=(0.05,), alpha=(0.1,), rule=("linear",), temperatures=False,
         merge_above=None,
+    ),
+    # For unequal classes and a bank in a space of its own: where the paths disagree, one weight and one power of the
+    # prior decide. Few candidates, so that a small validation set is not searched for luck.
+    "rebalancing": Preset(
+        kappa=(20.0,), theta=(0.7, 0.9, 1.0), beta=(0.0, 0.5), margin=(0.0,), delta=(0.0,),
+        alpha=(0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), rule=("log-linear",),
+        fused_exponent=(0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8),
     ),
 }  # fmt: skip

@@ -64,14 +64,15 @@ def bank_stage(config: Config, folder: RunFolder, seed: int) -> Banked:
             n_classes,
             ids=outputs.ids,
             merge_above=merge_above,
+            class_names=splits.class_names or None,
         )
         artifact = bank.to_artifact()
         meta = {**artifact.meta, "identity": identity}
         write_artifact(folder.bank, kind=BANK_KIND, schema=BANK_SCHEMA, tensors=artifact.tensors, meta=meta)
-    names, sources = [str(c) for c in range(bank.n_classes)], None
+    names, sources = splits.class_names or tuple(str(c) for c in range(bank.n_classes)), None
     if not config.outputs:
         table = OutputsTable.read(folder.outputs("train"))
-        names, sources = list(table.class_names), table.metadata.get("source") or table.metadata.get("dataset")
+        sources = table.metadata.get("source") or table.metadata.get("dataset")
     return Banked(bank, bank_health(bank, names, outputs.z, outputs.y, sources), made)
 
 

@@ -132,4 +132,5 @@ def split_outputs(
         fingerprint=fingerprint(
             *(f"{key}={value}" for key, value in sorted(train.identity.items())), space, classifier
         ),
+        class_names=train.class_names,
     )

@@ -42,8 +42,8 @@ def from_plain(content: dict[str, Any], kind: type[T], where: str = "") -> T:
     for key, value in content.items():
         if key not in fields:
             near = difflib.get_close_matches(key, fields, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(fields))}"
-            raise ConfigError(f"unknown key {where}{key!r}: {hint}")
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(fields))}"
+            raise ConfigError(f"unknown key {where}{key} ({hint})")
         values[key] = _convert(value, fields[key], f"{where}{key}")
     try:
         return kind(**values)

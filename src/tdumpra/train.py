@@ -8,12 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-import signal
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -22,7 +17,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from tdumpra.checkpoint import Progress, generator_states, load_checkpoint, save_checkpoint, set_generator_states
+from tdumpra.checkpoint import Progress, load_checkpoint, set_generator_states
 from tdumpra.config import TrainConfig
 from tdumpra.core import metrics
 from tdumpra.core.ema import EmaTeacher
@@ -31,16 +26,14 @@ from tdumpra.data.pipeline import Pipeline
 from tdumpra.data.prefetch import prefetch
 from tdumpra.data.sampling import BatchPlan
 from tdumpra.encode import encode
-from tdumpra.errors import StopRequestedError, TdumpraError
+from tdumpra.errors import StopRequestedError
 from tdumpra.network import Encoding
 from tdumpra.run_folder import RunFolder
+from tdumpra.train_keeper import FiniteWatch, Keeper, restore_scaler, stop_signals
+from tdumpra.train_keeper import TrainingError as TrainingError
 from tdumpra.train_screen import Screen
 
 Array = np.ndarray
-
-
-class TrainingError(TdumpraError):
-    """Training cannot go on, and the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -107,20 +100,20 @@ def train(
             folder.checkpoint("last"), network=network, teacher=teacher, optimizer=optimizer, rank=fabric.global_rank
         )
         set_generator_states(generators)
-        _restore_scaler(fabric, scaler)
+        restore_scaler(fabric, scaler)
     if fabric.is_global_zero:
         folder.rewind_metrics(progress.step, progress.epoch)
     if progress.finished:
         return progress
     compiled = torch.compile(network) if config.compile else network
     student, optimizer = fabric.setup(cast(nn.Module, compiled), optimizer)
-    keeper = _Keeper(network, teacher, optimizer, task, folder, fabric, config)
+    keeper = Keeper(network, teacher, optimizer, task.identity, folder, fabric, config)
     class_weights = _class_weights(config, task, fabric.device)
     steps_per_epoch = math.ceil(plan.n_batches / config.accumulate)
-    watch = _FiniteWatch(fabric.device, plan, task, folder)
+    watch = FiniteWatch(fabric.device, plan, task.ids, folder)
     learning_rate = learning_rate_at(progress.step, steps_per_epoch, config)
 
-    with screen.training(config.epochs, plan.n_batches, progress), _stop_signals() as stop:
+    with screen.training(config.epochs, plan.n_batches, progress), stop_signals() as stop:
         for epoch in range(progress.epoch, config.epochs):
             student.train()
             for batch in prefetch(task.pipeline.train(plan, epoch, start=progress.batch), fabric.device):
@@ -285,136 +278,3 @@ def _validate(
         folder.append_metrics({"step": progress.step, "epoch": progress.epoch, "validation": scores})
     screen.validated(progress, scores)
     return better
-
-
-@dataclass(slots=True, eq=False)
-class _Keeper:
-    """Saves the whole state: when asked, and when a chosen time has passed."""
-
-    network: nn.Module
-    teacher: EmaTeacher
-    optimizer: Any
-    task: Task
-    folder: RunFolder
-    fabric: Fabric
-    config: TrainConfig
-    saved_at: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.saved_at = time.monotonic()
-
-    def is_due(self) -> bool:
-        due = time.monotonic() - self.saved_at > 60 * self.config.checkpoint_minutes
-        # one clock decides for all, or those who save would wait for ever for those who do not
-        return due if self.fabric.world_size == 1 else bool(self.fabric.broadcast(due))
-
-    def save(self, progress: Progress, name: str = "last") -> None:
-        states = generator_states()
-        every = [states]
-        if self.fabric.world_size > 1:
-            gathered = {key: cast(Tensor, self.fabric.all_gather(value)).cpu() for key, value in states.items()}
-            every = [{key: value[r] for key, value in gathered.items()} for r in range(self.fabric.world_size)]
-        if self.fabric.is_global_zero:
-            save_checkpoint(
-                self.folder.checkpoint(name),
-                network=self.network,
-                teacher=self.teacher,
-                optimizer=self.optimizer.optimizer,
-                scaler=_scaler_state(self.fabric),
-                progress=progress,
-                generators=every,
-                identity=self.task.identity,
-            )
-        self.fabric.barrier()
-        self.saved_at = time.monotonic()
-
-
-class _FiniteWatch:
-    """Notices a loss that is no number without making the GPU wait: the first such batch is noted on the device."""
-
-    def __init__(self, device: torch.device, plan: BatchPlan, task: Task, folder: RunFolder) -> None:
-        self.plan, self.task, self.folder = plan, task, folder
-        self.first = torch.full((), -1, dtype=torch.int64, device=device)  # position in ``seen``
-        self.seen: list[tuple[int, int, int]] = []  # step, epoch and batch since the last check
-
-    def look(self, loss: Tensor, progress: Progress) -> None:
-        here = torch.where(torch.isfinite(loss.detach()), -1, len(self.seen))
-        self.first = torch.where(self.first < 0, here, self.first)
-        self.seen.append((progress.step, progress.epoch, progress.batch))
-
-    def refuse_non_finite(self, learning_rate: float, network: nn.Module | None = None) -> None:
-        """Stop if a loss since the last check was no number; given a ``network`` to be saved, look at its weights."""
-        first, seen = int(self.first), self.seen
-        self.seen = []
-        what = "the loss"
-        if first < 0:
-            if network is None or not seen or _is_finite(network):
-                return
-            first, what = -1, "a weight"  # a finite loss may still have had an infinite gradient
-        step, epoch, batch = seen[first]
-        whole = replace(self.plan, rank=0, world_size=1)  # the images of all processes
-        sample = next(whole.batches(epoch, start=batch))
-        if self.plan.rank == 0:
-            self.folder.append_metrics(
-                {
-                    "step": step,
-                    "epoch": epoch,
-                    "batch": batch,
-                    "learning_rate": learning_rate,
-                    "error": f"{what} is not finite",
-                    "ids": [self.task.ids[number] for number in sample.numbers],
-                }
-            )
-        raise TrainingError(
-            f"{what} is no longer a finite number at step {step} (epoch {epoch + 1}, learning rate "
-            f"{learning_rate:.3g}); {self.folder.metrics} names the images of that batch, and the last checkpoint is "
-            "from before it. Try a lower train.learning_rate, train.clip_norm, or precision 32-true"
-        )
-
-
-def _is_finite(network: nn.Module) -> bool:
-    largest = torch._foreach_norm([p.detach() for p in network.parameters()], ord=math.inf)
-    return bool(torch.stack([each.float() for each in largest]).isfinite().all())
-
-
-class _Stop:
-    """Whether any process was asked to stop."""
-
-    asked = False
-
-    def is_set(self, fabric: Fabric) -> bool:
-        if fabric.world_size == 1:
-            return self.asked
-        anyone = fabric.all_reduce(torch.tensor(float(self.asked), device=fabric.device), reduce_op="sum")
-        return bool(cast(Tensor, anyone) > 0)
-
-
-@contextmanager
-def _stop_signals() -> Iterator[_Stop]:
-    """Ctrl-C and SIGTERM ask for a stop at the next step; a second Ctrl-C stops at once."""
-    stop = _Stop()
-    if threading.current_thread() is not threading.main_thread():  # Python lets no other thread handle signals
-        yield stop
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def ask(number: int, _: Any) -> None:
-        stop.asked = True
-        signal.signal(number, before[signal.Signals(number)])
-
-    for number in before:
-        signal.signal(number, ask)
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _scaler_state(fabric: Fabric) -> dict[str, Any]:
-    return dict(fabric.strategy.precision.state_dict())
-
-
-def _restore_scaler(fabric: Fabric, state: dict[str, Any]) -> None:
-    if state:
-        fabric.strategy.precision.load_state_dict(state)

@@ -33,6 +33,7 @@ from tdumpra.preset import Preset as Preset
 from tdumpra.tuning import Curve as Curve
 from tdumpra.tuning import Setting as Setting
 from tdumpra.tuning import Tuning as Tuning
+from tdumpra.validation_notes import validation_notes
 
 Array = np.ndarray
 PRIOR_EXPONENTS = tuple(np.round(np.linspace(0, 1, 21), 2).tolist())
@@ -89,7 +90,7 @@ def tune_on_scores(
     found: dict[str, Any] = {"tau": tuple(taus), "similarity_nll": tuple(losses)}
 
     clauses = preset if "clauses" in preset.gates else _one_candidate_each(preset)
-    searched = stacked([search_clauses(p_cls, p_sim, y, clauses, goal) for p_sim in posteriors])
+    searched = stacked([search_clauses(p_cls, p_sim, y, clauses, goal, prior) for p_sim in posteriors])
     curve = Curve(axes=_clause_curve_axes(clauses), **found, **searched._asdict())
     contenders = [choose(curve, base)] if "clauses" in preset.gates else []
 
@@ -97,7 +98,7 @@ def tune_on_scores(
     if "calibrated" in preset.gates and all(fits):
         searched = stacked(
             [
-                search_calibrated(p_cls, p_sim, y, fit.out_of_fold, preset, goal)
+                search_calibrated(p_cls, p_sim, y, fit.out_of_fold, preset, goal, prior)
                 for p_sim, fit in zip(posteriors, fits, strict=True)
                 if fit
             ]
@@ -109,6 +110,7 @@ def tune_on_scores(
     shut = Decision(
         bank=bank, thresholds=GateThresholds.shut(), temperature=temperature, prior=prior, prior_exponent=exponent
     )
+    n_disagreements = max(int((p_cls.argmax(1) != p_sim.argmax(1)).sum()) for p_sim in posteriors)
     tried = [curve if "clauses" in preset.gates else None, calibrated_curve]
     return Tuning(
         decision=best.apply_to(shut),
@@ -119,9 +121,9 @@ def tune_on_scores(
         calibrated_curve=calibrated_curve,
         contenders=tuple(contenders),
         n_rows=len(y),
-        n_disagreements=max(int((p_cls.argmax(1) != p_sim.argmax(1)).sum()) for p_sim in posteriors),
+        n_disagreements=n_disagreements,
         n_tried=sum(each.objective.size for each in tried if each is not None),
-        notes=_notes(y, p.shape[1]),
+        notes=validation_notes(y, p.shape[1], n_disagreements),
     )
 
 
@@ -153,6 +155,7 @@ def setting_at(curve: Curve, index: tuple[int, ...], fits: list[FittedChances] |
         accuracy=float(curve.accuracy[index]),
         opened=int(curve.opened[index]),
         calibrated=None if fit is None else CalibratedGate(fit.classifier, fit.similarity, float(at["advantage"])),
+        fused_exponent=float(at["fused_exponent"]),
     )
 
 
@@ -192,7 +195,7 @@ def _shut(curve: Curve, base: Setting) -> Setting:
 
 
 def _outer_axes(preset: Preset) -> dict[str, tuple[float | str, ...]]:
-    return {"kappa": preset.kappa, "rule": preset.rule, "alpha": preset.alpha}
+    return {name: getattr(preset, name) for name in ("kappa", "rule", "alpha", "fused_exponent")}
 
 
 def _clause_curve_axes(preset: Preset) -> dict[str, tuple[float | str, ...]]:
@@ -202,17 +205,9 @@ def _clause_curve_axes(preset: Preset) -> dict[str, tuple[float | str, ...]]:
 
 def _one_candidate_each(preset: Preset) -> Preset:
     """A clause search that is not asked for costs next to nothing."""
-    names = ("rule", "alpha", "theta", "beta", "margin", "delta")
+    names = ("rule", "alpha", "fused_exponent", "theta", "beta", "margin", "delta")
     return replace(preset, **{name: getattr(preset, name)[:1] for name in names})
 
 
 def _key(setting: Setting) -> tuple[float, int]:
     return round(setting.objective, 12), -setting.opened
-
-
-def _notes(y: Tensor, n_classes: int) -> tuple[str, ...]:
-    missing = [str(c) for c in range(n_classes) if not (y == c).any()]
-    if not missing:
-        return ()
-    verb = "classes" if len(missing) > 1 else "class"
-    return (f"validation has no row of {verb} {', '.join(missing)}, which therefore had no say in the choice",)

@@ -28,6 +28,7 @@ class Setting(NamedTuple):
     accuracy: float
     opened: int
     calibrated: CalibratedGate | None = None  # with thresholds that hold nothing back
+    fused_exponent: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -58,6 +59,7 @@ class Setting(NamedTuple):
             rule=self.rule,
             thresholds=self.thresholds or GateThresholds.shut(),
             calibrated=self.calibrated,
+            fused_exponent=self.fused_exponent,
         )
 
     @property
@@ -72,8 +74,8 @@ class Setting(NamedTuple):
 class Curve:
     """Objective, accuracy and openings of every combination.
 
-    Axes of the five clauses: kappa, rule, alpha, theta, beta, margin, delta. Of the calibrated gate: kappa, rule,
-    alpha, advantage.
+    Axes of the five clauses: kappa, rule, alpha, fused_exponent, theta, beta, margin, delta. Of the calibrated gate:
+    kappa, rule, alpha, fused_exponent, advantage.
     """
 
     axes: dict[str, tuple[float | str, ...]]

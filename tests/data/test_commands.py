@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -62,6 +63,19 @@ def test_audit_without_near_duplicates_reads_no_pixels(ham_folder):
         for path in (ham_folder / f"HAM10000_images_part_{part}").iterdir():
             path.write_bytes(b"")
     assert run_json("audit", f"ham10000:{ham_folder}", "--no-near-duplicates")["images"] == 8
+
+
+def test_audit_says_how_many_images_cannot_be_read(ham_folder):
+    source = f"ham10000:{ham_folder}"
+    assert "unreadable images: 0\n" in run("audit", source).stdout
+    (ham_folder / "HAM10000_images_part_1" / "ISIC_1.jpg").write_text("[red]no image[/red]")
+    document = run_json("audit", source)
+    (part,) = (part for part, count in document["unreadable"]["splits"].items() if count)
+    assert document["unreadable"]["images"] == document["unreadable"]["splits"][part] == 1
+    text = run("audit", source).stdout
+    assert f"unreadable images: 1 of 8, counted above ({part} 1); training and evaluation leave them out" in text
+    assert "  ISIC_1: " in text
+    assert "unreadable images: nobody looked" in run("audit", source, "--metadata-only").stdout
 
 
 def test_audit_writes_what_can_be_used_again(ham_folder, write_image, tmp_path):
@@ -131,7 +145,8 @@ def test_prepare_decodes_once_and_counts_the_broken(ham_folder, tmp_path):
     assert "1 broken" in again
 
 
-@pytest.mark.parametrize("size", ["x", "12xb", "ax3", "-4", "3.5"])
+@pytest.mark.parametrize("size", ["x", "3x", "x3", "3x4x5", "12xb", "ax3", "-4", "3.5"])
 def test_a_size_is_one_number_or_two(size, tmp_path):
-    with pytest.raises(ValueError, match="--size is a number, or HEIGHTxWIDTH"):
+    sentence = f"--size is one number (224) or HEIGHTxWIDTH (192x256), not '{size}'"
+    with pytest.raises(ValueError, match=re.escape(sentence)):
         run("prepare", "synthetic:n=20", "--out", tmp_path, f"--size={size}")

@@ -116,9 +116,21 @@ def test_what_groups_do_not_allow_is_said():
     )
     split = make_split(manifest)
     assert any(
-        note.startswith("akiec: 33.3% of its 120 images are in test, where 20% were asked") for note in split.notes
+        note.startswith("akiec: 40 of its 120 images (33.3%) in test, where 20% were asked: its groups do not allow")
+        for note in split.notes
     )
     assert not any(note.startswith("bcc") for note in split.notes)
+
+
+@pytest.mark.parametrize("protocol", ["grouped", "paper"])
+def test_a_class_that_is_too_small_is_not_blamed_on_its_groups(protocol):
+    # four images in groups of their own: a fifth of them is 0.8, a tenth of the other three 0.3, and each gets one
+    manifest = make_manifest([0] * 4 + [1] * 100)
+    split = make_split(manifest, protocol)
+    assert split.notes == (
+        "akiec: 1 of its 4 images (25.0%) in test, where 20% were asked: it has too few images for such a share",
+        "akiec: 1 of its 3 images (33.3%) in val, where 10% were asked: it has too few images for such a share",
+    )
 
 
 def test_the_seed_decides():

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tdumpra.core.calibration import adjust_prior
 from tdumpra.core.rows import softmax_rows
 
 FusionRule = Literal["linear", "log-linear"]
@@ -162,13 +163,32 @@ def fuse_where_open(
     *,
     alpha: float,
     rule: FusionRule,
+    prior: Float[Tensor, " c"] | None = None,
+    exponent: float = 0.0,
 ) -> Float[Tensor, "n c"]:
     """The final posterior (paper, final_posterior): fused where the gate is open, else ``p_cls`` to the bit."""
-    fusion = fuse_linear if rule == "linear" else fuse_log_linear
     final = p_cls.clone()
     rows = opened.nonzero().squeeze(1)
-    final[rows] = fusion(p_cls[rows], p_sim[rows], alpha=alpha)
+    final[rows] = fuse_rows(p_cls[rows], p_sim[rows], alpha=alpha, rule=rule, prior=prior, exponent=exponent)
     return final
+
+
+def fuse_rows(
+    p_cls: Float[Tensor, "n c"],
+    p_sim: Float[Tensor, "n c"],
+    *,
+    alpha: float,
+    rule: FusionRule,
+    prior: Float[Tensor, " c"] | None = None,
+    exponent: float = 0.0,
+) -> Float[Tensor, "n c"]:
+    r"""Fusion by either rule, and, ours, its result divided by a power of the class prior: :math:`p / \pi^t`.
+
+    A classifier is drawn to common classes and retrieval is not. Where the two disagree, dividing gives rare classes
+    their due; where they agree the classifier is not touched, so that nothing is called rare without a second opinion.
+    """
+    fused = (fuse_linear if rule == "linear" else fuse_log_linear)(p_cls, p_sim, alpha=alpha)
+    return fused if prior is None else adjust_prior(fused, prior, exponent)
 
 
 def fuse(

@@ -40,6 +40,7 @@ class Audit:
             "classes": list(manifest.class_names),
             "splits": {part: self._part(split.rows(part)) for part in SPLITS},
             "leak": leak,
+            "unreadable": self._unreadable(),
             "near_duplicates": self._near_duplicates(),
             "notes": [*manifest.notes, *split.notes, *_warning(leak)],
         }
@@ -64,6 +65,14 @@ class Audit:
         labels, groups = self.manifest.labels[rows], self.manifest.groups[rows]
         by_class = {name: int((labels == label).sum()) for label, name in enumerate(self.manifest.class_names)}
         return {"images": len(rows), "groups": len(np.unique(groups)), "by_class": by_class}
+
+    def _unreadable(self) -> dict[str, Any] | None:
+        """The images whose pixels cannot be had, which the counts include; ``None`` where nobody looked."""
+        if self.near_duplicates is None:
+            return None
+        broken = self.near_duplicates.broken
+        in_part = {part: sum(self.split.ids[row] in broken for row in self.split.rows(part)) for part in SPLITS}
+        return {"images": len(broken), "splits": in_part, "reasons": broken}
 
     def _near_duplicates(self) -> dict[str, Any] | None:
         found = self.near_duplicates

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -159,10 +160,10 @@ def prepare_command(
 
 
 def _parse_size(size: str) -> tuple[int, int]:
-    height, _, width = size.partition("x")
-    if not height.isdecimal() or not (width.isdecimal() or not width):
-        raise ValueError(f"--size is a number, or HEIGHTxWIDTH, not {size!r}")
-    return int(height), int(width or height)
+    found = re.fullmatch(r"(\d+)(?:x(\d+))?", size)
+    if found is None:
+        raise ValueError(f"--size is one number (224) or HEIGHTxWIDTH (192x256), not {size!r}")
+    return int(found[1]), int(found[2] or found[1])
 
 
 def _write_audit(audit: Audit, out: Path) -> None:
@@ -199,8 +200,7 @@ def _show_inspection(inspection: Inspection) -> None:
         _line(console, "masks", [f"{inspection.masks:,}"])
     _line(console, "missing files", [f"{len(inspection.missing):,}"])
     _line(console, "broken files", [f"{len(inspection.broken):,}"])
-    for image, reason in list(inspection.broken.items())[:_SHOWN]:
-        console.print(f"  {image}: {reason}", markup=False, highlight=False, soft_wrap=True)
+    _show_reasons(console, inspection.broken)
     _show_notes(console, inspection.notes)
 
 
@@ -220,17 +220,32 @@ def _show_audit(document: dict[str, Any], out: Path | None) -> None:
     console.print(table)
     _line(console, "leaking groups", [f"{leak['groups']:,} of {document['groups']:,}"])
     _line(console, "leaked validation images", [f"{leak['validation']['images']:,}"])
+    _show_unreadable(console, document)
     near = document["near_duplicates"]
     if near is not None:
         text = f"{near['pairs']:,} pairs of different groups, {near['crossing']:,} across the split"
         _line(console, "near-duplicates", [text])
-        if near["broken"]:
-            _line(console, "broken files", [f"{len(near['broken']):,}"])
         if out is not None:
             _line(console, "pairs to look at", [str(out / "near_duplicates.html")])
         elif near["pairs"]:
             _line(console, "to look at them", ["add --out DIR"])
     _show_notes(console, document["notes"])
+
+
+def _show_unreadable(console: Console, document: dict[str, Any]) -> None:
+    unreadable = document["unreadable"]
+    if unreadable is None:
+        _line(console, "unreadable images", ["nobody looked: no file was opened"])
+        return
+    where = ", ".join(f"{part} {count:,}" for part, count in unreadable["splits"].items() if count)
+    more = f" of {document['images']:,}, counted above ({where}); training and evaluation leave them out"
+    _line(console, "unreadable images", [f"{unreadable['images']:,}{more if unreadable['images'] else ''}"])
+    _show_reasons(console, unreadable["reasons"])
+
+
+def _show_reasons(console: Console, broken: Mapping[str, str]) -> None:
+    for image, reason in list(broken.items())[:_SHOWN]:
+        console.print(f"  {image}: {reason}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_notes(console: Console, notes: list[str] | tuple[str, ...]) -> None:

@@ -221,11 +221,12 @@ def _imbalance(
     """A note for each class whose share of the part is off by more than a few per cent."""
     notes = []
     for label in np.unique(labels):
-        got = float(drawn[labels == label].mean())
-        if abs(got - share) > _TOLERANCE:
-            count = int((labels == label).sum())
+        count, got = int((labels == label).sum()), int(drawn[labels == label].sum())
+        if abs(got / count - share) > _TOLERANCE:
+            rounded = abs(got - share * count) < 1  # to whole images, and to one at least where there are several
+            why = "it has too few images for such a share" if rounded else "its groups do not allow for more precision"
             notes.append(
-                f"{class_names[label]}: {got:.1%} of its {count:,} images are in {part}, where {share:.0%} were asked: "
-                "its groups do not allow for more precision"
+                f"{class_names[label]}: {got:,} of its {count:,} images ({got / count:.1%}) in {part}, "
+                f"where {share:.0%} were asked: {why}"
             )
     return notes

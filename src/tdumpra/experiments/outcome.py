@@ -19,6 +19,7 @@ from tdumpra.experiments import reproduce as reproduction
 from tdumpra.experiments import sweep as sweeps
 from tdumpra.experiments.grid import Cell, make_folder
 from tdumpra.experiments.tables import ResultTable
+from tdumpra.gate_story import gate_story
 from tdumpra.toml_tree import to_toml
 
 SCHEMA = 1
@@ -87,20 +88,6 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
         write_bytes(out / "config.toml", to_toml(replace(config, outputs=where)).encode())
     write_json(out / "evaluation.json", kind="evaluation", schema=SCHEMA, content=document)
     return Found(document, tables, sentences, ["evaluation.json", *files])
-
-
-def gate_story(evaluation: Mapping[str, Any]) -> str:
-    """What the gate did on test, in a sentence."""
-    gate = evaluation["gate"]
-    if not gate["opened"]:
-        return "on test the gate never opened."
-    p = f"exact McNemar p = {gate['mcnemar_p']:.3g}" if gate["mcnemar_p"] is not None else "McNemar: see each seed"
-    flip = "" if gate.get("sign_flip_p") is None else f", sign-flip over lesions p = {gate['sign_flip_p']:.3g}"
-    return (
-        f"on test the gate opened on {gate['opened']:,} of {gate['n']:,} rows and moved {gate['flipped']} labels: "
-        f"{gate['fixed']} fixed, {gate['broken']} broken ({p}{flip}); it breaks fewer than {gate['harm_upper']:.1%} "
-        "of rows (95 % bound)."
-    )
 
 
 def _write_ablation(config: Config, results: Results, out: Path) -> Found:

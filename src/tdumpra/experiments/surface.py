@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tdumpra.core import metrics, search
-from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds, fuse_linear, fuse_log_linear, gate_signals
+from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds, fuse_rows, gate_signals
 from tdumpra.core.metrics import ClassCounts
 from tdumpra.gate_search import clause_axes
 
@@ -56,6 +56,8 @@ def gate_surface(
     alpha: tuple[float, ...],
     delta: tuple[float, ...],
     rule: FusionRule = "linear",
+    prior: Tensor | None = None,
+    exponent: float = 0.0,
 ) -> Surface:
     """Every combination of thresholds and weight. Axes come out from strict to loose, alpha as given."""
     signals = gate_signals(p_cls, p_sim)
@@ -67,7 +69,7 @@ def gate_surface(
     before, no_loss = signals.label_cls[disagree].numpy(), np.zeros(len(moving))
     slices = []
     for weight in alpha:
-        fused = (fuse_linear if rule == "linear" else fuse_log_linear)(left, right, alpha=weight)
+        fused = fuse_rows(left, right, alpha=weight, rule=rule, prior=prior, exponent=exponent)
         tally = search.tally(axes, before, fused.argmax(1).numpy(), moving, no_loss, n_classes=n_classes)
         counts = ClassCounts(base.correct + tally.correct, base.support, base.predicted + tally.predicted)
         slices.append(

@@ -183,7 +183,7 @@ def _surface(bench: _Bench) -> list[dict[str, Any]]:
     p_sim = similarity_posterior(scores, tau=decision.tau).to(p_cls)
     return gate_surface(
         p_cls, p_sim, rows.y, theta=THETA, beta=BETA, margin=MARGIN, alpha=ALPHA,
-        delta=(decision.thresholds.delta,), rule=decision.rule,
+        delta=(decision.thresholds.delta,), rule=decision.rule, prior=decision.prior, exponent=decision.fused_exponent,
     ).points()  # fmt: skip
 
 

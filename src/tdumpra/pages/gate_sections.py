@@ -50,6 +50,10 @@ def gate_story(material: Material) -> dict[str, Any]:
         ("κ", f"{gate['kappa']:.3g}", "how sharply a prototype is matched"),
         ("τ", f"{gate['tau']:.3g}", "the temperature of retrieval’s posterior"),
     ]
+    if gate.get("fused_exponent"):
+        settings.append(
+            ("t, open", f"{gate['fused_exponent']:.3g}", "an open gate’s result is divided by the prior to this power")
+        )
     if gate["prior_exponent"]:
         settings.append(
             ("t", f"{gate['prior_exponent']:.3g}", "the classifier is divided by the class prior to this power")
@@ -185,7 +189,13 @@ def _points(
         decided = decision.decide(rows.p, rows.z)
         axes = {key: (getattr(thresholds, key),) for key in ("theta", "beta", "margin", "alpha", "delta")}
         surface = gate_surface(
-            decided.p_cls, decided.p_sim, rows.y, rule=decision.rule, **{**axes, name: tuple(values)}
+            decided.p_cls,
+            decided.p_sim,
+            rows.y,
+            rule=decision.rule,
+            prior=decision.prior,
+            exponent=decision.fused_exponent,
+            **{**axes, name: tuple(values)},
         )
         found = sorted(surface.points(), key=lambda point: point[name])
         points += [{"value": point[name], "split": split, "n": len(rows), **point} for point in found]
