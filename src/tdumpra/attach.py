@@ -33,19 +33,18 @@ def attach(
     classifier: DualPathClassifier,
     *,
     force: bool = False,
-    class_names: tuple[str, ...] = (),
 ) -> Attached:
     """Fit, tune and score ``classifier`` on the outputs in ``path``; write the evaluation and the model into ``out``.
 
     Everything is computed before anything is written. Results that other settings left in ``out`` are not written over
-    unless ``force`` says so. Classes are shown by number unless ``class_names`` are given.
+    unless ``force`` says so.
     """
     splits = read_outputs(path)
     settings = {"outputs": splits.fingerprint, **classifier.get_params(deep=False)}
     folder = Path(out)
     if not force:
         _refuse_other_results(folder, settings)
-    scored = fit_and_score(classifier, splits, EvaluateConfig(class_names=class_names))
+    scored = fit_and_score(classifier, splits)
     evaluation = {"version": __version__, "source": str(Path(path).resolve()), "settings": settings, **scored}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -57,13 +56,12 @@ def attach(
     return Attached(classifier=classifier, evaluation=evaluation, folder=folder)
 
 
-def fit_and_score(
-    classifier: DualPathClassifier, splits: SplitOutputs, settings: EvaluateConfig | None = None
-) -> dict[str, Any]:
+def fit_and_score(classifier: DualPathClassifier, splits: SplitOutputs) -> dict[str, Any]:
     """Bank from train, thresholds from validation, figures from test."""
     train, validation, test = splits.train, splits.validation, splits.test
     classifier.fit(train.z, train.y, train.groups, ids=train.ids, class_names=splits.class_names or None)
     classifier.tune(validation.p, validation.z, validation.y, validation.groups)
+    settings = EvaluateConfig()  # with intervals
     report = classifier.report(test.p, test.z, test.y, test.groups, p_teacher=test.p_teacher, settings=settings)
     rows = {"train": len(train), "val": len(validation), "test": len(test)}
     return {

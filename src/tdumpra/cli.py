@@ -129,9 +129,6 @@ def attach_command(
         int | None, typer.Option(help="Say it where a class has no training row.", show_default=False)
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the clustering.")] = 0,
-    class_names: Annotated[
-        str | None, typer.Option(help="Names of the classes, in their order: nv,mel,bcc", show_default=False)
-    ] = None,
     force: Annotated[bool, typer.Option(help="Write over results of other settings.")] = False,
     report: Annotated[bool, typer.Option(help="Also write the HTML report.")] = True,
     as_json: JsonOption = False,
@@ -149,8 +146,7 @@ def attach_command(
         seed=seed,
     )
     folder = out if out is not None else Path("runs") / outputs.stem
-    names = tuple(name.strip() for name in class_names.split(",")) if class_names else ()
-    attached = attach(outputs, folder, classifier, force=force, class_names=names)
+    attached = attach(outputs, folder, classifier, force=force)
     _show(attached.evaluation, attached.folder, as_json)
     if report:
         from tdumpra.commands_report import finish_with_report
@@ -210,11 +206,10 @@ def _run(config: ConfigArgument, out: OutOption = None, as_json: JsonOption = Fa
     if as_json and evaluated:
         documents = {str(seed): jsonable(each.evaluation) for seed, each in evaluated.items()}
         typer.echo(json.dumps(documents, indent=2))
-    elif evaluated:
-        for each in evaluated.values():
-            for note in each.evaluation["notes"]:
-                Console().print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
-            _show(each.evaluation, each.folder.root, as_json=False)
+    for each in () if as_json else evaluated.values():
+        for note in each.evaluation["notes"]:
+            Console().print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+        _show(each.evaluation, each.folder.root, as_json=False)
     if evaluated:  # one process of several has them
         finish_with_report(root, quiet=as_json)
 

@@ -170,9 +170,9 @@ def test_names_with_markup_are_escaped(tdumpra, tmp_path):
     path = save_problem(
         tmp_path / "o.npz", id=np.array([f'<img src=x onerror="alert({i})">' for i in range(600)]),
         group=np.array([f"<i>{i}" for i in range(600)]),
+        classes=np.array(["<script>alert(1)</script>", '"&quot;', "</title>", "plain"]),
     )  # fmt: skip
-    names = '<script>alert(1)</script>,"&quot;,</title>,plain'
-    ran = tdumpra("attach", path, "--out", tmp_path / "run", "--class-names", names)
+    ran = tdumpra("attach", path, "--out", tmp_path / "run")
     assert ran.code == 0, ran.err
     for page in (tmp_path / "run" / "report").rglob("*.html"):
         text = page.read_text()

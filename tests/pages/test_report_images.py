@@ -234,6 +234,14 @@ def test_nothing_runs_over_the_edge(browser, run, width, scheme):
         assert complaints == []
 
 
+def test_on_paper_nothing_is_cut_off(browser, run):
+    for path in (run / "report" / "index.html", run / "seed-0" / "report" / "index.html"):
+        tab, _ = look(browser, path, width=690)  # A4 less its margins, at 96 dots per inch
+        tab.emulate_media(media="print")
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 690
+        assert not tab.locator(".toc, .filters").first.is_visible()
+
+
 def test_dark_pages_are_dark_and_their_charts_follow(browser, seed):
     def brightness(colour: str) -> float:
         red, green, blue = (float(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3])

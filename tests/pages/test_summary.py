@@ -58,13 +58,13 @@ def test_tiles_show_changes_and_what_is_undefined():
 
 
 def test_what_to_be_careful_about():
-    careless = {**evaluation(), "grouped": False, "rows": {"train": 100, "val": 40, "test": 50}, "notes": ["a note"]}
+    careless = {**evaluation(), "grouped": False, "by_seed": {"3": {"notes": ["another"]}}, "notes": ["a note"]}
     leak = {"images": 19, "of": 50, "share": 0.38}
     cautions = summarise(careless, leak).cautions
     assert cautions[0] == "A note."
-    assert "No groups were given" in cautions[1]
-    assert "19 of 50 test images (38.0%)" in cautions[2]
-    assert "only 40 validation cases" in cautions[3]
+    assert cautions[1] == "Seed 3: Another."
+    assert "No groups were given" in cautions[2]
+    assert "19 of 50 test images (38.0%)" in cautions[3]
     assert summarise(evaluation()).cautions == []
 
 

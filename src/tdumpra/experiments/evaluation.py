@@ -140,7 +140,7 @@ def _across_seeds(gained: Sequence[Mapping[str, int]]) -> float:
     """The sign-flip test over lesions of what all seeds together gained in each."""
     lesions = {name for of_seed in gained for name in of_seed}
     return significance.sign_flip_test(
-        np.array([sum(each.get(name, 0) for each in gained) for name in sorted(lesions)])
+        np.array([sum(each.get(name, 0) for each in gained) for name in sorted(lesions)], dtype=np.int64)
     )
 
 

@@ -50,6 +50,10 @@ def gate_story(material: Material) -> dict[str, Any]:
         ("κ", f"{gate['kappa']:.3g}", "how sharply a prototype is matched"),
         ("τ", f"{gate['tau']:.3g}", "the temperature of retrieval’s posterior"),
     ]
+    if gate.get("fused_exponent"):
+        settings.append(
+            ("t, open", f"{gate['fused_exponent']:.3g}", "an open gate’s result is divided by the prior to this power")
+        )
     if gate["prior_exponent"]:
         settings.append(
             ("t", f"{gate['prior_exponent']:.3g}", "the classifier is divided by the class prior to this power")

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 LEVEL = 0.05  # below it a difference is called more than chance
-_FEW_VALIDATION_ROWS = 300
 Verdict = Literal["better", "worse", "chance", "shut", "idle"]
 
 COMPARATORS = {
@@ -136,6 +135,8 @@ def _sentences(evaluation: Mapping[str, Any]) -> list[str]:
 
 def _cautions(evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None) -> list[str]:
     cautions = [sentence(note) for note in evaluation.get("notes", ())]
+    for seed, each in evaluation.get("by_seed", {}).items():
+        cautions += [f"Seed {seed}: {sentence(note)}" for note in each.get("notes", ())]
     if not evaluation["grouped"]:
         cautions.append(
             "No groups were given: images of one lesion or patient may stand on both sides of the split, and every "
@@ -146,9 +147,6 @@ def _cautions(evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None) -> 
             f"{leak['images']:,} of {leak['of']:,} test images ({leak['share']:.1%}) share a group with training or "
             "validation: every figure here is too good."
         )
-    rows = evaluation["rows"]["val"]
-    if rows < _FEW_VALIDATION_ROWS:
-        cautions.append(f"Thresholds were chosen on only {rows:,} validation cases and may not carry over to others.")
     return cautions
 
 
