@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from tdumpra.errors import ArtifactError
+from tdumpra.errors import ArtifactError, OtherKindError
 
 _BLANK = "0" * 64
 _SEAL = re.compile(rb'"checksum": ?"([0-9a-f]{64})"')
@@ -159,7 +159,7 @@ def _check_seal(path: str | Path, data: bytes, header_end: int, kind: str) -> No
 
 def _check_identity(path: str | Path, header: Mapping[str, Any], kind: str, schema: int) -> None:
     if header["kind"] != kind:
-        raise ArtifactError(f"{path} holds a tdumpra {header['kind']}, where a {kind} is needed")
+        raise OtherKindError(path, header["kind"], kind)
     if int(header["schema"]) != schema:
         raise ArtifactError(
             f"{path} has {kind} schema version {header['schema']}, where this tdumpra reads {schema}: make it again"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def predict_command(
     paths = list(expand(images))
     if not paths:
         raise InputFileError(f"{', '.join(map(str, images))} holds no image")
-    predictor = Predictor.load(model / MODEL if model.is_dir() else model, **options)
+    predictor = Predictor.load(model_file(model), **options)
     predictions = list(predictor.predict(paths, batch_size=batch_size))
     if as_json:
         typer.echo(json.dumps([jsonable(each._asdict()) for each in predictions], indent=2))
@@ -42,6 +43,20 @@ def predict_command(
     broken = [each for each in predictions if each.error is not None]
     if len(broken) == len(predictions):
         raise InputFileError(f"none of {len(paths)} images could be read; {broken[0].path}: {broken[0].error}")
+
+
+def model_file(path: Path) -> Path:
+    """The file itself, or the model in the folder of a run; says where the model is if it is nearby."""
+    own = path if path.suffix == Path(MODEL).suffix or path.is_file() else path / MODEL
+    if own.is_file():
+        return own
+    of_seeds = sorted(own.parent.glob(f"seed-*/{MODEL}"))
+    if of_seeds:
+        raise InputFileError(f"{own.parent} is a run of several seeds: name one, {' or '.join(map(str, of_seeds))}")
+    above = own.parent.parent / MODEL
+    if re.fullmatch(r"seed-\d+", own.parent.name) and above.is_file():
+        raise InputFileError(f"{own.parent} does not exist: a run of one seed lies in its own folder, {above}")
+    raise InputFileError(f"{own} does not exist: make it with  tdumpra run")
 
 
 def expand(images: Iterable[Path]) -> Iterator[Path]:

@@ -17,6 +17,7 @@ from tdumpra.assemble import assemble_model
 from tdumpra.bank_health import BankHealth
 from tdumpra.config import Config, read_config
 from tdumpra.errors import ArtifactError
+from tdumpra.experiments.evaluation import keep_finished
 from tdumpra.predict import Model
 from tdumpra.run_folder import RunFolder, run_folders, run_root
 from tdumpra.stages import Dataset, claimed_by_first, embed_stage, open_data, train_stage
@@ -97,7 +98,9 @@ def _decide(config: Config, data: Dataset, folder: RunFolder, seed: int, console
     inputs = decision_inputs(config, folder, seed)
     assemble_model(config, data, folder, fitted.tuning.decision, seed=seed, inputs=inputs).write(folder.model)
     console.print(f"Written: {folder.model}", soft_wrap=True)
-    return evaluate_stage(config, folder, seed, fitted)
+    evaluation = evaluate_stage(config, folder, seed, fitted)
+    keep_finished(config, seed, fitted, {key: value for key, value in evaluation.items() if key != "inputs"})
+    return evaluation
 
 
 def _is_assembled(config: Config, folder: RunFolder, seed: int) -> bool:

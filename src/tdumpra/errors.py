@@ -11,6 +11,18 @@ class ArtifactError(TdumpraError):
     """A file that tdumpra wrote is missing, truncated, altered, or of another kind or version."""
 
 
+class OtherKindError(ArtifactError):
+    """A sound file that tdumpra wrote, of another kind than is needed here."""
+
+    def __init__(self, path: object, found: str, needed: str) -> None:
+        super().__init__(path, found, needed)
+        self.found = found
+
+    def __str__(self) -> str:
+        path, found, needed = self.args
+        return f"{path} holds a tdumpra {found}, where a {needed} is needed"
+
+
 class InputFileError(TdumpraError):
     """A user's file cannot be read, or does not hold what its name promises."""
 

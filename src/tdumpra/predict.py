@@ -22,7 +22,8 @@ from tdumpra.config import NetworkConfig
 from tdumpra.core.gate import GateSignals
 from tdumpra.data.transform import EvalTransform
 from tdumpra.decision import Decision
-from tdumpra.errors import ArtifactError, BrokenImageError
+from tdumpra.errors import ArtifactError, BrokenImageError, OtherKindError
+from tdumpra.estimator import KIND as ARRAYS_ONLY
 from tdumpra.evidence import Evidence, explain
 from tdumpra.network import Encoding, SeveralViews, build_network
 from tdumpra.toml_tree import from_plain
@@ -106,7 +107,16 @@ class Model:
     @classmethod
     def read(cls, path: str | Path) -> Model:
         """Read what :meth:`write` wrote."""
-        artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
+        try:
+            artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
+        except OtherKindError as error:
+            if error.found != ARRAYS_ONLY:
+                raise
+            raise ArtifactError(
+                f"{path} was made by  tdumpra attach  and holds a bank and a gate, but no network that could look at "
+                "images: in Python, DualPathClassifier.load(path).predict(p, z) takes your own classifier's "
+                "probabilities and embeddings; a model of images comes from  tdumpra run"
+            ) from error
         meta = artifact.meta
 
         def part(prefix: str) -> dict[str, Tensor]:

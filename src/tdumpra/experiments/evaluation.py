@@ -12,10 +12,11 @@ from tdumpra import __version__, run_outputs
 from tdumpra.config import Config
 from tdumpra.core import significance
 from tdumpra.errors import TdumpraError
-from tdumpra.experiments.grid import Cell
+from tdumpra.experiments.grid import Cell, keep
 from tdumpra.experiments.tables import HEADINGS, ResultTable, Value, over_seeds
-from tdumpra.fitting import evaluation_document, fit, gate_document
+from tdumpra.fitting import Fitted, evaluation_document, fit, gate_document
 from tdumpra.output_files import SplitOutputs
+from tdumpra.run_folder import run_root
 from tdumpra.run_outputs import SavedRun
 
 _COUNTS = ("n", "opened", "flipped", "fixed", "broken")
@@ -23,15 +24,20 @@ _COUNTS = ("n", "opened", "flipped", "fixed", "broken")
 
 def cells(config: Config) -> list[Cell]:
     """One cell for each saved run: its gate and its evaluation."""
-    return [
-        _cell(config, run, evaluate_run, {"evaluate": asdict(config.evaluate)}, 6.0)
-        for run in run_outputs.saved_runs(config)
-    ]
+    return [_evaluation_cell(config, run) for run in run_outputs.saved_runs(config)]
 
 
 def gate_cells(config: Config) -> list[Cell]:
     """One cell for each saved run: its gate alone."""
-    return [_cell(config, run, tune_run, {"evaluate": None}, 2.0) for run in run_outputs.saved_runs(config)]
+    return [_gate_cell(config, run) for run in run_outputs.saved_runs(config)]
+
+
+def _evaluation_cell(config: Config, run: SavedRun) -> Cell:
+    return _cell(config, run, evaluate_run, {"evaluate": asdict(config.evaluate)}, 6.0)
+
+
+def _gate_cell(config: Config, run: SavedRun) -> Cell:
+    return _cell(config, run, tune_run, {"evaluate": None}, 2.0)
 
 
 def _cell(
@@ -61,12 +67,24 @@ def evaluate_run(config: Config, run: SavedRun) -> dict[str, Any]:
     """Fit, tune and score one run's outputs."""
     splits = run_outputs.read_saved(run, config)
     fitted = fit(splits, config.bank, config.tune)
+    return _documents(config, splits, fitted, evaluation_document(splits, fitted, config))
+
+
+def _documents(config: Config, splits: SplitOutputs, fitted: Fitted, evaluation: Mapping[str, Any]) -> dict[str, Any]:
     decided = fitted.tuning.decision.decide(splits.test.p, splits.test.z)
     return {
         "gate": gate_document(splits, fitted, config),
-        "evaluation": evaluation_document(splits, fitted, config),
+        "evaluation": evaluation,
         "gained": _gained(decided.p_cls, decided.p, splits),
     }
+
+
+def keep_finished(config: Config, seed: int, fitted: Fitted, evaluation: Mapping[str, Any]) -> None:
+    """Note what a run tuned and scored, so that ``tune`` and ``evaluate`` need not do it again."""
+    (run,) = (each for each in run_outputs.saved_runs(config) if each.seed == seed)
+    found = _documents(config, run_outputs.read_saved(run, config), fitted, evaluation)
+    for cell in (_evaluation_cell(config, run), _gate_cell(config, run)):
+        keep(cell, run_root(config), {**found, "seconds": 0.0})
 
 
 def _gained(p_cls: Any, p: Any, splits: SplitOutputs) -> dict[str, int]:
@@ -129,7 +147,7 @@ def _across_seeds(gained: Sequence[Mapping[str, int]]) -> float:
     """The sign-flip test over lesions of what all seeds together gained in each."""
     lesions = {name for of_seed in gained for name in of_seed}
     return significance.sign_flip_test(
-        np.array([sum(each.get(name, 0) for each in gained) for name in sorted(lesions)])
+        np.array([sum(each.get(name, 0) for each in gained) for name in sorted(lesions)], dtype=np.int64)
     )
 
 
