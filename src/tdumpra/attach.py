@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tdumpra import __version__
-from tdumpra.artifacts import read_json, write_json
+from tdumpra.artifacts import make_folder, read_json, write_json
 from tdumpra.errors import ArtifactError
 from tdumpra.estimator import DualPathClassifier
 from tdumpra.output_files import SplitOutputs, read_outputs
@@ -37,10 +37,7 @@ def attach(path: str | Path, out: str | Path, classifier: DualPathClassifier, *,
     if not force:
         _refuse_other_results(folder, settings)
     evaluation = {"version": __version__, "settings": settings, **fit_and_score(classifier, splits)}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArtifactError(f"cannot make the folder {folder}: {error.strerror or error}") from error
+    make_folder(folder)
     classifier.save(folder / MODEL)
     write_json(folder / EVALUATION, kind=KIND, schema=SCHEMA, content=evaluation)  # last: its presence says "complete"
     return Attached(classifier=classifier, evaluation=evaluation, folder=folder)

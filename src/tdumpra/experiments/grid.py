@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tdumpra import __version__
-from tdumpra.artifacts import fingerprint, jsonable, read_json, write_json
+from tdumpra.artifacts import fingerprint, jsonable, make_folder, read_json, write_json
 from tdumpra.errors import ArtifactError
 
 KIND, SCHEMA = "cell", 1
@@ -70,14 +70,6 @@ def keep(cell: Cell, out: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     content = {"name": cell.name, "settings": cell.settings, "result": plain}
     write_json(_path(cell, out), kind=KIND, schema=SCHEMA, content=content)
     return plain
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder for results, or say why that cannot be."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArtifactError(f"cannot make the folder {folder}: {error.strerror or error}") from error
 
 
 def _path(cell: Cell, out: Path) -> Path:
