@@ -20,7 +20,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
-demo: $(READY) ## the main job, end to end, on data it makes itself
+demo: $(READY) ## from nothing to an HTML report on synthetic lesions (a minute or two)
 	$(BIN)/tdumpra demo
 
 test: $(READY) ## the test suite (minutes, two cores)

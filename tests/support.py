@@ -64,6 +64,16 @@ def fit_and_tune(problem: Problem, **params: Any) -> DualPathClassifier:
     return classifier.tune(val.p, val.z, val.y, val.groups)
 
 
+def save_problem(path: Path, seed: int = 0, *, leave_out: tuple[str, ...] = (), **changes: Any) -> Path:
+    """A problem as a file of outputs, some arrays left out or replaced."""
+    problem = make_problem(seed)
+    columns = [np.concatenate(column) for column in zip(*problem, strict=True)]
+    arrays = dict(zip(("p", "z", "y", "group", "id"), columns, strict=True))
+    arrays["split"] = np.repeat([0, 1, 2], [len(part.y) for part in problem])
+    np.savez(path, **{name: array for name, array in {**arrays, **changes}.items() if name not in leave_out})
+    return path
+
+
 def random_posterior(rng: np.random.Generator, n: int, n_classes: int, sharpness: float = 1.5) -> Array:
     """Rows of probabilities, some flat and some decisive, in float64."""
     p: Array = softmax(sharpness * rng.normal(size=(n, n_classes)), axis=1)

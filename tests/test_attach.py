@@ -7,7 +7,7 @@ import pytest
 
 from tdumpra import DualPathClassifier
 from tdumpra.attach import attach
-from tdumpra.demo import demo_outputs, write_demo
+from tdumpra.demo_arrays import demo_outputs, write_demo
 from tdumpra.errors import ArtifactError, InputFileError
 
 METRICS = {"accuracy", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "nll", "brier"}

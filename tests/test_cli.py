@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tdumpra.demo import write_demo
+from tdumpra.demo_arrays import write_demo
 
 
 def tdumpra(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -87,3 +87,9 @@ def test_the_version_is_said():
     result = tdumpra("--version")
     assert result.returncode == 0
     assert result.stdout.startswith("tdumpra ")
+
+
+def test_help_does_not_wait_for_torch():
+    code = "import sys, tdumpra.cli; print([name for name in ('torch', 'numpy', 'pandas') if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

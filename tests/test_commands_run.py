@@ -19,7 +19,7 @@ from PIL import Image
 from tdumpra import cli
 from tdumpra.commands_predict import model_file
 from tdumpra.data.sources import open_source
-from tdumpra.demo import write_demo
+from tdumpra.demo_arrays import write_demo
 from tdumpra.errors import InputFileError
 from tdumpra.predict import Model
 from tdumpra.train_screen import Screen
@@ -174,7 +174,7 @@ def test_run_as_json_over_several_seeds(tdumpra, tmp_path, cache):
 
 
 def test_run_on_saved_outputs_trains_nothing(tdumpra, tmp_path):
-    from tdumpra.demo import write_demo
+    from tdumpra.demo_arrays import write_demo
 
     write_demo(tmp_path / "outputs.npz")
     config = tmp_path / "run.toml"
@@ -271,8 +271,8 @@ def test_a_model_of_arrays_is_told_what_it_is(tdumpra, images, tmp_path):
     assert tdumpra("attach", tmp_path / "outputs.npz", "--out", tmp_path / "attached").code == 0
     done = tdumpra("predict", tmp_path / "attached", images)
     assert done.code == 2
-    assert "was made by tdumpra attach and holds a bank and a gate, but no network" in done.err
-    assert "DualPathClassifier.load(path).predict(p, z)" in done.err
+    assert "it was made from saved arrays and has no network to look at images with" in done.err
+    assert "DualPathClassifier.load" in done.err
 
 
 def test_the_folder_of_another_number_of_seeds_is_answered_with_the_right_one(tmp_path):
@@ -281,6 +281,9 @@ def test_the_folder_of_another_number_of_seeds_is_answered_with_the_right_one(tm
         folder.mkdir(parents=True)
         (folder / "model.safetensors").touch()
     assert model_file(one) == model_file(one / "model.safetensors") == one / "model.safetensors"
+    (tmp_path / "part" / "seed-2").mkdir(parents=True)
+    (tmp_path / "part" / "seed-2" / "model.safetensors").touch()
+    assert model_file(tmp_path / "part") == tmp_path / "part" / "seed-2" / "model.safetensors"
     for path in (several, several / "model.safetensors"):
         with pytest.raises(InputFileError, match=r"is a run of several seeds: name one, .*seed-0/.* or .*seed-1/model"):
             model_file(path)

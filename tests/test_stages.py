@@ -173,7 +173,7 @@ def test_a_damaged_bank_is_made_again(run):
 
 
 def test_saved_outputs_take_the_place_of_tables(tmp_path):
-    from tdumpra.demo import write_demo
+    from tdumpra.demo_arrays import write_demo
 
     write_demo(tmp_path / "a.npz", seed=0)
     write_demo(tmp_path / "b.npz", seed=1)

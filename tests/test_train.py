@@ -24,6 +24,7 @@ from tdumpra.errors import StopRequestedError
 from tdumpra.run_folder import RunFolder, RunFolderError
 from tdumpra.stages import train_stage
 from tdumpra.train import TrainingError, batches_in_step, learning_rate_at, make_fabric, train
+from tdumpra.train_keeper import FiniteWatch
 from tdumpra.train_screen import Screen
 
 
@@ -300,7 +301,7 @@ def test_weights_that_are_no_numbers_are_never_saved(tmp_path, monkeypatch):
     data = colours()
     config = with_network(config)
     monkeypatch.setattr(train_module, "_average_buffers", poison)
-    monkeypatch.setattr(train_module.FiniteWatch, "look", _look_away)
+    monkeypatch.setattr(FiniteWatch, "look", _look_away)
     with pytest.raises(TrainingError, match="a weight is no longer a finite number"):
         train_run(config, tmp_path, data)
     assert not RunFolder(tmp_path).checkpoint("last").exists()

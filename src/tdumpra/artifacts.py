@@ -167,7 +167,7 @@ def _check_seal(path: str | Path, data: bytes, header_end: int, kind: str) -> No
 
 def _check_identity(path: str | Path, header: Mapping[str, Any], kind: str, schema: int) -> None:
     if header["kind"] != kind:
-        raise OtherKindError(path, header["kind"], kind)
+        raise OtherKindError(str(path), header["kind"], kind)
     if int(header["schema"]) != schema:
         raise ArtifactError(
             f"{path} has {kind} schema version {header['schema']}, where this tdumpra reads {schema}: make it again"

@@ -8,8 +8,10 @@ from typing import Any
 
 from tdumpra import __version__
 from tdumpra.artifacts import make_folder, read_json, write_json
+from tdumpra.environment import write_environment
 from tdumpra.errors import ArtifactError
 from tdumpra.estimator import DualPathClassifier
+from tdumpra.evaluation_settings import EvaluateConfig
 from tdumpra.output_files import SplitOutputs, read_outputs
 
 KIND, SCHEMA = "evaluation", 1
@@ -25,30 +27,43 @@ class Attached:
     folder: Path
 
 
-def attach(path: str | Path, out: str | Path, classifier: DualPathClassifier, *, force: bool = False) -> Attached:
+def attach(
+    path: str | Path,
+    out: str | Path,
+    classifier: DualPathClassifier,
+    *,
+    force: bool = False,
+    class_names: tuple[str, ...] = (),
+) -> Attached:
     """Fit, tune and score ``classifier`` on the outputs in ``path``; write the evaluation and the model into ``out``.
 
     Everything is computed before anything is written. Results that other settings left in ``out`` are not written over
-    unless ``force`` says so.
+    unless ``force`` says so. Classes are shown by number unless the file or
+    ``class_names`` names them.
     """
     splits = read_outputs(path)
     settings = {"outputs": splits.fingerprint, **classifier.get_params(deep=False)}
     folder = Path(out)
     if not force:
         _refuse_other_results(folder, settings)
-    evaluation = {"version": __version__, "settings": settings, **fit_and_score(classifier, splits)}
+    scored = fit_and_score(classifier, splits, EvaluateConfig(class_names=class_names or splits.class_names))
+    evaluation = {"version": __version__, "source": str(Path(path).resolve()), "settings": settings, **scored}
     make_folder(folder)
     classifier.save(folder / MODEL)
+    write_environment(folder)
     write_json(folder / EVALUATION, kind=KIND, schema=SCHEMA, content=evaluation)  # last: its presence says "complete"
     return Attached(classifier=classifier, evaluation=evaluation, folder=folder)
 
 
-def fit_and_score(classifier: DualPathClassifier, splits: SplitOutputs) -> dict[str, Any]:
+def fit_and_score(
+    classifier: DualPathClassifier, splits: SplitOutputs, settings: EvaluateConfig | None = None
+) -> dict[str, Any]:
     """Bank from train, thresholds from validation, figures from test."""
     train, validation, test = splits.train, splits.validation, splits.test
-    classifier.fit(train.z, train.y, train.groups, ids=train.ids, class_names=splits.class_names or None)
+    names = (settings.class_names if settings is not None else ()) or splits.class_names
+    classifier.fit(train.z, train.y, train.groups, ids=train.ids, class_names=names or None)
     classifier.tune(validation.p, validation.z, validation.y, validation.groups)
-    report = classifier.report(test.p, test.z, test.y, test.groups, p_teacher=test.p_teacher)
+    report = classifier.report(test.p, test.z, test.y, test.groups, p_teacher=test.p_teacher, settings=settings)
     rows = {"train": len(train), "val": len(validation), "test": len(test)}
     return {
         "rows": rows,

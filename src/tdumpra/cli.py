@@ -1,7 +1,8 @@
 """The command line. It parses, calls, prints; what it calls does the work.
 
 A user's mistake ends in one line on standard error and exit code 2, a stop by Ctrl-C in one line and 130.
-``TDUMPRA_TRACEBACK=1`` shows where a mistake came from.
+``TDUMPRA_TRACEBACK=1`` shows where a mistake came from. Whatever takes time to import is imported when a command needs
+it: ``tdumpra --help`` must not wait for torch.
 """
 
 from __future__ import annotations
@@ -12,18 +13,17 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer.core import TyperGroup
 
 from tdumpra import __version__
-from tdumpra.artifacts import jsonable
 from tdumpra.commands_experiments import register as register_experiments
-from tdumpra.data.commands import app as data_app
 from tdumpra.errors import StopRequestedError, TdumpraError
 
 app = typer.Typer(
@@ -33,7 +33,32 @@ app = typer.Typer(
     help="A classifier, a bank of class prototypes, and a conservative gate between them.",
 )
 
-app.add_typer(data_app, name="data")
+
+class _DataGroup(TyperGroup):
+    """``tdumpra data`` with the commands of :mod:`tdumpra.data.commands`, loaded when one of them is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names."""
+        return self._loaded().list_commands(ctx)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """One of them."""
+        return self._loaded().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """One of them with what it is given, or the nearest to a misspelt one."""
+        return self._loaded().resolve_command(ctx, args)
+
+    @staticmethod
+    def _loaded() -> TyperGroup:
+        from tdumpra.data.commands import app as commands
+
+        return cast(TyperGroup, typer.main.get_command(commands))
+
+
+app.add_typer(
+    typer.Typer(cls=_DataGroup), name="data", help="Look at a data set before training on it.", no_args_is_help=True
+)
 register_experiments(app)
 
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results.", show_default=False)]
@@ -104,7 +129,11 @@ def attach_command(
         int | None, typer.Option(help="Say it where a class has no training row.", show_default=False)
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the clustering.")] = 0,
+    class_names: Annotated[
+        str | None, typer.Option(help="Names of the classes, in their order: nv,mel,bcc", show_default=False)
+    ] = None,
     force: Annotated[bool, typer.Option(help="Write over results of other settings.")] = False,
+    report: Annotated[bool, typer.Option(help="Also write the HTML report.")] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Add the second path to your own saved probabilities and embeddings, and see what it is worth."""
@@ -120,26 +149,30 @@ def attach_command(
         seed=seed,
     )
     folder = out if out is not None else Path("runs") / outputs.stem
-    attached = attach(outputs, folder, classifier, force=force)
+    names = tuple(name.strip() for name in class_names.split(",")) if class_names else ()
+    attached = attach(outputs, folder, classifier, force=force, class_names=names)
     _show(attached.evaluation, attached.folder, as_json)
+    if report:
+        from tdumpra.commands_report import finish_with_report
+
+        finish_with_report(attached.folder, quiet=as_json)
 
 
 @app.command("demo")
-def demo_command(out: OutOption = None, as_json: JsonOption = False) -> None:
-    """Run the whole path on a small problem that is made on the spot."""
-    from tdumpra.attach import attach
-    from tdumpra.demo import write_demo
-    from tdumpra.estimator import DualPathClassifier
+def _demo(
+    out: OutOption = None,
+    seed: Annotated[int, typer.Option(help="Of the images, the split and the training.")] = 0,
+    images: Annotated[
+        int | None, typer.Option(help="How many to make; fewer are quicker and show less.", show_default=False)
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Of training.", show_default=False)] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The whole path on pictures made on the spot: train, embed, bank, tune, evaluate, report."""
+    from tdumpra.commands_demo import demo_command
 
-    folder = out if out is not None else Path("runs") / "demo"
-    folder.mkdir(parents=True, exist_ok=True)
-    write_demo(folder / "outputs.npz")
-    attached = attach(folder / "outputs.npz", folder, DualPathClassifier(), force=True)
-    _show(attached.evaluation, attached.folder, as_json)
-    if not as_json:
-        Console().print(
-            f"The arrays behind it: {folder / 'outputs.npz'}. Yours: tdumpra attach YOUR.npz", soft_wrap=True
-        )
+    folder = out if out is not None else Path("runs") / ("demo" if seed == 0 else f"demo-{seed}")
+    demo_command(folder, seed=seed, images=images, epochs=epochs, as_json=as_json)
 
 
 @app.command("bench")
@@ -160,22 +193,30 @@ def bench_command(
 @app.command("run")
 def _run(config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False) -> None:
     """Every stage of a run, skipping those whose inputs have not changed."""
+    from tdumpra.artifacts import jsonable
     from tdumpra.commands_experiments import evaluate_command
+    from tdumpra.commands_report import finish_with_report
     from tdumpra.commands_run import run_command
     from tdumpra.config import read_config
+    from tdumpra.run_folder import run_root
 
-    if read_config(config).outputs:  # nothing to train or to embed, and no model of images
+    settings = read_config(config)
+    root = run_root(settings) if out is None else out
+    if settings.outputs:  # nothing to train or to embed, and no model of images
         evaluate_command(config, out, as_json)
+        finish_with_report(root, quiet=as_json)
         return
     evaluated = run_command(config, out, quiet=as_json)
     if as_json and evaluated:
         documents = {str(seed): jsonable(each.evaluation) for seed, each in evaluated.items()}
         typer.echo(json.dumps(documents, indent=2))
-        return
-    for each in evaluated.values():
-        for note in each.evaluation["notes"]:
-            Console().print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
-        _show(each.evaluation, each.folder.root, as_json=False)
+    elif evaluated:
+        for each in evaluated.values():
+            for note in each.evaluation["notes"]:
+                Console().print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+            _show(each.evaluation, each.folder.root, as_json=False)
+    if evaluated:  # one process of several has them
+        finish_with_report(root, quiet=as_json)
 
 
 @app.command("predict")
@@ -197,6 +238,33 @@ def _predict(
         model, images, as_json=as_json, as_csv=as_csv, batch_size=batch_size, mode=mode, device=device,
         precision=precision,
     )  # fmt: skip
+
+
+@app.command("explain")
+def _explain(
+    model: Annotated[Path, typer.Argument(help="model.safetensors, or the folder of its run.", show_default=False)],
+    images: Annotated[list[Path], typer.Argument(help="Images, or folders of images.", show_default=False)],
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of the pages.", show_default="evidence")] = None,
+    group: Annotated[
+        str | None, typer.Option(help="The lesion or patient that the images show.", show_default=False)
+    ] = None,
+    saliency: Annotated[bool, typer.Option("--saliency", help="Also show what the match rests on.")] = False,
+    sources: Annotated[
+        Path | None,
+        typer.Option("--images", help="Folder of the training images, if the model lacks them.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …", show_default=False)] = None,
+) -> None:
+    """Write a page of evidence for each image: why it was decided as it was."""
+    from tdumpra.pages import kit
+
+    kit.require()  # before the seconds that networks take to load
+    from tdumpra.commands_explain import explain_command
+
+    explain_command(
+        model, images, out=out, group=group, sources=sources, saliency=saliency, as_json=as_json, device=device
+    )
 
 
 @app.command("train")
@@ -223,8 +291,25 @@ def _bank(config: ConfigArgument, out: OutOption = None) -> None:
     bank_command(config, out)
 
 
+@app.command("report")
+def _report(
+    run: Annotated[Path, typer.Argument(help="A run's folder, a seed's, or that of attach.", show_default=False)],
+    out: OutOption = None,
+    cases: Annotated[
+        int | None, typer.Option(help="Pages of single cases, at most; 96 unless said.", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the HTML report again: results, the gate's story, its cases with their evidence."""
+    from tdumpra.commands_report import report_command
+
+    report_command(run, out, cases=cases, as_json=as_json)
+
+
 def _show(evaluation: dict[str, Any], folder: Path, as_json: bool) -> None:
     if as_json:
+        from tdumpra.artifacts import jsonable
+
         typer.echo(json.dumps(jsonable(evaluation), indent=2))
         return
     console = Console()

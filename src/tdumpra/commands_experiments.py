@@ -19,8 +19,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tdumpra.artifacts import jsonable
-
 if TYPE_CHECKING:
     from tdumpra.config import Config
     from tdumpra.experiments.grid import Cell, Planned, Watch
@@ -117,6 +115,8 @@ def _run(experiment: Experiment, config: Config, out: Path | None, as_json: bool
         results = dict(zip((cell.name for cell in cells), grid.run(cells, folder, watch), strict=True))
     found = experiment.write(config, results, folder)
     if as_json:
+        from tdumpra.artifacts import jsonable
+
         typer.echo(json.dumps(jsonable(found.document), indent=2, ensure_ascii=False))
         return
     console = Console()

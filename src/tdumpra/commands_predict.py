@@ -32,7 +32,7 @@ def predict_command(
     paths = list(expand(images))
     if not paths:
         raise InputFileError(f"{', '.join(map(str, images))} holds no image")
-    predictor = Predictor.load(model_file(model), **options)
+    predictor = load_predictor(model, **options)
     predictions = list(predictor.predict(paths, batch_size=batch_size))
     if as_json:
         typer.echo(json.dumps([jsonable(each._asdict()) for each in predictions], indent=2))
@@ -45,12 +45,19 @@ def predict_command(
         raise InputFileError(f"none of {len(paths)} images could be read; {broken[0].path}: {broken[0].error}")
 
 
+def load_predictor(model: Path, **options: Any) -> Predictor:
+    """From a model file, or the folder of its run."""
+    return Predictor.load(model_file(model), **options)
+
+
 def model_file(path: Path) -> Path:
     """The file itself, or the model in the folder of a run; says where the model is if it is nearby."""
     own = path if path.suffix == Path(MODEL).suffix or path.is_file() else path / MODEL
     if own.is_file():
         return own
     of_seeds = sorted(own.parent.glob(f"seed-*/{MODEL}"))
+    if len(of_seeds) == 1:
+        return of_seeds[0]
     if of_seeds:
         raise InputFileError(f"{own.parent} is a run of several seeds: name one, {' or '.join(map(str, of_seeds))}")
     above = own.parent.parent / MODEL

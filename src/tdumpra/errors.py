@@ -12,9 +12,9 @@ class ArtifactError(TdumpraError):
 
 
 class OtherKindError(ArtifactError):
-    """A sound file that tdumpra wrote, of another kind than is needed here."""
+    """A sound file of tdumpra that holds something else than was asked for."""
 
-    def __init__(self, path: object, found: str, needed: str) -> None:
+    def __init__(self, path: str, found: str, needed: str) -> None:
         super().__init__(path, found, needed)
         self.found = found
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tdumpra.bank import Exemplar
 from tdumpra.core.calibrated_gate import CalibratedGate, chances
-from tdumpra.core.gate import GateSignals, GateThresholds
+from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds
 from tdumpra.decision import Decided, Decision
 
 _SHOWN_PROTOTYPES = 5
@@ -37,7 +37,8 @@ class Match:
     cosine: float
     share: float
     weight: float  # share of the class's training rows that it stands for
-    exemplars: tuple[Exemplar, ...]
+    exemplars: tuple[Exemplar, ...]  # never of the case's own group
+    own: int  # nearest training cases that were left out because they show the case's own group
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,22 @@ class Evidence:
     familiarity: float  # percentile of the training rows' top cosine
     entropy: float  # of the classifier, in nats
     guarantees_similarity: bool
+    alpha: float  # the classifier's weight where the gate is open
+    rule: FusionRule
+    gate_shut: bool  # by tuning, for every case
+    group: str | None  # whose training cases were left out
     sentence: str
+
+    @property
+    def shown(self) -> tuple[Match, ...]:
+        """The matches, and the strongest opposing prototype should it be none of them."""
+        extra = () if self.opposing is None or self.opposing in self.matches else (self.opposing,)
+        return (*self.matches, *extra)
+
+    @property
+    def exemplar_ids(self) -> tuple[str, ...]:
+        """Every training case behind the prototypes shown, each once."""
+        return tuple({exemplar.id: None for match in self.shown for exemplar in match.exemplars})
 
 
 def explain(
@@ -92,6 +108,10 @@ def explain(
         familiarity=float(decision.bank.familiarity(similarity)),
         entropy=float(decided.signals.entropy_cls),
         guarantees_similarity=decision.guarantees_similarity,
+        alpha=decision.thresholds.alpha,
+        rule=decision.rule,
+        gate_shut=decision.thresholds == GateThresholds.shut(),
+        group=own,
         sentence=_sentence(decision, decided, clauses, names),
     )
 
@@ -136,12 +156,17 @@ def _calibrated_clause(gate: CalibratedGate, signals: GateSignals) -> Clause:
 
 
 def _figures(value: float, threshold: float, sign: str) -> str:
-    """Two decimals, or as many as it takes for the statement to read true."""
+    left, right = apart(value, threshold)
+    return f"{left} {sign} {right}"
+
+
+def apart(value: float, threshold: float) -> tuple[str, str]:
+    """Both in two decimals, or in as many as it takes for a comparison of them to read true."""
     for digits in range(2, 8):
         left, right = f"{value:.{digits}f}", f"{threshold:.{digits}f}"
         if left != right or value == threshold:
-            return f"{left} {sign} {right}"
-    return f"{value!r} {sign} {threshold!r}"
+            return left, right
+    return repr(value), repr(threshold)
 
 
 def _matches(
@@ -155,9 +180,19 @@ def _matches(
     matches = []
     for flat in order[: int(live.sum())].tolist():
         c, k = divmod(flat, similarity.shape[1])
-        others = tuple(each for each in bank.exemplars[c][k] if group is None or each.group != group)
+        nearest = bank.exemplars[c][k]
+        others = tuple(each for each in nearest if group is None or each.group != group)
         matches.append(
-            Match(c, names[c], k, float(similarity[c, k]), float(share[c, k]), float(bank.weight[c, k]), others)
+            Match(
+                label=c,
+                name=names[c],
+                prototype=k,
+                cosine=float(similarity[c, k]),
+                share=float(share[c, k]),
+                weight=float(bank.weight[c, k]),
+                exemplars=others,
+                own=len(nearest) - len(others),
+            )
         )
     return tuple(matches)
 

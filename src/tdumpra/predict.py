@@ -23,7 +23,6 @@ from tdumpra.core.gate import GateSignals
 from tdumpra.data.transform import EvalTransform
 from tdumpra.decision import Decision
 from tdumpra.errors import ArtifactError, BrokenImageError, OtherKindError
-from tdumpra.estimator import KIND as ARRAYS_ONLY
 from tdumpra.evidence import Evidence, explain
 from tdumpra.network import Encoding, SeveralViews, build_network
 from tdumpra.toml_tree import from_plain
@@ -31,6 +30,13 @@ from tdumpra.toml_tree import from_plain
 KIND, SCHEMA = "model", 2
 Mode = Literal["lazy", "eager"]
 Precision = Literal["float32", "bfloat16"]
+
+_REMEDY = {  # what to do with a file of another kind
+    "dual-path classifier": ": it was made from saved arrays and has no network to look at images with. Load it with "
+    "DualPathClassifier.load and hand it probabilities and embeddings of your own model, or make a model of images "
+    "with  tdumpra run",
+    "bank": ": name model.safetensors, which lies beside it once the run was tuned",
+}
 
 
 class Prediction(NamedTuple):
@@ -40,7 +46,7 @@ class Prediction(NamedTuple):
     label: str
     probabilities: dict[str, float]
     opened: bool
-    signals: dict[str, float] | None
+    signals: dict[str, float] | None  # numbers of the classes, ``label_cls`` and ``label_sim``, are integers
     evidence: Evidence | None
     error: str | None = None  # why there is no prediction, where there is none
 
@@ -110,13 +116,7 @@ class Model:
         try:
             artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
         except OtherKindError as error:
-            if error.found != ARRAYS_ONLY:
-                raise
-            raise ArtifactError(
-                f"{path} was made by  tdumpra attach  and holds a bank and a gate, but no network that could look at "
-                "images: in Python, DualPathClassifier.load(path).predict(p, z) takes your own classifier's "
-                "probabilities and embeddings; a model of images comes from  tdumpra run"
-            ) from error
+            raise ArtifactError(f"{error}{_REMEDY.get(error.found, '')}") from error
         meta = artifact.meta
 
         def part(prefix: str) -> dict[str, Tensor]:
@@ -190,16 +190,43 @@ class Predictor:
         return cls(Model.read(path), **options)
 
     def predict(
-        self, images: Sequence[str | Path], *, batch_size: int = 64, evidence: bool = False
+        self,
+        images: Sequence[str | Path],
+        *,
+        batch_size: int = 64,
+        evidence: bool = False,
+        groups: Sequence[str | None] | None = None,
     ) -> Iterator[Prediction]:
         """Predictions in order. A broken image gives a prediction with its ``error``, and the others go on.
 
-        ``evidence`` asks the second path about every image, and says what it found.
+        Args:
+            images: files.
+            batch_size: how many at once.
+            evidence: ask the second path about every image, and say what it found.
+            groups: lesion or patient of each image, as in training: evidence shows no training image of the same.
         """
         checks.check_count(batch_size, "batch_size")
         paths = [Path(image) for image in ([images] if isinstance(images, str | Path) else images)]
+        own: list[str | None] = [None] * len(paths)
+        if groups is not None:
+            own = [groups] if isinstance(groups, str) else list(groups)
+        if len(own) != len(paths):
+            raise ValueError(f"groups needs one entry per image: {len(paths)}, not {len(own)}")
         for start in range(0, len(paths), batch_size):
-            yield from self._predict_batch(paths[start : start + batch_size], evidence)
+            some = slice(start, start + batch_size)
+            yield from self._predict_batch(paths[some], own[some], evidence)
+
+    @property
+    def matcher(self) -> tuple[nn.Module, EvalTransform]:
+        """The network in whose space the bank lives, and the preprocessing of its images."""
+        if self.model.retrieval is None or self._retrieval is None:
+            return self._classifier, self.model.classifier.transform
+        return self._retrieval, self.model.retrieval.transform
+
+    def pictures(self, evidence: Evidence) -> dict[str, np.ndarray]:
+        """Small pictures (h, w, 3) of the training images behind ``evidence``, as far as the model holds them."""
+        held = self.model.thumbnails
+        return {name: held[name].numpy() for name in evidence.exemplar_ids if name in held}
 
     @torch.inference_mode()
     def decide(self, pixels: Tensor, second_pixels: Callable[[Tensor], Tensor], *, eager: bool = False) -> Rows:
@@ -231,7 +258,7 @@ class Predictor:
             encoding: Encoding = network(pixels)
         return encoding
 
-    def _predict_batch(self, paths: list[Path], evidence: bool) -> Iterator[Prediction]:
+    def _predict_batch(self, paths: list[Path], groups: list[str | None], evidence: bool) -> Iterator[Prediction]:
         transform = self.model.classifier.transform
         framed: dict[Path, np.ndarray] = {}
         errors: dict[Path, str] = {}
@@ -246,11 +273,12 @@ class Predictor:
             pixels = transform(torch.from_numpy(np.stack(list(framed.values()))).to(self.device))
             rows = self.decide(pixels, lambda some: self._second_pixels(good, pixels, some), eager=evidence)
         place = {path: i for i, path in enumerate(good)}
-        for path in paths:
+        for path, group in zip(paths, groups, strict=True):
             if rows is None or path in errors:
                 yield Prediction(str(path), "", {}, False, None, None, errors[path])
             else:
-                yield self._prediction(path, rows, place[path], evidence)
+                prediction = self._prediction(path, rows, place[path])
+                yield prediction._replace(evidence=self._explain(rows, place[path], group)) if evidence else prediction
 
     def _second_pixels(self, paths: list[Path], pixels: Tensor, rows: Tensor) -> Tensor:
         """What the second network sees: the same pixels, unless it was trained with other preprocessing."""
@@ -260,23 +288,26 @@ class Predictor:
         framed = np.stack([retrieval.transform.read(paths[i]) for i in rows.tolist()])
         return retrieval.transform(torch.from_numpy(framed).to(self.device))
 
-    def _prediction(self, path: Path, rows: Rows, i: int, evidence: bool) -> Prediction:
-        names = self.model.class_names
-        signals, shown = None, None
-        if rows.signals is not None and rows.z is not None and bool(rows.asked[i]):
+    def _prediction(self, path: Path, rows: Rows, i: int) -> Prediction:
+        names, p, signals = self.model.class_names, rows.p[i], None
+        if rows.signals is not None and bool(rows.asked[i]):
             j = int(rows.asked[:i].sum())
-            signals = {name: float(column[j]) for name, column in rows.signals._asdict().items()}
-            if evidence:
-                shown = explain(self.model.decision, rows.p_raw[i : i + 1], rows.z[j : j + 1], class_names=names)
-        p = rows.p[i]
+            signals = {name: column[j].item() for name, column in rows.signals._asdict().items()}
         return Prediction(
             path=str(path),
             label=names[int(p.argmax())],
             probabilities={name: float(value) for name, value in zip(names, p.tolist(), strict=True)},
             opened=bool(rows.opened[i]),
             signals=signals,
-            evidence=shown,
+            evidence=None,
         )
+
+    def _explain(self, rows: Rows, i: int, group: str | None) -> Evidence | None:
+        if rows.z is None:
+            return None
+        row = slice(i, i + 1)  # of both: whoever asks for evidence asks the second path about every image
+        names = self.model.class_names
+        return explain(self.model.decision, rows.p_raw[row], rows.z[row], class_names=names, group=group)
 
 
 class Rows(NamedTuple):

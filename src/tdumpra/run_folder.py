@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
-import os
-import platform
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from tdumpra.artifacts import jsonable, write_bytes
 from tdumpra.checks import SPLITS
 from tdumpra.config import Config
 from tdumpra.data.lock import exclusive
+from tdumpra.environment import write_environment
 from tdumpra.errors import TdumpraError
 from tdumpra.toml_tree import read_tree, to_toml
 
@@ -31,17 +26,6 @@ _MAY_CHANGE = {  # what has no bearing on the weights
     ),
     *(f"data.{name}" for name in ("allow_missing", "cache", "pipeline", "workers")),
 }
-_PACKAGES = (
-    "torch",
-    "torchvision",
-    "timm",
-    "lightning-fabric",
-    "numpy",
-    "scipy",
-    "scikit-learn",
-    "safetensors",
-    "pillow",
-)
 
 
 class RunFolderError(TdumpraError):
@@ -115,7 +99,7 @@ class RunFolder:
             if self.config.exists():
                 self._refuse_other_training(own)
             write_bytes(self.config, to_toml(own).encode())
-            write_bytes(self.root / "environment.json", _environment().encode())
+            write_environment(self.root)
             yield
 
     def append_metrics(self, row: dict[str, Any]) -> None:
@@ -193,27 +177,3 @@ def _flat(tree: Any) -> dict[str, Any]:
                 yield f"{prefix}{key}", value
 
     return dict(walk(dataclasses.asdict(tree), ""))
-
-
-def _environment() -> str:
-    versions = {name: importlib.metadata.version(name) for name in _PACKAGES if _installed(name)}
-    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return json.dumps(
-        {
-            "python": platform.python_version(),
-            "system": platform.platform(),
-            "device": cuda or platform.processor() or "cpu",
-            "cores": os.cpu_count(),
-            "command": sys.argv[1:],
-            "packages": versions,
-        },
-        indent=2,
-    )
-
-
-def _installed(name: str) -> bool:
-    try:
-        importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True

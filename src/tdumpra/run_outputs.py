@@ -80,6 +80,12 @@ def _parse(entry: str, number: int) -> SavedRun:
     return SavedRun(path, "_".join(rest) or path.stem, training, number if seed is None else seed)
 
 
+def found_from_anywhere(entry: str) -> str:
+    """An entry of ``outputs`` whose path does not depend on the folder that one stands in."""
+    role, equals, name = entry.rpartition("=")
+    return role + equals + str(Path(name).resolve())
+
+
 def runs_for(config: Config) -> tuple[SavedRun, ...]:
     """The saved runs that were trained as ``config`` says: with the contrastive loss, or without."""
     wanted, runs = _training(config), saved_runs(config)

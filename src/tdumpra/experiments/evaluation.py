@@ -75,7 +75,7 @@ def _documents(config: Config, splits: SplitOutputs, fitted: Fitted, evaluation:
     return {
         "gate": gate_document(splits, fitted, config),
         "evaluation": evaluation,
-        "gained": _gained(decided.p_cls, decided.p, splits),
+        "gained": gained(decided.p_cls, decided.p, splits),
     }
 
 
@@ -87,7 +87,7 @@ def keep_finished(config: Config, seed: int, fitted: Fitted, evaluation: Mapping
         keep(cell, run_root(config), {**found, "seconds": 0.0})
 
 
-def _gained(p_cls: Any, p: Any, splits: SplitOutputs) -> dict[str, int]:
+def gained(p_cls: Any, p: Any, splits: SplitOutputs) -> dict[str, int]:
     """Fixed minus broken predictions of each lesion in which they differ."""
     y = splits.test.y
     gained = ((p.argmax(1) == y).long() - (p_cls.argmax(1) == y).long()).numpy()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tdumpra import figures, run_outputs
-from tdumpra.artifacts import make_folder, write_json
+from tdumpra import charts, run_outputs
+from tdumpra.artifacts import make_folder, write_bytes, write_json
 from tdumpra.config import Config
+from tdumpra.drawing import Chart
 from tdumpra.errors import MissingExtraError
 from tdumpra.experiments import ablate as ablation
 from tdumpra.experiments import evaluation as evaluations
@@ -18,6 +20,7 @@ from tdumpra.experiments import sweep as sweeps
 from tdumpra.experiments.grid import Cell
 from tdumpra.experiments.tables import ResultTable
 from tdumpra.gate_story import gate_story
+from tdumpra.toml_tree import to_toml
 
 SCHEMA = 1
 Results = Mapping[str, Mapping[str, Any]]
@@ -70,9 +73,9 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
         of_one = next(iter(evaluation["by_seed"].values())) if "by_seed" in evaluation else evaluation
         drawn = _draw(
             {
-                "reliability.png": partial(figures.reliability, of_one),
-                "risk_coverage.png": partial(figures.risk_coverage, of_one),
-                "comparators.png": partial(figures.comparators, of_one),
+                "reliability.png": partial(charts.reliability, of_one),
+                "risk_coverage.png": partial(charts.risk_coverage, of_one),
+                "comparators.png": partial(charts.comparators, of_one),
             },
             folder,
         )
@@ -80,6 +83,9 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
         files += [str((folder / name).relative_to(out)) for name in drawn.files]
         sentences += drawn.sentences
         sentences.append(f"{name}: {gate_story(evaluation)}")
+    if config.outputs:  # the folder of a training has its own
+        where = tuple(run_outputs.found_from_anywhere(entry) for entry in config.outputs)
+        write_bytes(out / "config.toml", to_toml(replace(config, outputs=where)).encode())
     write_json(out / "evaluation.json", kind="evaluation", schema=SCHEMA, content=document)
     return Found(document, tables, sentences, ["evaluation.json", *files])
 
@@ -93,7 +99,7 @@ def _write_ablation(config: Config, results: Results, out: Path) -> Found:
 def _write_sweep(config: Config, results: Results, out: Path) -> Found:
     tables = sweeps.tables(config, results)
     files = [path.name for stem, table in tables.items() for path in table.write(out, stem)]
-    drawings: dict[str, Callable[[Path], None]] = {}
+    drawings: dict[str, Callable[[], Chart]] = {}
     for run in run_outputs.saved_runs(config):
         of_run = {p: results[f"{run.model}, seed {run.seed}: {p}"] for p in (*sweeps.PARAMETERS[:-1], "surface")}
         label = f"{run.model}_seed{run.seed}"
@@ -104,16 +110,16 @@ def _write_sweep(config: Config, results: Results, out: Path) -> Found:
             found = of_run[name]
             title = f"{label}: {found['gate']}"
             drawings[f"sweep_{name}_{label}.png"] = partial(
-                figures.gating_curve, found["points"], sweeps.SYMBOLS[name], found["chosen"], title
+                charts.gating_curve, found["points"], sweeps.SYMBOLS[name], found["chosen"], title
             )
         others = {
             name: (sweeps.SYMBOLS[name], of_run[name]["points"], of_run[name]["chosen"])
             for name in ("alpha", "K", "kappa", "tau", "D")
         }
-        drawings[f"sweep_others_{label}.png"] = partial(figures.small_multiples, others, label)
+        drawings[f"sweep_others_{label}.png"] = partial(charts.small_multiples, others, label)
         points = of_run["surface"]["points"]
         base = min(points, key=lambda point: point["opened"])["accuracy"]
-        drawings[f"surface_{label}.png"] = partial(figures.surface, points, base, label)
+        drawings[f"surface_{label}.png"] = partial(charts.surface, points, base, label)
     drawn = _draw(drawings, out)
     document = {stem: table.to_json() for stem, table in tables.items()}
     return Found(document, [tables["sweep_summary"]], drawn.sentences, [*files, *drawn.files])
@@ -130,11 +136,11 @@ class _Drawn(NamedTuple):
     sentences: list[str]
 
 
-def _draw(drawings: Mapping[str, Callable[[Path], None]], folder: Path) -> _Drawn:
+def _draw(drawings: Mapping[str, Callable[[], Chart]], folder: Path) -> _Drawn:
     """Draw what can be drawn; without matplotlib, say so once."""
     try:
         for name, draw in drawings.items():
-            draw(folder / name)
+            draw().write_png(folder / name)
     except MissingExtraError as error:
         return _Drawn([], [f"No figures: {error}"])
     return _Drawn(list(drawings), [])

@@ -9,11 +9,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tdumpra.core import metrics, search
-from tdumpra.core.gate import FusionRule, GateSignals, fuse_linear, fuse_log_linear, gate_signals
+from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds, fuse_linear, fuse_log_linear, gate_signals
 from tdumpra.core.metrics import ClassCounts
 from tdumpra.gate_search import clause_axes
 
 Array = np.ndarray
+THETA = tuple(np.round(np.arange(0.3, 1.0001, 0.05), 2).tolist())
+BETA = tuple(np.round(np.arange(0.0, 0.9501, 0.05), 2).tolist())
+# What is moved where tuning left the gate shut, or chose a gate without these thresholds.
+REFERENCE = GateThresholds(theta=0.7, beta=0.5, margin=0.1, delta=0.05, alpha=0.1)
 
 
 class Surface(NamedTuple):

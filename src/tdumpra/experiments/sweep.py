@@ -17,13 +17,12 @@ from tdumpra import run_outputs
 from tdumpra.bank import PrototypeBank
 from tdumpra.config import Config
 from tdumpra.core.calibration import fit_temperature
-from tdumpra.core.gate import GateThresholds
 from tdumpra.core.posterior import similarity_posterior
 from tdumpra.core.sphere import normalise
 from tdumpra.decision import Decision
 from tdumpra.evaluate import gate_report
 from tdumpra.experiments.grid import Cell
-from tdumpra.experiments.surface import gate_surface
+from tdumpra.experiments.surface import BETA, REFERENCE, THETA, gate_surface
 from tdumpra.experiments.tables import ResultTable, Value
 from tdumpra.fitting import fit
 from tdumpra.functional import widen
@@ -31,8 +30,6 @@ from tdumpra.output_files import SplitOutputs
 from tdumpra.preset import PRESETS
 from tdumpra.run_outputs import SavedRun
 
-THETA = tuple(np.round(np.arange(0.3, 1.0001, 0.05), 2).tolist())
-BETA = tuple(np.round(np.arange(0.0, 0.9501, 0.05), 2).tolist())
 MARGIN = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 ALPHA = tuple(np.round(np.arange(0.0, 1.0001, 0.1), 1).tolist())
 K = (1, 2, 3, 5, 8, 12, 20)
@@ -43,8 +40,6 @@ WIDTHS = (4, 8, 16, 32, 64, 128, 256)
 _GRIDS = {"theta": THETA, "beta": BETA, "alpha": ALPHA}
 PARAMETERS = ("theta", "beta", "alpha", "K", "kappa", "tau", "D", "lambda")
 SYMBOLS = {"theta": "θ", "beta": "β", "alpha": "α", "K": "K", "kappa": "κ", "tau": "τ", "D": "D", "lambda": "λ"}
-# What is moved where tuning left the gate shut, or chose a gate without these thresholds.
-REFERENCE = GateThresholds(theta=0.7, beta=0.5, margin=0.1, delta=0.05, alpha=0.1)
 FIGURES = {
     "similarity_accuracy": "Retrieval alone",
     "gate_accuracy": "Gate accuracy",

@@ -1,0 +1,167 @@
+"""An evaluation in plain words: the headline, what stands behind it, and what to be careful about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+LEVEL = 0.05  # below it a difference is called more than chance
+_FEW_VALIDATION_ROWS = 300
+Verdict = Literal["better", "worse", "chance", "shut", "idle"]
+
+COMPARATORS = {
+    "student": "the classifier as it came",
+    "teacher": "its moving-average teacher, alone",
+    "temperature": "the classifier with a fitted temperature",
+    "logit_adjusted": "the classifier divided by a fitted power of the class prior: the honest rival",
+    "knn": "retrieval alone: the 16 nearest training cases",
+    "single_prototype": "retrieval alone: one mean per class",
+    "tip_adapter": "every training case as a prototype, added to the classifier",
+    "similarity": "retrieval alone: the prototype bank",
+    "average": "both paths, half and half, without a gate",
+    "paper_gate": "the gate as the paper sets it",
+    "calibrated_gate": "the gate that compares fitted chances of being right",
+    "gate": "the method, as tuned",
+    "oracle": "upper bound: whichever path happens to be right",
+}
+
+
+class Tile(NamedTuple):
+    """A figure that stands out, and what it is."""
+
+    value: str
+    words: str
+    tone: str = ""
+
+
+class Summary(NamedTuple):
+    """What a reader should know first."""
+
+    headline: str
+    verdict: Verdict
+    tiles: list[Tile]
+    sentences: list[str]
+    cautions: list[str]
+
+
+def summarise(evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None = None) -> Summary:
+    """The top of a report, from one seed's evaluation or from several seeds together."""
+    return Summary(
+        headline(evaluation), verdict(evaluation["gate"]), _tiles(evaluation), _sentences(evaluation),
+        _cautions(evaluation, leak),
+    )  # fmt: skip
+
+
+def p_value(gate: Mapping[str, Any]) -> float | None:
+    """Of fixed against broken: over lesions where there are any, else row by row."""
+    flip = gate.get("sign_flip_p")
+    p: float | None = flip if flip is not None else gate["mcnemar_p"]
+    return p
+
+
+def verdict(gate: Mapping[str, Any]) -> Verdict:
+    """What fixed and broken predictions together say."""
+    if not gate["opened"]:
+        return "shut"
+    if not gate["fixed"] and not gate["broken"]:
+        return "idle"
+    p = p_value(gate)
+    if p is None or p >= LEVEL or gate["fixed"] == gate["broken"]:
+        return "chance"
+    return "better" if gate["fixed"] > gate["broken"] else "worse"
+
+
+def headline(evaluation: Mapping[str, Any]) -> str:
+    """What the gate did, in a sentence."""
+    gate, seeds = evaluation["gate"], len(evaluation.get("seeds", ()))
+    cases = f"{gate['n']:,} cases" if seeds < 2 else f"{gate['n']:,} cases of {seeds} seeds"
+    words = {
+        "better": "better than chance",
+        "worse": "worse than leaving it shut",
+        "chance": "not better than chance",
+        "idle": "it changed nothing for better or worse",
+    }
+    found = verdict(gate)
+    if found == "shut":
+        return f"The gate stayed shut on all {cases}: every prediction is the classifier’s own."
+    did = f"fixed {gate['fixed']:,} and broke {gate['broken']:,}"
+    return f"The gate opened on {gate['opened']:,} of {cases}, {did}: {words[found]}."
+
+
+def _tiles(evaluation: Mapping[str, Any]) -> list[Tile]:
+    gate, scores = evaluation["gate"], evaluation["comparators"]
+    before, after = scores["student"], scores["gate"]
+
+    def change(metric: str, words: str, *, small_is_good: bool = False) -> Tile:
+        difference = None if None in (before[metric], after[metric]) else after[metric] - before[metric]
+        if difference is None:
+            return Tile("undefined", words)
+        tone = "" if abs(difference) < 5e-5 else "good" if (difference < 0) == small_is_good else "bad"
+        return Tile(signed(difference), f"{words}: {before[metric]:.4f} → {after[metric]:.4f}", tone)
+
+    return [
+        Tile(f"{gate['opened'] / gate['n']:.1%}", f"of cases opened the gate ({gate['opened']:,} of {gate['n']:,})"),
+        Tile(f"{gate['fixed']:,} : {gate['broken']:,}", "predictions fixed : broken"),
+        change("accuracy", "accuracy"),
+        change("balanced_accuracy", "balanced accuracy"),
+        change("ece", "calibration error", small_is_good=True),
+    ]
+
+
+def _sentences(evaluation: Mapping[str, Any]) -> list[str]:
+    gate = evaluation["gate"]
+    sentences = []
+    if gate["opened"]:
+        tests = [
+            f"{words} {p_text(gate[key])}"
+            for words, key in (("sign-flip test over lesions", "sign_flip_p"), ("exact McNemar test", "mcnemar_p"))
+            if gate.get(key) is not None
+        ]
+        sentences.append(
+            f"The tests of fixed against broken: {', '.join(tests)}. With 95 % confidence the gate breaks fewer than "
+            f"{gate['harm_upper']:.1%} of cases."
+        )
+    if gate.get("headroom") is not None and gate["headroom"] > 0:
+        sentences.append(
+            f"An oracle that always followed the right path would reach an accuracy of {gate['oracle_accuracy']:.4f}: "
+            f"{100 * gate['headroom']:.1f} points of headroom, of which the gate took "
+            f"{signed(100 * (gate['accuracy'] - gate['classifier_accuracy']), 1)}."
+        )
+    if "retrieval_worth" in evaluation:
+        sentences.append(_sentence(f"beside what needs no bank: {evaluation['retrieval_worth']['sentence']}"))
+    if "by_seed" not in evaluation:  # several seeds have as many sentences, and a place of their own
+        sentences.append(_sentence(f"how it was tuned: {evaluation['tuning']}"))
+    return sentences
+
+
+def _cautions(evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None) -> list[str]:
+    cautions = [_sentence(note) for note in evaluation.get("notes", ())]
+    if not evaluation["grouped"]:
+        cautions.append(
+            "No groups were given: images of one lesion or patient may stand on both sides of the split, and every "
+            "figure here may be too good."
+        )
+    if leak is not None and leak["images"]:
+        cautions.append(
+            f"{leak['images']:,} of {leak['of']:,} test images ({leak['share']:.1%}) share a group with training or "
+            "validation: every figure here is too good."
+        )
+    rows = evaluation["rows"]["val"]
+    if rows < _FEW_VALIDATION_ROWS:
+        cautions.append(f"Thresholds were chosen on only {rows:,} validation cases and may not carry over to others.")
+    return cautions
+
+
+def p_text(p: float) -> str:
+    """A p-value as one reads it; a very small one by a bound."""
+    return f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
+
+
+def signed(value: float, digits: int = 4) -> str:
+    """A change, with a minus sign that is one."""
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!")) else ".")

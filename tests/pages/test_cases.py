@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import numpy as np
+
+from tdumpra.pages.cases import Outcomes, choose
+
+
+def made(**counts: int) -> Outcomes:
+    names = np.array([name for name, count in counts.items() for _ in range(count)])
+    return Outcomes(names, np.linspace(0.9, 0.1, len(names)))
+
+
+def test_all_are_shown_where_there_is_room():
+    chosen = choose(made(fixed=3, broken=2, moved=1, kept=2, shut=1), 96)
+    assert {name: len(rows) for name, rows in chosen.items()} == {
+        "fixed": 3, "broken": 2, "moved": 1, "kept": 2, "shut": 1
+    }  # fmt: skip
+
+
+def test_fixed_and_broken_share_the_room_evenly():
+    chosen = choose(made(fixed=100, broken=100, moved=5, shut=5), 20)
+    assert {name: len(rows) for name, rows in chosen.items()} == {
+        "fixed": 10, "broken": 10, "moved": 0, "kept": 0, "shut": 0
+    }  # fmt: skip
+
+
+def test_few_broken_ones_are_never_crowded_out():
+    chosen = choose(made(fixed=100, broken=2), 20)
+    assert (len(chosen["fixed"]), len(chosen["broken"])) == (18, 2)
+    assert (len(choose(made(fixed=2, broken=100), 20)["broken"])) == 18
+
+
+def test_shut_ones_fill_a_quarter_unless_there_is_nothing_else():
+    assert len(choose(made(fixed=1, shut=100), 20)["shut"]) == 5
+    assert len(choose(made(shut=100), 20)["shut"]) == 20
+
+
+def test_the_least_sure_come_first():
+    found = made(fixed=5)
+    assert choose(found, 3)["fixed"] == [4, 3, 2]
+
+
+def test_none_at_all():
+    assert not any(choose(made(fixed=5, shut=5), 0).values())

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tdumpra.config import Config, DataConfig, NetworkConfig
+from tdumpra.pages.sections import beside_paper, number
+
+SCORES = {"accuracy": 0.81, "macro_f1": 0.6, "balanced_accuracy": 0.5, "ece": 0.07, "macro_auroc": None}
+EVALUATION: dict[str, Any] = {"comparators": {"student": SCORES, "gate": {**SCORES, "accuracy": 0.82}}}
+PAPERS = Config(data=DataConfig(source="ham10000:x"), network=NetworkConfig(backbone="convnext_tiny"))
+
+
+def test_the_papers_figures_stand_beside_ours():
+    found = beside_paper(PAPERS, EVALUATION)
+    assert not isinstance(found, str)
+    assert found["rows"][0] == ["accuracy", "0.8800 ± 0.0032", "0.8951 ± 0.0028", "0.8100", "0.8200"]
+    assert found["rows"][-1][-1] == "undefined"
+    assert "one seed, protocol “grouped”" in found["words"]
+
+
+def test_over_seeds_with_deviations():
+    std = {"student": {"accuracy": 0.01}, "gate": {"accuracy": 0.02}}
+    found = beside_paper(PAPERS, {**EVALUATION, "comparators_std": std, "seeds": [0, 1, 2]})
+    assert not isinstance(found, str)
+    assert found["rows"][0][-2:] == ["0.8100 ± 0.0100", "0.8200 ± 0.0200"]
+    assert "3 seeds" in found["words"]
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (None, "saved outputs"),
+        (replace(PAPERS, outputs=("a.npz",)), "saved outputs"),
+        (replace(PAPERS, data=DataConfig(source="folder:x")), "no figures for folder with convnext_tiny"),
+        (replace(PAPERS, network=NetworkConfig(backbone="resnet18")), "no figures for ham10000 with resnet18"),
+    ],
+)
+def test_or_it_says_why_not(config, reason):
+    assert reason in str(beside_paper(config, EVALUATION))
+
+
+def test_undefined_is_a_word():
+    assert [number(None), number(float("nan")), number(0.5, 2)] == ["undefined", "undefined", "0.50"]
