@@ -5,6 +5,8 @@ import pickle
 import stat
 import tempfile
 import zipfile
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +28,16 @@ def write(path, *, kind="bank", schema=3, tensors=TENSORS, meta=None):
 
 def names(folder):
     return sorted(entry.name for entry in folder.iterdir())
+
+
+def refuse_every_flipped_byte(data: bytes, path: Path, read: Callable[[Path], object]) -> None:
+    for position in range(len(data)):
+        for mask in (0x01, 0x20, 0xFF):
+            altered = bytearray(data)
+            altered[position] ^= mask
+            path.write_bytes(altered)
+            with pytest.raises(ArtifactError, match=REFUSED):
+                read(path)
 
 
 class TestArtifact:
@@ -77,14 +89,7 @@ class TestArtifact:
 
     def test_every_flipped_byte_is_refused(self, tmp_path):
         data = write(tmp_path / "x", meta={}).read_bytes()
-        path = tmp_path / "y"
-        for position in range(len(data)):
-            for mask in (0x01, 0x20, 0xFF):
-                altered = bytearray(data)
-                altered[position] ^= mask
-                path.write_bytes(altered)
-                with pytest.raises(ArtifactError, match=REFUSED):
-                    read_artifact(path, kind="bank", schema=3)
+        refuse_every_flipped_byte(data, tmp_path / "y", lambda path: read_artifact(path, kind="bank", schema=3))
 
     def test_every_truncation_and_addition_is_refused(self, tmp_path):
         data = write(tmp_path / "x", meta={}).read_bytes()
@@ -198,13 +203,8 @@ class TestJson:
     def test_every_flipped_byte_and_truncation_is_refused(self, tmp_path):
         data = self.write(tmp_path / "x").read_bytes()
         path = tmp_path / "y"
+        refuse_every_flipped_byte(data, path, self.read)
         for position in range(len(data)):
-            for mask in (0x01, 0x20, 0xFF):
-                altered = bytearray(data)
-                altered[position] ^= mask
-                path.write_bytes(altered)
-                with pytest.raises(ArtifactError, match=REFUSED):
-                    self.read(path)
             path.write_bytes(data[:position])
             with pytest.raises(ArtifactError, match=REFUSED):
                 self.read(path)

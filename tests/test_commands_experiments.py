@@ -33,9 +33,9 @@ Run = Callable[..., Ran]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: Any) -> Ran:
+    def run(*arguments: Any, columns: int = 200) -> Ran:
         monkeypatch.setattr(sys, "argv", ["tdumpra", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "200")
+        monkeypatch.setenv("COLUMNS", str(columns))
         try:
             cli.main()
             code = 0
@@ -212,6 +212,17 @@ class TestExperiments:
         assert ours[1]["delta"] == f"{gain:+.2f}%"
         assert table["rows"][0]["accuracy"] == "not run"
         assert table["rows"][1]["paper_delta"] == "+1.72%"
+
+    def test_tables_fit_on_a_narrow_screen(self, run, config, tmp_path):
+        wide, narrow = (run("reproduce", "ham10000", config, "--out", tmp_path / "out", columns=c) for c in (200, 80))
+        assert "0.8800 ± 0.0032" in wide.out
+        table = narrow.out[: narrow.out.index("• ")].splitlines()
+        assert max(map(len, table)) <= 80
+        assert sum(line.startswith(" with T-DuMpRa ") for line in table) == 6
+        assert not any("±" in line for line in table)
+        rows = table[next(i for i, line in enumerate(table) if "───" in line) + 1 :]
+        assert len([line for line in rows if line.strip()]) == 12  # a line for each row
+        assert "Standard deviations do not fit on this screen; the files have them." in narrow.out
 
     def test_plan_runs_nothing_and_knows_what_is_finished(self, run, config, tmp_path):
         planned = json.loads(run("ablate", config, "--plan", "--json", "--out", tmp_path / "out").out)

@@ -263,7 +263,7 @@ class TestBadModels:
             (tmp_path / f"seed-{seed}" / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes())
             done = tdumpra(command, tmp_path, images[0])
             assert done.code == 2 * seed
-        assert "holds models of 2 seeds: name one of them, for instance" in done.err
+        assert "is a run of several seeds: name one, " in done.err
 
 
 def test_bad_folders(tdumpra, run, images, tmp_path):

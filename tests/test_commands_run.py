@@ -17,7 +17,10 @@ import torch
 from PIL import Image
 
 from tdumpra import cli
+from tdumpra.commands_predict import model_file
 from tdumpra.data.sources import open_source
+from tdumpra.demo_arrays import write_demo
+from tdumpra.errors import InputFileError
 from tdumpra.predict import Model
 from tdumpra.train_screen import Screen
 
@@ -125,6 +128,23 @@ def test_run_does_everything_once(tdumpra, config, tmp_path):
     assert "Written: " in private.out
     assert "bank.safetensors is up to date" in private.out
     assert not Model.read(out / "model.safetensors").thumbnails
+
+
+@pytest.mark.parametrize("seeds", ["[0]", "[0, 1]"])
+def test_what_a_run_has_tuned_and_scored_is_not_planned_again(tdumpra, tmp_path, cache, seeds):
+    config, out = write_config(tmp_path / "run.toml", cache, seeds=seeds), tmp_path / "run"
+    assert tdumpra("run", config, "--out", out).code == 0
+    for command in ("tune", "evaluate"):
+        planned = json.loads(tdumpra(command, config, "--out", out, "--plan", "--json").out)
+        assert [cell["finished"] for cell in planned["cells"]] == [True] * len(json.loads(seeds))
+    by_run = [json.loads(path.read_text())["comparators"] for path in sorted(out.rglob("evaluation.json"))]
+    evaluated = tdumpra("evaluate", config, "--out", out, "--json")
+    assert evaluated.code == 0, evaluated.err
+    found = json.loads(evaluated.out)
+    assert [each["comparators"] for each in found.get("by_seed", {"0": found}).values()] == by_run
+    config.write_text(config.read_text() + "\n[tune]\npreset = 'paper'\n")
+    planned = json.loads(tdumpra("tune", config, "--out", out, "--plan", "--json").out)
+    assert not any(cell["finished"] for cell in planned["cells"])
 
 
 @pytest.mark.filterwarnings("always:n_prototypes=9 is more")
@@ -238,12 +258,42 @@ def test_broken_images_are_named_and_refused_only_if_there_is_no_other(tdumpra, 
 
 
 def test_what_is_no_model_is_refused(tdumpra, trained, images):
-    for other, said in ((trained / "bank.safetensors", "a model is needed"), (trained / "none", "No such file")):
+    for other, said in ((trained / "bank.safetensors", "a model is needed"), (trained / "none", "does not exist")):
         done = tdumpra("predict", other, images)
         assert done.code == 2
         assert said in done.err
         assert done.err.count("\n") == 1
     assert tdumpra("predict", trained, images, "--json", "--csv").code == 2
+
+
+def test_a_model_of_arrays_is_told_what_it_is(tdumpra, images, tmp_path):
+    write_demo(tmp_path / "outputs.npz")
+    assert tdumpra("attach", tmp_path / "outputs.npz", "--out", tmp_path / "attached").code == 0
+    done = tdumpra("predict", tmp_path / "attached", images)
+    assert done.code == 2
+    assert "it was made from saved arrays and has no network to look at images with" in done.err
+    assert "DualPathClassifier.load" in done.err
+
+
+def test_the_folder_of_another_number_of_seeds_is_answered_with_the_right_one(tmp_path):
+    several, one = tmp_path / "several", tmp_path / "one"
+    for folder in (several / "seed-0", several / "seed-1", one):
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").touch()
+    assert model_file(one) == model_file(one / "model.safetensors") == one / "model.safetensors"
+    (tmp_path / "part" / "seed-2").mkdir(parents=True)
+    (tmp_path / "part" / "seed-2" / "model.safetensors").touch()
+    assert model_file(tmp_path / "part") == tmp_path / "part" / "seed-2" / "model.safetensors"
+    for path in (several, several / "model.safetensors"):
+        with pytest.raises(InputFileError, match=r"is a run of several seeds: name one, .*seed-0/.* or .*seed-1/model"):
+            model_file(path)
+    for path in (one / "seed-0", one / "seed-0" / "model.safetensors"):
+        with pytest.raises(
+            InputFileError, match=r"a run of one seed lies in its own folder, .*one/model\.safetensors$"
+        ):
+            model_file(path)
+    with pytest.raises(InputFileError, match=r"none/model\.safetensors does not exist: make it with  tdumpra run$"):
+        model_file(tmp_path / "none")
 
 
 # --- mistakes and stops

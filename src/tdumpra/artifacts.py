@@ -110,6 +110,14 @@ def write_bytes(path: str | Path, data: bytes) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder for results, or say why that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArtifactError(f"cannot make the folder {folder}: {error.strerror or error}") from error
+
+
 def fingerprint(*parts: bytes | str) -> str:
     """A short name for exactly these contents: the first 16 hexadecimal digits of their SHA-256."""
     digest = hashlib.sha256()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tdumpra import __version__
-from tdumpra.artifacts import read_json, write_json
+from tdumpra.artifacts import make_folder, read_json, write_json
 from tdumpra.environment import write_environment
 from tdumpra.errors import ArtifactError
 from tdumpra.estimator import DualPathClassifier
@@ -46,10 +46,7 @@ def attach(
         _refuse_other_results(folder, settings)
     scored = fit_and_score(classifier, splits)
     evaluation = {"version": __version__, "source": str(Path(path).resolve()), "settings": settings, **scored}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArtifactError(f"cannot make the folder {folder}: {error.strerror or error}") from error
+    make_folder(folder)
     classifier.save(folder / MODEL)
     write_environment(folder)
     write_json(folder / EVALUATION, kind=KIND, schema=SCHEMA, content=evaluation)  # last: its presence says "complete"
@@ -61,7 +58,7 @@ def fit_and_score(classifier: DualPathClassifier, splits: SplitOutputs) -> dict[
     train, validation, test = splits.train, splits.validation, splits.test
     classifier.fit(train.z, train.y, train.groups, ids=train.ids, class_names=splits.class_names or None)
     classifier.tune(validation.p, validation.z, validation.y, validation.groups)
-    settings = EvaluateConfig()  # with intervals
+    settings = EvaluateConfig(class_names=splits.class_names)  # with intervals
     report = classifier.report(test.p, test.z, test.y, test.groups, p_teacher=test.p_teacher, settings=settings)
     rows = {"train": len(train), "val": len(validation), "test": len(test)}
     return {

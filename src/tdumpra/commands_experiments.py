@@ -6,6 +6,7 @@ What they call is imported when it is called: ``tdumpra --help`` must not wait f
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -121,8 +122,9 @@ def _run(experiment: Experiment, config: Config, out: Path | None, as_json: bool
         return
     console = Console()
     for table in found.tables:
-        console.print(_rich_table(table))
-        for note in table.notes:
+        shown, notes = _on_screen(table, console.width)
+        console.print(shown)
+        for note in (*table.notes, *notes):
             _say(console, f"• {note}")
     for sentence in found.sentences:
         _say(console, sentence)
@@ -198,18 +200,34 @@ def _show_plan(planned: Sequence[Planned], as_json: bool) -> None:
     Console().print(f"{finished} of {len(planned)} cells are finished; {len(open_cells)} would run, {length}.")
 
 
-def _rich_table(table: ResultTable) -> Table:
-    """A table for the screen; what does not fit stays in the files."""
+def _on_screen(table: ResultTable, width: int) -> tuple[Table, list[str]]:
+    """A table for the screen, and what a reader must know of it; what does not fit stays in the files."""
     shown = table.screen or tuple(table.columns)
+    whole, means = (
+        {key: [_short(row.get(key), spread=spread) for row in table.rows] for key in shown} for spread in (True, False)
+    )
+    headings = {key: table.columns[key] for key in shown}
+    fits = whole == means or sum(_width(headings[key], whole[key]) + 1 for key in shown) < width
+    cells = whole if fits else means
     rich = Table(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     for key in shown:
-        texts = [value for row in table.rows if isinstance(value := row.get(key), str)]
-        short = max(map(len, texts), default=0) <= _SHORT_NAME  # a name, which must not be cut; a long one may wrap
-        rich.add_column(table.columns[key], justify="left" if texts else "right", no_wrap=bool(texts) and short)
-    for row in table.rows:
-        rich.add_row(*("" if row.get(key) is None else _short(row[key]) for key in shown))
-    return rich
+        is_text = any(isinstance(row.get(key), str) for row in table.rows)
+        short = max(map(len, cells[key]), default=0) <= _SHORT_NAME  # must not be cut; what is longer may wrap
+        heading = textwrap.fill(headings[key], _width(headings[key], cells[key]))
+        rich.add_column(heading, justify="left" if is_text else "right", no_wrap=short)
+    for row in zip(*cells.values(), strict=True):
+        rich.add_row(*row)
+    return rich, [] if fits else ["Standard deviations do not fit on this screen; the files have them."]
 
 
-def _short(value: Any) -> str:
+def _width(heading: str, cells: list[str]) -> int:
+    """What a column takes if its heading wraps and its cells do not, unless they are long."""
+    return max(max(map(len, heading.split())), min(_SHORT_NAME, max(map(len, cells), default=0)))
+
+
+def _short(value: Any, *, spread: bool) -> str:
+    if value is None:
+        return ""
+    if hasattr(value, "std") and not spread:
+        value = value._replace(std=None)
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,15 +46,24 @@ def predict_command(
 
 
 def load_predictor(model: Path, **options: Any) -> Predictor:
-    """From a model file, the folder of its run, or the folder of a run with a single seed."""
-    if not model.is_dir():
-        return Predictor.load(model, **options)
-    found = [model / MODEL] if (model / MODEL).is_file() else sorted(model.glob(f"seed-*/{MODEL}"))
-    if not found:
-        raise InputFileError(f"{model} holds no {MODEL}: the run is not finished, and  tdumpra run  goes on with it")
-    if len(found) > 1:
-        raise InputFileError(f"{model} holds models of {len(found)} seeds: name one of them, for instance {found[0]}")
-    return Predictor.load(found[0], **options)
+    """From a model file, or the folder of its run."""
+    return Predictor.load(model_file(model), **options)
+
+
+def model_file(path: Path) -> Path:
+    """The file itself, or the model in the folder of a run; says where the model is if it is nearby."""
+    own = path if path.suffix == Path(MODEL).suffix or path.is_file() else path / MODEL
+    if own.is_file():
+        return own
+    of_seeds = sorted(own.parent.glob(f"seed-*/{MODEL}"))
+    if len(of_seeds) == 1:
+        return of_seeds[0]
+    if of_seeds:
+        raise InputFileError(f"{own.parent} is a run of several seeds: name one, {' or '.join(map(str, of_seeds))}")
+    above = own.parent.parent / MODEL
+    if re.fullmatch(r"seed-\d+", own.parent.name) and above.is_file():
+        raise InputFileError(f"{own.parent} does not exist: a run of one seed lies in its own folder, {above}")
+    raise InputFileError(f"{own} does not exist: make it with  tdumpra run")
 
 
 def expand(images: Iterable[Path]) -> Iterator[Path]:

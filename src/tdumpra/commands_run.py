@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from tdumpra.assemble import assemble_model
 from tdumpra.bank_health import BankHealth
 from tdumpra.config import Config, read_config
 from tdumpra.errors import ArtifactError
+from tdumpra.experiments.evaluation import keep_finished
 from tdumpra.predict import Model
 from tdumpra.run_folder import RunFolder, run_folders, run_root
 from tdumpra.stages import Dataset, claimed_by_first, embed_stage, open_data, train_stage
@@ -55,16 +57,23 @@ def run_command(config: Path, out: Path | None, *, quiet: bool = False) -> dict[
     """Every stage, skipping those whose inputs have not changed; gives the evaluation of each seed."""
     evaluations: dict[int, Evaluated] = {}
 
-    def all_stages(
-        config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console
-    ) -> None:
+    def encode(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
         _train(config, data, folder, seed, fabric, console)
         _embed(config, data, folder, seed, fabric, console)
+
+    def decide(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
         if fabric.is_global_zero:
             evaluations[seed] = Evaluated(folder, _decide(config, data, folder, seed, console))
         fabric.barrier()
 
-    _for_each_seed(_in_folder(config, out), all_stages, quiet=quiet)
+    def both(*arguments: Any) -> None:
+        encode(*arguments)
+        decide(*arguments)
+
+    settings = _in_folder(config, out)
+    # one choice for all seeds can be made only when all are there; else each seed is finished before the next begins
+    rounds = (encode, decide) if settings.tune.pool_seeds else (both,)
+    _for_each_seed(settings, *rounds, quiet=quiet)
     return evaluations
 
 
@@ -97,7 +106,9 @@ def _decide(config: Config, data: Dataset, folder: RunFolder, seed: int, console
     inputs = decision_inputs(config, folder, seed)
     assemble_model(config, data, folder, fitted.tuning.decision, seed=seed, inputs=inputs).write(folder.model)
     console.print(f"Written: {folder.model}", soft_wrap=True)
-    return evaluate_stage(config, folder, seed, fitted)
+    evaluation = evaluate_stage(config, folder, seed, fitted)
+    keep_finished(config, seed, fitted, {key: value for key, value in evaluation.items() if key != "inputs"})
+    return evaluation
 
 
 def _is_assembled(config: Config, folder: RunFolder, seed: int) -> bool:
@@ -111,14 +122,14 @@ def _is_assembled(config: Config, folder: RunFolder, seed: int) -> bool:
     return wanted.items() <= model.identity.items() and bool(model.thumbnails) == config.bank.thumbnails
 
 
-def _for_each_seed(config: Config, work: Work, *, quiet: bool = False) -> None:
+def _for_each_seed(config: Config, *rounds: Work, quiet: bool = False) -> None:
     if config.outputs:
         raise ValueError("this configuration names saved outputs: there is nothing to train or to embed")
     fabric = make_fabric(config.train)
     fabric.launch()
     console = Console(quiet=quiet or not fabric.is_global_zero)
     data = None
-    for seed, folder in run_folders(run_root(config), config.seeds).items():
+    for work, (seed, folder) in itertools.product(rounds, run_folders(run_root(config), config.seeds).items()):
         if data is None or config.data.val_by_seed:
             data = open_data(config, console, seed)
         with claimed_by_first(folder, config, seed, fabric):

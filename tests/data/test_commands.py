@@ -11,7 +11,7 @@ from tdumpra.artifacts import read_json
 from tdumpra.data.commands import app
 from tdumpra.data.sources import open_source
 from tdumpra.data.splits import Split
-from tdumpra.errors import SourceError
+from tdumpra.errors import ArtifactError, SourceError
 
 
 def run(*arguments: object) -> Result:
@@ -127,7 +127,7 @@ def test_options_that_contradict_each_other(ham_folder):
 
 def test_a_folder_that_cannot_be_made(ham_folder, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="cannot make the folder"):
+    with pytest.raises(ArtifactError, match="cannot make the folder"):
         run("audit", f"ham10000:{ham_folder}", "--metadata-only", "--out", tmp_path / "file")
 
 

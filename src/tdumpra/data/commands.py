@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tdumpra.artifacts import jsonable, write_bytes, write_json
+from tdumpra.artifacts import jsonable, make_folder, write_bytes, write_json
 from tdumpra.checks import SPLITS
 from tdumpra.data.audit import Audit
 from tdumpra.data.cache import cache_folder
@@ -69,7 +69,7 @@ def inspect(
     with _progress("reading images", len(manifest) - len(manifest.missing) * metadata_only) as step:
         inspection = inspect_manifest(manifest, decode=not headers_only, on_step=step)
     if out is not None:
-        _make_folder(out)
+        make_folder(out)
         write_json(out / "inspection.json", kind="inspection", schema=1, content=inspection.document())
     if as_json:
         _print_json(inspection.document())
@@ -137,7 +137,7 @@ def prepare_command(
     height, width = _parse_size(size)
     framing = Framing(height=height, width=width, fit="crop" if crop else "stretch", lesion_margin=lesion_margin)
     manifest = open_source(source, allow_missing=allow_missing)
-    _make_folder(out)
+    make_folder(out)
     prepared = prepare(manifest, out, framing, workers=workers, progress=not as_json)
     document = {
         "images": len(prepared.manifest),
@@ -167,7 +167,7 @@ def _parse_size(size: str) -> tuple[int, int]:
 
 
 def _write_audit(audit: Audit, out: Path) -> None:
-    _make_folder(out)
+    make_folder(out)
     audit.split.write(out / "split.json")
     write_json(out / "audit.json", kind="audit", schema=1, content=audit.document())
     if audit.near_duplicates is None:
@@ -266,13 +266,6 @@ def _progress(what: str, total: int) -> Iterator[Callable[[], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=total)
         yield lambda: progress.advance(task)
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"cannot make the folder {path}: {error.strerror or error}") from error
 
 
 def _print_json(document: dict[str, Any]) -> None:

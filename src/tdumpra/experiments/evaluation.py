@@ -13,10 +13,11 @@ from tdumpra.config import Config
 from tdumpra.core import significance
 from tdumpra.errors import TdumpraError
 from tdumpra.evaluate import ambiguous_rows
-from tdumpra.experiments.grid import Cell
+from tdumpra.experiments.grid import Cell, keep
 from tdumpra.experiments.tables import HEADINGS, ResultTable, Value, over_seeds
-from tdumpra.fitting import case_of, evaluation_document, fit, gate_document, with_asked
+from tdumpra.fitting import Fitted, case_of, evaluation_document, fit, gate_document, with_asked
 from tdumpra.output_files import SplitOutputs
+from tdumpra.run_folder import run_root
 from tdumpra.run_outputs import SavedRun
 
 _COUNTS = ("n", "opened", "flipped", "fixed", "broken")
@@ -24,15 +25,20 @@ _COUNTS = ("n", "opened", "flipped", "fixed", "broken")
 
 def cells(config: Config) -> list[Cell]:
     """One cell for each saved run: its gate and its evaluation."""
-    return [
-        _cell(config, run, evaluate_run, {"evaluate": asdict(config.evaluate)}, 6.0)
-        for run in run_outputs.saved_runs(config)
-    ]
+    return [_evaluation_cell(config, run) for run in run_outputs.saved_runs(config)]
 
 
 def gate_cells(config: Config) -> list[Cell]:
     """One cell for each saved run: its gate alone."""
-    return [_cell(config, run, tune_run, {"evaluate": None}, 2.0) for run in run_outputs.saved_runs(config)]
+    return [_gate_cell(config, run) for run in run_outputs.saved_runs(config)]
+
+
+def _evaluation_cell(config: Config, run: SavedRun) -> Cell:
+    return _cell(config, run, evaluate_run, {"evaluate": asdict(config.evaluate)}, 6.0)
+
+
+def _gate_cell(config: Config, run: SavedRun) -> Cell:
+    return _cell(config, run, tune_run, {"evaluate": None}, 2.0)
 
 
 def _cell(
@@ -66,14 +72,27 @@ def evaluate_run(config: Config, run: SavedRun) -> dict[str, Any]:
     """Fit, tune and score one run's outputs."""
     splits = run_outputs.read_saved(run, config)
     fitted = fit(splits, config.bank, config.tune, others=run_outputs.other_seeds(config, run))
-    decided = fitted.tuning.decision.decide(splits.test.p, splits.test.z)
+    return _documents(config, run, splits, fitted, evaluation_document(splits, fitted, config, run.seed))
+
+
+def _documents(
+    config: Config, run: SavedRun, splits: SplitOutputs, fitted: Fitted, evaluation: Mapping[str, Any]
+) -> dict[str, Any]:
     case = case_of(with_asked(splits, config, run.seed), fitted, config.tune)
     return {
         "gate": gate_document(splits, fitted, config),
-        "evaluation": evaluation_document(splits, fitted, config, run.seed),
-        "gained": gained(decided.p_cls, decided.p, splits),
+        "evaluation": evaluation,
+        "gained": gained(case.decided.p_cls, case.decided.p, splits),
         "compared": paired.compare(case, ambiguous_rows(case, config.evaluate), config.evaluate),
     }
+
+
+def keep_finished(config: Config, seed: int, fitted: Fitted, evaluation: Mapping[str, Any]) -> None:
+    """Note what a run tuned and scored, so that ``tune`` and ``evaluate`` need not do it again."""
+    (run,) = (each for each in run_outputs.saved_runs(config) if each.seed == seed)
+    found = _documents(config, run, run_outputs.read_saved(run, config), fitted, evaluation)
+    for cell in (_evaluation_cell(config, run), _gate_cell(config, run)):
+        keep(cell, run_root(config), {**found, "seconds": 0.0})
 
 
 def gained(p_cls: Any, p: Any, splits: SplitOutputs) -> dict[str, int]:

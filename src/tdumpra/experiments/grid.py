@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tdumpra import __version__
-from tdumpra.artifacts import fingerprint, jsonable, read_json, write_json
+from tdumpra.artifacts import fingerprint, jsonable, make_folder, read_json, write_json
 from tdumpra.errors import ArtifactError
 
 KIND, SCHEMA = "cell", 1
@@ -50,8 +50,6 @@ def plan(cells: Sequence[Cell], out: Path) -> list[Planned]:
 
 def run(cells: Sequence[Cell], out: Path, watch: Watch | None = None) -> list[dict[str, Any]]:
     """The results of all cells in order; each is written as soon as it is there."""
-    folder = out / FOLDER
-    make_folder(folder)
     results = []
     for done, cell in enumerate(cells):
         if watch is not None:
@@ -60,19 +58,18 @@ def run(cells: Sequence[Cell], out: Path, watch: Watch | None = None) -> list[di
         if result is None:
             start = time.perf_counter()
             computed = cell.compute()
-            result = jsonable({**computed, "seconds": time.perf_counter() - start})
-            content = {"name": cell.name, "settings": cell.settings, "result": result}
-            write_json(_path(cell, out), kind=KIND, schema=SCHEMA, content=content)
+            result = keep(cell, out, {**computed, "seconds": time.perf_counter() - start})
         results.append(result)
     return results
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder for results, or say why that cannot be."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArtifactError(f"cannot make the folder {folder}: {error.strerror or error}") from error
+def keep(cell: Cell, out: Path, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a cell's result, so that it is finished; gives it as it will be read."""
+    make_folder(out / FOLDER)
+    plain: dict[str, Any] = jsonable(result)
+    content = {"name": cell.name, "settings": cell.settings, "result": plain}
+    write_json(_path(cell, out), kind=KIND, schema=SCHEMA, content=content)
+    return plain
 
 
 def _path(cell: Cell, out: Path) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tdumpra import charts, run_outputs
-from tdumpra.artifacts import write_bytes, write_json
+from tdumpra.artifacts import make_folder, write_bytes, write_json
 from tdumpra.config import Config
 from tdumpra.drawing import Chart
 from tdumpra.errors import MissingExtraError
@@ -17,7 +17,7 @@ from tdumpra.experiments import ablate as ablation
 from tdumpra.experiments import evaluation as evaluations
 from tdumpra.experiments import reproduce as reproduction
 from tdumpra.experiments import sweep as sweeps
-from tdumpra.experiments.grid import Cell, make_folder
+from tdumpra.experiments.grid import Cell
 from tdumpra.experiments.tables import ResultTable
 from tdumpra.gate_story import gate_story
 from tdumpra.toml_tree import to_toml

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tdumpra import charts
-from tdumpra.artifacts import write_bytes
-from tdumpra.errors import ArtifactError
+from tdumpra.artifacts import make_folder, write_bytes
 from tdumpra.pages import cases, gate_sections, kit, sections
 from tdumpra.pages.material import Material
 from tdumpra.pages.prototypes import prototypes
@@ -62,14 +61,6 @@ def write_page(
     )
     write_bytes(out / INDEX, page.encode("utf-8", "replace"))
     return out / INDEX
-
-
-def make_folder(folder: Path) -> None:
-    """Make the report's folder, or say why that cannot be."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArtifactError(f"cannot make the folder {folder}: {error.strerror or error}") from error
 
 
 def _lead(material: Material) -> str:

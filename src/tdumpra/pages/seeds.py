@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tdumpra.artifacts import read_json, write_bytes
+from tdumpra.artifacts import make_folder, read_json, write_bytes
 from tdumpra.attach import EVALUATION
 from tdumpra.bank_health import bank_health
 from tdumpra.config import Config, read_config
@@ -17,7 +17,7 @@ from tdumpra.fitting import fit
 from tdumpra.pages import kit, sections
 from tdumpra.pages.image_material import of_folder
 from tdumpra.pages.material import MISSING_FROM_FILE, Material, decide_again, shown_names, tuning_document
-from tdumpra.pages.report import FOLDER, INDEX, make_folder, write_page
+from tdumpra.pages.report import FOLDER, INDEX, write_page
 from tdumpra.pages.summary import headline, p_text, summarise
 from tdumpra.run_outputs import SavedRun, read_saved, saved_runs
 
