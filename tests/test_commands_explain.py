@@ -257,7 +257,7 @@ class TestBadModels:
     def test_a_folder_of_seeds(self, tdumpra, run, images, tmp_path, command, monkeypatch):
         monkeypatch.chdir(tmp_path)
         done = tdumpra(command, tmp_path, images[0])
-        assert (done.code, "holds no model.safetensors: the run is not finished" in done.err) == (2, True)
+        assert (done.code, "holds no model.safetensors: run tdumpra run to its end" in done.err) == (2, True)
         for seed in range(2):
             (tmp_path / f"seed-{seed}").mkdir()
             (tmp_path / f"seed-{seed}" / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes())

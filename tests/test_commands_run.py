@@ -292,8 +292,13 @@ def test_the_folder_of_another_number_of_seeds_is_answered_with_the_right_one(tm
             InputFileError, match=r"a run of one seed lies in its own folder, .*one/model\.safetensors$"
         ):
             model_file(path)
-    with pytest.raises(InputFileError, match=r"none/model\.safetensors does not exist: make it with  tdumpra run$"):
-        model_file(tmp_path / "none")
+    for path, sentence in (
+        (tmp_path / "none", "none does not exist$"),
+        (tmp_path, r"holds no model\.safetensors: run  tdumpra run  to its end$"),
+        (tmp_path / "other.safetensors", r"holds no other\.safetensors"),
+    ):
+        with pytest.raises(InputFileError, match=sentence):
+            model_file(path)
 
 
 # --- mistakes and stops

@@ -169,7 +169,7 @@ class TestWhatIsAbsent:
         problem = make_problem()
         classifier = fit_and_tune(problem)
         test = problem.test
-        assert list(classifier.report(*test[:3])["comparators"]) == [key for key in KEYS if key != "teacher"]
+        assert list(classifier.report(*test[:4])["comparators"]) == [key for key in KEYS if key != "teacher"]
         classifier.save(tmp_path / "model.safetensors")
         loaded = DualPathClassifier.load(tmp_path / "model.safetensors").report(*test[:3])["comparators"]
         assert list(loaded) == ["student", "similarity", "average", "gate", "oracle"]
@@ -210,8 +210,8 @@ class TestNearestNeighbours:
         problem = make_problem()
         classifier = fit_and_tune(problem)
         test = problem.test
-        wide = classifier.report(test.p, test.z.astype(np.float64), test.y)["comparators"]["knn"]
-        assert wide == pytest.approx(classifier.report(*test[:3])["comparators"]["knn"])
+        wide = classifier.report(test.p, test.z.astype(np.float64), test.y, test.groups)["comparators"]["knn"]
+        assert wide == pytest.approx(classifier.report(*test[:4])["comparators"]["knn"])
 
 
 def test_the_rival_never_costs_validation_accuracy():

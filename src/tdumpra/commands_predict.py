@@ -63,7 +63,9 @@ def model_file(path: Path) -> Path:
     above = own.parent.parent / MODEL
     if re.fullmatch(r"seed-\d+", own.parent.name) and above.is_file():
         raise InputFileError(f"{own.parent} does not exist: a run of one seed lies in its own folder, {above}")
-    raise InputFileError(f"{own} does not exist: make it with  tdumpra run")
+    if own.parent.is_dir():
+        raise InputFileError(f"{own.parent} holds no {own.name}: run  tdumpra run  to its end")
+    raise InputFileError(f"{own.parent} does not exist")
 
 
 def expand(images: Iterable[Path]) -> Iterator[Path]:
