@@ -108,6 +108,37 @@ def _adjusted(case: Case, p_val: Tensor, y_val: Tensor, p_test: Tensor) -> Tenso
     return adjust_prior(widen(p_test), prior, exponent)
 
 
+def ensemble(case: Case) -> Tensor | None:
+    """Where the bank lives in another run's space: the mean of the two networks' own classifiers, and no bank.
+
+    Two networks are better than one, with a bank or without: this is what a bank in a space of its own must beat.
+    """
+    if case.choice is None or case.choice.p_second is None or case.test.p_second is None:
+        return None
+    return _mean_of_both(case.choice, case.test.p, case.test.p_second)
+
+
+def ensemble_adjusted(case: Case) -> Tensor | None:
+    """The same, divided by a fitted power of the class prior."""
+    if case.choice is None or case.choice.p_second is None or case.test.p_second is None:
+        return None
+    rows = case.choice
+    assert rows.p_second is not None
+    return _adjusted(
+        case, _mean_of_both(rows, rows.p, rows.p_second), rows.y, _mean_of_both(rows, case.test.p, case.test.p_second)
+    )
+
+
+def _mean_of_both(rows: ValidationOutputs, p: Tensor, p_second: Tensor) -> Tensor:
+    """Each with the temperature that ``rows`` ask for."""
+    assert rows.p_second is not None
+    parts = [
+        apply_temperature(widen(posterior), fit_temperature(widen(fitted_on).log(), rows.y))
+        for posterior, fitted_on in ((p, rows.p), (p_second, rows.p_second))
+    ]
+    return (parts[0] + parts[1]) / 2
+
+
 def baseline(case: Case) -> Tensor | None:
     """Another run's classifier on the same rows, where one was named."""
     return None if case.test.p_baseline is None else widen(case.test.p_baseline)
@@ -196,13 +227,22 @@ def oracle(case: Case) -> Tensor:
 COMPARATORS: dict[str, Comparator] = {
     function.__name__: function
     for function in (
-        baseline, student, teacher, temperature, logit_adjusted, teacher_adjusted,
+        baseline, student, teacher, temperature, logit_adjusted, teacher_adjusted, ensemble, ensemble_adjusted,
         knn, single_prototype, tip_adapter, similarity, average, paper_gate, calibrated_gate, gate,
         oracle,
     )
 }  # fmt: skip
 WITHOUT_BANK = frozenset(  # need no second path
-    {"baseline", "student", "teacher", "temperature", "logit_adjusted", "teacher_adjusted"}
+    {
+        "baseline",
+        "student",
+        "teacher",
+        "temperature",
+        "logit_adjusted",
+        "teacher_adjusted",
+        "ensemble",
+        "ensemble_adjusted",
+    }  # fmt: skip
 )
 
 

@@ -99,6 +99,7 @@ def fit(
 def pooled(parts: Sequence[ValidationOutputs]) -> ValidationOutputs:
     """The validation rows of several seeds as one set. Each one's embeddings have a space of their own."""
     teachers = [part.p_teacher for part in parts if part.p_teacher is not None]
+    seconds = [part.p_second for part in parts if part.p_second is not None]
     groups = [part.groups for part in parts if part.groups is not None]
     return ValidationOutputs(
         p=torch.cat([part.p for part in parts]),
@@ -106,6 +107,7 @@ def pooled(parts: Sequence[ValidationOutputs]) -> ValidationOutputs:
         y=torch.cat([part.y for part in parts]),
         groups=np.concatenate(groups) if len(groups) == len(parts) else None,
         p_teacher=torch.cat(teachers) if len(teachers) == len(parts) else None,
+        p_second=torch.cat(seconds) if len(seconds) == len(parts) else None,
     )
 
 

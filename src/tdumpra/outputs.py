@@ -73,6 +73,9 @@ class ScoredOutputs:
     ids: NDArray[np.str_] | None = None
     p_teacher: Tensor | None = None  # (n, C) the teacher's own classifier, where there is one
     p_baseline: Tensor | None = None  # (n, C) another run's classifier, where one is compared with
+    p_second: Tensor | None = (
+        None  # (n, C) the classifier of the network in whose space the bank lives, if another run's
+    )
     metadata: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)  # further columns, for subgroups
 
     def __len__(self) -> int:
@@ -89,6 +92,7 @@ class ScoredOutputs:
             ids=None if self.ids is None else self.ids[keep],
             p_teacher=None if self.p_teacher is None else self.p_teacher[kept],
             p_baseline=None if self.p_baseline is None else self.p_baseline[kept],
+            p_second=None if self.p_second is None else self.p_second[kept],
             metadata={name: column[keep] for name, column in self.metadata.items()},
         )
 

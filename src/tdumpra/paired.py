@@ -18,7 +18,10 @@ from tdumpra.core.selective import weighted_areas
 from tdumpra.evaluation_settings import EvaluateConfig
 
 Array = np.ndarray
-RIVALS = ("baseline", "student", "teacher", "temperature", "logit_adjusted", "teacher_adjusted")
+RIVALS = (
+    "baseline", "student", "teacher", "temperature", "logit_adjusted", "teacher_adjusted", "ensemble",
+    "ensemble_adjusted",
+)  # fmt: skip
 LOWER_IS_BETTER = frozenset({"ece", "nll", "brier", "aurc"})
 
 

@@ -32,6 +32,7 @@ class OutputsTable:
     z_student: Float[Tensor, "n d"]
     logits_teacher: Float[Tensor, "n c"] | None = None
     z_teacher: Float[Tensor, "n d"] | None = None
+    logits_second: Float[Tensor, "n c"] | None = None  # of the network that gave the embedding, if another run's
     class_names: tuple[str, ...]
     metadata: Mapping[str, tuple[str, ...]]  # columns for subgroups: sex, age, site, source, ...
     identity: Mapping[str, str]  # fingerprints of encoder, preprocessing, data and split
@@ -90,8 +91,13 @@ class OutputsTable:
             )
         rows = torch.tensor([place[name] for name in self.ids])
         identity = {**self.identity, "retrieval": others[0].identity["encoder"]}
+        logits = [each.logits_teacher for each in others if each.logits_teacher is not None]
+        comparable = len(logits) == len(others) and others[0].class_names == self.class_names
         return replace(
-            self, z_teacher=torch.cat([each.embedding("teacher") for each in others])[rows], identity=identity
+            self,
+            z_teacher=torch.cat([each.embedding("teacher") for each in others])[rows],
+            logits_second=torch.cat(logits)[rows] if comparable else None,
+            identity=identity,
         )
 
 
@@ -134,12 +140,15 @@ def split_outputs(
             "n_classes": n_classes,
         }
 
+    def second(table: OutputsTable) -> Tensor | None:
+        return None if table.logits_second is None else table.logits_second.double().softmax(1)
+
     return SplitOutputs(
         train=TrainOutputs.check(
             train.embedding(space), train.labels, np.array(train.groups), ids=np.array(train.ids), n_classes=n_classes
         ),
-        validation=ValidationOutputs.check(**scored(val), suffix="_val"),
-        test=TestOutputs.check(**scored(test), suffix="_test"),
+        validation=replace(ValidationOutputs.check(**scored(val), suffix="_val"), p_second=second(val)),
+        test=replace(TestOutputs.check(**scored(test), suffix="_test"), p_second=second(test)),
         n_classes=n_classes,
         fingerprint=fingerprint(
             *(f"{key}={value}" for key, value in sorted(train.identity.items())), space, classifier

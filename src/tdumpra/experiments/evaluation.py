@@ -118,9 +118,11 @@ def over_runs(runs: Sequence[SavedRun], results: Mapping[str, Mapping[str, Any]]
     by_seed = {str(run.seed): results[f"{run.model}, seed {run.seed}"] for run in runs}
     evaluations = {seed: result["evaluation"] for seed, result in by_seed.items()}
     first = next(iter(evaluations.values()))
-    compared = [result["compared"] for result in by_seed.values()]
-    level = next(iter(evaluations.values())).get("bootstrap", {}).get("level", 0.95)
-    shared = {"paired": paired.over_seeds(compared, level), "headroom_taken": paired.headroom_taken(compared)}
+    compared = [result["compared"] for result in by_seed.values() if "compared" in result]
+    shared: dict[str, Any] = {}
+    if len(compared) == len(runs):  # a report stands on evaluations alone
+        level = first.get("bootstrap", {}).get("level", 0.95)
+        shared = {"paired": paired.over_seeds(compared, level), "headroom_taken": paired.headroom_taken(compared)}
     if len(runs) == 1:
         return {**first, "seeds": [runs[0].seed], **shared}
     figures = {
