@@ -12,6 +12,7 @@ epochs, batch size, precision, workers    one epoch of 16 images in 32-bit on a 
 ``synthetic:n=1200,size=64``              ``synthetic:n=120,size=32``
 ``data/ham10000``                         84 pictures in seven colours, in HAM10000's layout
 a table of six cases                      the same table, its rows repeated under new names
+``examples/ham10000_outputs.npz``          the same arrays
 ``my_classifier.pth``                     the state of a ``tiny_networks:plain`` for three classes
 ========================================  ==========================================================================
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,8 @@ def furnish(root: Path, named: dict[str, Any]) -> None:
     np.savez(
         root / "outputs.npz", p=named["p"], z=named["z"], y=named["y"], split=named["split"], group=named["lesion"]
     )
+    (root / "examples").mkdir()
+    shutil.copy(root / "outputs.npz", root / "examples" / "ham10000_outputs.npz")
     _write_csv_outputs(root / "outputs.csv", named)
     for number, name in enumerate(PHOTOGRAPHS):
         _picture(root / name, number, number)
