@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tdumpra.pages.summary import headline, p_text, summarise, verdict
+from tdumpra import comparators
+from tdumpra.pages.summary import COMPARATORS, headline, p_text, summarise, verdict
 
 
 def evaluation(**gate: Any) -> dict[str, Any]:
@@ -76,3 +77,7 @@ def test_the_bound_on_harm_is_said_where_the_gate_opened():
 @pytest.mark.parametrize(("p", "said"), [(0.237, "p = 0.24"), (1.0, "p = 1"), (0.0, "p < 0.001"), (0.001, "p = 0.001")])
 def test_small_p_values_are_bounds(p, said):
     assert p_text(p) == said
+
+
+def test_every_comparator_has_words() -> None:
+    assert set(COMPARATORS) == set(comparators.COMPARATORS)

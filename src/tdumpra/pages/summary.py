@@ -9,10 +9,14 @@ LEVEL = 0.05  # below it a difference is called more than chance
 Verdict = Literal["better", "worse", "chance", "shut", "idle"]
 
 COMPARATORS = {
+    "baseline": "another run's classifier, which this one is measured against",
     "student": "the classifier as it came",
     "teacher": "its moving-average teacher, alone",
     "temperature": "the classifier with a fitted temperature",
     "logit_adjusted": "the classifier divided by a fitted power of the class prior: the honest rival",
+    "teacher_adjusted": "the teacher divided by a fitted power of the class prior",
+    "ensemble": "both networks' own classifiers, half and half, without a bank",
+    "ensemble_adjusted": "the same, divided by a fitted power of the class prior",
     "knn": "retrieval alone: the 16 nearest training cases",
     "single_prototype": "retrieval alone: one mean per class",
     "tip_adapter": "every training case as a prototype, added to the classifier",
