@@ -81,7 +81,7 @@ def test_what_is_written_reads_back_the_same(tmp_path):
         ('[embed]\ncheckpoint = "best"\n[train]\ntrain_on_val = true', r'"best" needs validation images'),
         (
             "[network]\nfinished = true\nfrozen = true",
-            "finished is a trained classifier, frozen a backbone without one",
+            "finished is a trained classifier, frozen a backbone",
         ),
         ("[embed]\nviews = 3", r"embed\.views must be one of 1, 2, 4, 8, not 3"),
         ('[data]\nval_by_seed = true\nsplit_file = "split.json"', "val_by_seed draws validation anew for each seed"),

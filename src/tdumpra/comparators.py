@@ -242,7 +242,7 @@ WITHOUT_BANK = frozenset(  # need no second path
         "teacher_adjusted",
         "ensemble",
         "ensemble_adjusted",
-    }  # fmt: skip
+    }
 )
 
 
