@@ -17,11 +17,15 @@ import torch
 from PIL import Image
 
 from tdumpra import cli
+from tdumpra.checks import SPLITS
 from tdumpra.commands_predict import model_file
+from tdumpra.config import read_config
 from tdumpra.data.sources import open_source
 from tdumpra.demo_arrays import write_demo
 from tdumpra.errors import InputFileError
 from tdumpra.predict import Model
+from tdumpra.table_stages import table_outputs
+from tdumpra.tables import OutputsTable
 from tdumpra.train_screen import Screen
 
 pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
@@ -197,6 +201,74 @@ def test_saved_outputs_leave_nothing_to_train(tdumpra, tmp_path, stage):
     assert done.code == 2
     assert "there is nothing to train or to embed" in done.err
     assert not (tmp_path / "run").exists()
+
+
+# --- one choice for all seeds, in another encoder's space
+
+
+def write_frozen(path: Path, cache: Path) -> Path:
+    config = write_config(path, cache)
+    text = config.read_text().replace("tiny_networks:plain", "tiny_networks:seeded")
+    config.write_text(text.replace("embedding = 8", "embedding = 8\n        frozen = true"))
+    return config
+
+
+def test_a_frozen_encoder_is_embedded_and_not_run(tdumpra, tmp_path, cache):
+    config = write_frozen(tmp_path / "frozen.toml", cache)
+    embedded = tdumpra("embed", config, "--out", tmp_path / "frozen")
+    assert embedded.code == 0, embedded.err
+    assert "nothing to train" in tdumpra("train", config, "--out", tmp_path / "frozen").out
+    for command in ("run", "bank", "tune", "evaluate"):
+        done = tdumpra(command, config, "--out", tmp_path / "frozen")
+        assert (done.code, done.err.count("\n")) == (2, 1), done
+        assert "a frozen encoder has no classifier: name its folder as the bank.space of another run" in done.err
+
+
+def test_one_choice_for_seeds_that_hold_out_lesions_of_their_own(tdumpra, tmp_path, cache):
+    """Two seeds and a bank in a frozen encoder's space: everything once, and nothing the second time."""
+    frozen, out = tmp_path / "frozen", tmp_path / "run"
+    assert tdumpra("embed", write_frozen(tmp_path / "frozen.toml", cache), "--out", frozen).code == 0
+    extra = f"""
+        [bank]
+        space = "{frozen}"
+        [tune]
+        preset = "paper-swapped"
+        pool_seeds = true
+        [evaluate]
+        bootstrap = 10
+    """
+    config = write_config(tmp_path / "run.toml", cache, seeds="[0, 1]", extra=extra)
+    config.write_text(config.read_text().replace("workers = 0", "workers = 0\n        val_by_seed = true"))
+    done = tdumpra("run", config, "--out", out)
+    assert done.code == 0, done.err
+    tables = [{part: OutputsTable.read(out / f"seed-{s}/outputs/{part}.safetensors") for part in SPLITS} for s in (0, 1)]
+    assert not set(tables[0]["val"].ids) & set(tables[1]["val"].ids)
+    assert tables[0]["test"].ids == tables[1]["test"].ids
+    gates = [json.loads((out / f"seed-{seed}" / "gate.json").read_text()) for seed in (0, 1)]
+    assert gates[0]["cases"] == gates[1]["cases"]
+    assert gates[0]["cases"]["rows"] == sum(len(each["val"]) for each in tables)
+    assert gates[0]["best"] == gates[1]["best"]
+
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
+    again = tdumpra("run", config, "--out", out)
+    assert again.out.count("up to date") == 6  # tables, bank and evaluation of each seed
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
+    for command in ("tune", "evaluate"):
+        planned = json.loads(tdumpra(command, config, "--out", out, "--plan", "--json").out)
+        assert [cell["finished"] for cell in planned["cells"]] == [True, True]
+
+    model = Model.read(out / "seed-1" / "model.safetensors")
+    assert model.retrieval is not None
+    assert model.retrieval.network.frozen
+    manifest = open_source(SOURCE)
+    test = set(tables[1]["test"].ids)
+    record = next(record for record in manifest.records if record.id in test)
+    Image.fromarray(manifest.reader(record)).save(tmp_path / "image.png")
+    (row,) = json.loads(tdumpra("predict", out / "seed-1", tmp_path / "image.png", "--json").out)
+    splits = table_outputs(read_config(out / "seed-1" / "config.toml"), tables[1], 1)
+    place = tables[1]["test"].ids.index(record.id)
+    (expected,) = model.decision.decide(splits.test.p[[place]], splits.test.z[[place]]).p.tolist()
+    assert list(row["probabilities"].values()) == pytest.approx(expected, abs=1e-5)
 
 
 # --- predict
