@@ -19,6 +19,7 @@ from PIL import Image
 from tdumpra import cli
 from tdumpra.checks import SPLITS
 from tdumpra.commands_predict import model_file
+from tdumpra.commands_run import run_command
 from tdumpra.config import read_config
 from tdumpra.data.sources import open_source
 from tdumpra.demo_arrays import write_demo
@@ -224,7 +225,7 @@ def test_a_frozen_encoder_is_embedded_and_not_run(tdumpra, tmp_path, cache):
         assert "a frozen encoder has no classifier: name its folder as the bank.space of another run" in done.err
 
 
-def test_one_choice_for_seeds_that_hold_out_lesions_of_their_own(tdumpra, tmp_path, cache):
+def test_one_choice_for_seeds_that_hold_out_lesions_of_their_own(tdumpra, tmp_path, cache, capsys):
     """Two seeds and a bank in a frozen encoder's space: everything once, and nothing the second time."""
     frozen, out = tmp_path / "frozen", tmp_path / "run"
     assert tdumpra("embed", write_frozen(tmp_path / "frozen.toml", cache), "--out", frozen).code == 0
@@ -239,9 +240,10 @@ def test_one_choice_for_seeds_that_hold_out_lesions_of_their_own(tdumpra, tmp_pa
     """
     config = write_config(tmp_path / "run.toml", cache, seeds="[0, 1]", extra=extra)
     config.write_text(config.read_text().replace("workers = 0", "workers = 0\n        val_by_seed = true"))
-    done = tdumpra("run", config, "--out", out)
-    assert done.code == 0, done.err
-    tables = [{part: OutputsTable.read(out / f"seed-{s}/outputs/{part}.safetensors") for part in SPLITS} for s in (0, 1)]
+    assert set(run_command(config, out)) == {0, 1}
+    tables = [
+        {part: OutputsTable.read(out / f"seed-{s}/outputs/{part}.safetensors") for part in SPLITS} for s in (0, 1)
+    ]
     assert not set(tables[0]["val"].ids) & set(tables[1]["val"].ids)
     assert tables[0]["test"].ids == tables[1]["test"].ids
     gates = [json.loads((out / f"seed-{seed}" / "gate.json").read_text()) for seed in (0, 1)]
@@ -250,8 +252,9 @@ def test_one_choice_for_seeds_that_hold_out_lesions_of_their_own(tdumpra, tmp_pa
     assert gates[0]["best"] == gates[1]["best"]
 
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
-    again = tdumpra("run", config, "--out", out)
-    assert again.out.count("up to date") == 6  # tables, bank and evaluation of each seed
+    capsys.readouterr()
+    run_command(config, out)
+    assert capsys.readouterr().out.count("up to date") == 6  # tables, bank and evaluation of each seed
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
     for command in ("tune", "evaluate"):
         planned = json.loads(tdumpra(command, config, "--out", out, "--plan", "--json").out)
@@ -277,8 +280,6 @@ def test_one_choice_for_seeds_that_hold_out_lesions_of_their_own(tdumpra, tmp_pa
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     out = tmp_path_factory.mktemp("trained")
-    from tdumpra.commands_run import run_command
-
     run_command(write_config(out / "run.toml", cache), out / "run", quiet=True)
     return out / "run"
 
