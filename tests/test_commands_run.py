@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -272,6 +273,53 @@ def test_one_choice_for_seeds_that_hold_out_lesions_of_their_own(tdumpra, tmp_pa
     place = tables[1]["test"].ids.index(record.id)
     (expected,) = model.decision.decide(splits.test.p[[place]], splits.test.z[[place]]).p.tolist()
     assert list(row["probabilities"].values()) == pytest.approx(expected, abs=1e-5)
+
+
+# --- results apart from the run
+
+
+def test_results_may_lie_apart_from_the_run(tdumpra, tmp_path, cache):
+    out, results = tmp_path / "run", tmp_path / "results"
+    config = write_config(tmp_path / "run.toml", cache, extra="[evaluate]\nbootstrap = 10\n[tune]\npreset = 'paper'")
+    config.write_text(f"folder = '{out}'\n" + config.read_text())
+    assert tdumpra("embed", config).code == 2  # nothing was trained yet
+    run_command(config, None, quiet=True)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    done = tdumpra("evaluate", config, "--out", results, "--json")
+    assert done.code == 0, done.err
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    by_run = json.loads((out / "evaluation.json").read_text())
+    assert json.loads(done.out)["comparators"] == by_run["comparators"]
+    assert (results / "evaluation.json").exists()
+    assert not (results / "outputs").exists()
+    here = tdumpra("tune", config, "--out", out, "--json")  # the run's own folder, named
+    assert json.loads(here.out)["decision"] == json.loads((out / "gate.json").read_text())["decision"]
+
+
+def test_a_folder_without_tables_is_no_run_wherever_it_is_named(tdumpra, config, tmp_path):
+    done = tdumpra("evaluate", config, "--out", tmp_path / "nowhere")
+    assert done.code == 2
+    assert f"{tmp_path / 'nowhere'}" in done.err
+    assert "run tdumpra train and tdumpra embed first" in " ".join(done.err.split())
+
+
+def test_another_run_is_compared_with_as_it_is_now(tdumpra, tmp_path, cache):
+    """A baseline that is made anew changes what was measured against it."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    run_command(write_config(tmp_path / "first.toml", cache), first, quiet=True)
+    extra = f"[evaluate]\nbootstrap = 10\nbaseline = '{first}'\n[tune]\npreset = 'paper'"
+    config = write_config(tmp_path / "second.toml", cache, train="label_smoothing = 0.1", extra=extra)
+    scored = [run_command(config, second, quiet=True)[0].evaluation["comparators"]]
+    student = json.loads((first / "evaluation.json").read_text())["comparators"]["student"]
+    assert scored[0]["baseline"] == pytest.approx(student)
+    path = first / "outputs" / "test.safetensors"
+    table = OutputsTable.read(path)
+    replace(table, logits=table.logits.roll(1, 1), identity={**table.identity, "encoder": "other"}).write(path)
+    evaluated = json.loads(tdumpra("evaluate", config, "--out", second, "--json").out)
+    assert evaluated["comparators"]["baseline"] != pytest.approx(student)
+    scored.append(run_command(config, second, quiet=True)[0].evaluation["comparators"])
+    assert scored[1]["baseline"] == pytest.approx(evaluated["comparators"]["baseline"])
+    assert scored[1]["gate"] == scored[0]["gate"]
 
 
 # --- predict
