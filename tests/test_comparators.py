@@ -6,6 +6,7 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -249,8 +250,8 @@ def rich() -> Case:
     case = make_case(fit_and_tune(problem), problem)
     assert case.validation is not None
     names = ("p_teacher", "p_second")
-    val = {name: drawn_to_common(case.validation.p, further(200, i)) for i, name in enumerate(names)}
-    test = {name: drawn_to_common(case.test.p, further(160, 5 + i)) for i, name in enumerate(names)}
+    val: dict[str, Any] = {name: drawn_to_common(case.validation.p, further(200, i)) for i, name in enumerate(names)}
+    test: dict[str, Any] = {name: drawn_to_common(case.test.p, further(160, 5 + i)) for i, name in enumerate(names)}
     return replace(
         case,
         validation=replace(case.validation, **val),

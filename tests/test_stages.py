@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -228,7 +229,7 @@ def in_space_of(folder: RunFolder) -> Config:
     return replace(config, bank=replace(config.bank, space=str(folder.root)))
 
 
-def split_otherwise(data: Dataset, **how: int) -> Dataset:
+def split_otherwise(data: Dataset, **how: Any) -> Dataset:
     split = make_split(data.manifest, **how)
     return Dataset(data.prepared, split.codes.copy(), split)
 
