@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,11 +18,16 @@ import torch
 from PIL import Image
 
 from tdumpra import cli
+from tdumpra.checks import SPLITS
 from tdumpra.commands_predict import model_file
+from tdumpra.commands_run import run_command
+from tdumpra.config import read_config
 from tdumpra.data.sources import open_source
 from tdumpra.demo_arrays import write_demo
 from tdumpra.errors import InputFileError
 from tdumpra.predict import Model
+from tdumpra.table_stages import table_outputs
+from tdumpra.tables import OutputsTable
 from tdumpra.train_screen import Screen
 
 pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
@@ -199,14 +205,129 @@ def test_saved_outputs_leave_nothing_to_train(tdumpra, tmp_path, stage):
     assert not (tmp_path / "run").exists()
 
 
+# --- one choice for all seeds, in another encoder's space
+
+
+def write_frozen(path: Path, cache: Path) -> Path:
+    config = write_config(path, cache)
+    text = config.read_text().replace("tiny_networks:plain", "tiny_networks:seeded")
+    config.write_text(text.replace("embedding = 8", "embedding = 8\n        frozen = true"))
+    return config
+
+
+def test_a_frozen_encoder_is_embedded_and_not_run(tdumpra, tmp_path, cache):
+    config = write_frozen(tmp_path / "frozen.toml", cache)
+    embedded = tdumpra("embed", config, "--out", tmp_path / "frozen")
+    assert embedded.code == 0, embedded.err
+    assert "nothing to train" in tdumpra("train", config, "--out", tmp_path / "frozen").out
+    for command in ("run", "bank", "tune", "evaluate"):
+        done = tdumpra(command, config, "--out", tmp_path / "frozen")
+        assert (done.code, done.err.count("\n")) == (2, 1), done
+        assert "a frozen encoder has no classifier: name its folder as the bank.space of another run" in done.err
+
+
+def test_one_choice_for_seeds_that_hold_out_lesions_of_their_own(tdumpra, tmp_path, cache, capsys):
+    """Two seeds and a bank in a frozen encoder's space: everything once, and nothing the second time."""
+    frozen, out = tmp_path / "frozen", tmp_path / "run"
+    assert tdumpra("embed", write_frozen(tmp_path / "frozen.toml", cache), "--out", frozen).code == 0
+    extra = f"""
+        [bank]
+        space = "{frozen}"
+        [tune]
+        preset = "paper-swapped"
+        pool_seeds = true
+        [evaluate]
+        bootstrap = 10
+    """
+    config = write_config(tmp_path / "run.toml", cache, seeds="[0, 1]", extra=extra)
+    config.write_text(config.read_text().replace("workers = 0", "workers = 0\n        val_by_seed = true"))
+    assert set(run_command(config, out)) == {0, 1}
+    tables = [
+        {part: OutputsTable.read(out / f"seed-{s}/outputs/{part}.safetensors") for part in SPLITS} for s in (0, 1)
+    ]
+    assert not set(tables[0]["val"].ids) & set(tables[1]["val"].ids)
+    assert tables[0]["test"].ids == tables[1]["test"].ids
+    gates = [json.loads((out / f"seed-{seed}" / "gate.json").read_text()) for seed in (0, 1)]
+    assert gates[0]["cases"] == gates[1]["cases"]
+    assert gates[0]["cases"]["rows"] == sum(len(each["val"]) for each in tables)
+    assert gates[0]["best"] == gates[1]["best"]
+
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
+    capsys.readouterr()
+    run_command(config, out)
+    assert capsys.readouterr().out.count("up to date") == 6  # tables, bank and evaluation of each seed
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
+    for command in ("tune", "evaluate"):
+        planned = json.loads(tdumpra(command, config, "--out", out, "--plan", "--json").out)
+        assert [cell["finished"] for cell in planned["cells"]] == [True, True]
+
+    model = Model.read(out / "seed-1" / "model.safetensors")
+    assert model.retrieval is not None
+    assert model.retrieval.network.frozen
+    manifest = open_source(SOURCE)
+    test = set(tables[1]["test"].ids)
+    record = next(record for record in manifest.records if record.id in test)
+    Image.fromarray(manifest.reader(record)).save(tmp_path / "image.png")
+    (row,) = json.loads(tdumpra("predict", out / "seed-1", tmp_path / "image.png", "--json").out)
+    splits = table_outputs(read_config(out / "seed-1" / "config.toml"), tables[1], 1)
+    place = tables[1]["test"].ids.index(record.id)
+    (expected,) = model.decision.decide(splits.test.p[[place]], splits.test.z[[place]]).p.tolist()
+    assert list(row["probabilities"].values()) == pytest.approx(expected, abs=1e-5)
+
+
+# --- results apart from the run
+
+
+def test_results_may_lie_apart_from_the_run(tdumpra, tmp_path, cache):
+    out, results = tmp_path / "run", tmp_path / "results"
+    config = write_config(tmp_path / "run.toml", cache, extra="[evaluate]\nbootstrap = 10\n[tune]\npreset = 'paper'")
+    config.write_text(f"folder = '{out}'\n" + config.read_text())
+    assert tdumpra("embed", config).code == 2  # nothing was trained yet
+    run_command(config, None, quiet=True)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    done = tdumpra("evaluate", config, "--out", results, "--json")
+    assert done.code == 0, done.err
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    by_run = json.loads((out / "evaluation.json").read_text())
+    assert json.loads(done.out)["comparators"] == by_run["comparators"]
+    assert (results / "evaluation.json").exists()
+    assert not (results / "outputs").exists()
+    here = tdumpra("tune", config, "--out", out, "--json")  # the run's own folder, named
+    assert json.loads(here.out)["decision"] == json.loads((out / "gate.json").read_text())["decision"]
+
+
+def test_a_folder_without_tables_is_no_run_wherever_it_is_named(tdumpra, config, tmp_path):
+    done = tdumpra("evaluate", config, "--out", tmp_path / "nowhere")
+    assert done.code == 2
+    assert f"{tmp_path / 'nowhere'}" in done.err
+    assert "run tdumpra train and tdumpra embed first" in " ".join(done.err.split())
+
+
+def test_another_run_is_compared_with_as_it_is_now(tdumpra, tmp_path, cache):
+    """A baseline that is made anew changes what was measured against it."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    run_command(write_config(tmp_path / "first.toml", cache), first, quiet=True)
+    extra = f"[evaluate]\nbootstrap = 10\nbaseline = '{first}'\n[tune]\npreset = 'paper'"
+    config = write_config(tmp_path / "second.toml", cache, train="label_smoothing = 0.1", extra=extra)
+    scored = [run_command(config, second, quiet=True)[0].evaluation["comparators"]]
+    student = json.loads((first / "evaluation.json").read_text())["comparators"]["student"]
+    assert scored[0]["baseline"] == pytest.approx(student)
+    path = first / "outputs" / "test.safetensors"
+    table = OutputsTable.read(path)
+    replace(table, logits=table.logits.roll(1, 1), identity={**table.identity, "encoder": "other"}).write(path)
+    evaluated = json.loads(tdumpra("evaluate", config, "--out", second, "--json").out)
+    assert evaluated["comparators"]["baseline"] != pytest.approx(student)
+    scored.append(run_command(config, second, quiet=True)[0].evaluation["comparators"])
+    assert scored[1]["baseline"] == pytest.approx(evaluated["comparators"]["baseline"])
+    assert scored[1]["gate"] == scored[0]["gate"]
+
+
 # --- predict
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     out = tmp_path_factory.mktemp("trained")
-    from tdumpra.commands_run import run_command
-
     run_command(write_config(out / "run.toml", cache), out / "run", quiet=True)
     return out / "run"
 

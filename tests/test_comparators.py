@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -226,3 +228,107 @@ def test_the_rival_never_costs_validation_accuracy():
         found = COMPARATORS["logit_adjusted"](case)
         assert found is not None
         np.testing.assert_allclose(found, expected / expected.sum(1, keepdims=True), atol=1e-6)
+
+
+# --- further networks, and rows of all seeds
+
+
+def further(n: int, seed: int) -> torch.Tensor:
+    return torch.from_numpy(random_posterior(np.random.default_rng(seed), n, 4))
+
+
+def drawn_to_common(p: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """Another network's word: near the first one's, and partial to common classes."""
+    drawn = (noise + 3 * p) * torch.tensor([1.0, 0.7, 0.5, 0.4])
+    return drawn / drawn.sum(1, keepdim=True)
+
+
+@pytest.fixture
+def rich() -> Case:
+    """A case with everything that a comparator may use: a teacher, a second network, a baseline."""
+    problem = make_problem(0, dtype=np.float64)
+    case = make_case(fit_and_tune(problem), problem)
+    assert case.validation is not None
+    names = ("p_teacher", "p_second")
+    val: dict[str, Any] = {name: drawn_to_common(case.validation.p, further(200, i)) for i, name in enumerate(names)}
+    test: dict[str, Any] = {name: drawn_to_common(case.test.p, further(160, 5 + i)) for i, name in enumerate(names)}
+    return replace(
+        case,
+        validation=replace(case.validation, **val),
+        test=replace(case.test, **test, p_baseline=further(160, 9)),
+    )
+
+
+def warm(p: torch.Tensor, fitted_on: torch.Tensor, y: Array) -> Array:
+    temperature = likeliest_temperature(fitted_on.log().numpy(), y)
+    calibrated: Array = softmax(p.log().numpy() / temperature, axis=1)
+    return calibrated
+
+
+def divided(p: Array, prior: Array, exponent: float) -> Array:
+    quotient: Array = p / prior**exponent
+    quotient /= quotient.sum(1, keepdims=True)
+    return quotient
+
+
+def naive_second_opinions(case: Case, rows: ValidationOutputs) -> dict[str, Array]:
+    assert rows.p_teacher is not None
+    assert rows.p_second is not None
+    assert case.test.p_teacher is not None
+    assert case.test.p_second is not None
+    y, prior = rows.y.numpy(), case.decision.prior.numpy()
+    mean_val = (warm(rows.p, rows.p, y) + warm(rows.p_second, rows.p_second, y)) / 2
+    mean_test = (warm(case.test.p, rows.p, y) + warm(case.test.p_second, rows.p_second, y)) / 2
+    teacher = rows.p_teacher.numpy()
+    return {
+        "temperature": warm(case.test.p, rows.p, y),
+        "logit_adjusted": divided(case.test.p.numpy(), prior, prior_exponent(rows.p.numpy(), y, prior)),
+        "teacher_adjusted": divided(case.test.p_teacher.numpy(), prior, prior_exponent(teacher, y, prior)),
+        "ensemble": mean_test,
+        "ensemble_adjusted": divided(mean_test, prior, prior_exponent(mean_val, y, prior)),
+    }
+
+
+def assert_found(case: Case, expected: dict[str, Array]) -> None:
+    for name, p in expected.items():
+        found = COMPARATORS[name](case)
+        assert found is not None
+        np.testing.assert_allclose(found, p, atol=1e-6, err_msg=name)
+
+
+def test_two_networks_without_a_bank(rich):
+    assert rich.validation is not None
+    expected = naive_second_opinions(rich, rich.validation)
+    assert_found(rich, expected)
+    assert not np.allclose(expected["ensemble"], expected["ensemble_adjusted"])
+    assert not np.allclose(expected["teacher_adjusted"], rich.test.p_teacher)
+    scored = evaluate(rich)["comparators"]
+    assert scored["ensemble"] == pytest.approx(independent_metrics(expected["ensemble"], rich.test.y.numpy()), abs=1e-6)
+
+
+def test_another_runs_classifier(rich):
+    found = COMPARATORS["baseline"](rich)
+    assert found is not None
+    assert torch.equal(found, rich.test.p_baseline)
+    assert list(evaluate(rich)["comparators"]) == list(COMPARATORS)  # all, with the baseline first
+    assert COMPARATORS["baseline"](replace(rich, test=replace(rich.test, p_baseline=None))) is None
+
+
+def test_settings_are_chosen_on_the_rows_that_the_decision_was_chosen_on(rich):
+    other = make_problem(1, dtype=np.float64).val
+    pool = ValidationOutputs.check(*other[:3])
+    pool = replace(pool, p_teacher=(further(200, 3) + pool.p) / 2, p_second=(further(200, 4) + pool.p) / 2)
+    pooled = replace(rich, pool=pool)
+    assert pooled.choice is pool
+    assert rich.choice is rich.validation
+    expected = naive_second_opinions(rich, pool)
+    assert_found(pooled, expected)
+    alone = COMPARATORS["temperature"](rich)
+    assert alone is not None
+    assert not np.allclose(alone, expected["temperature"], atol=1e-4)
+
+
+@pytest.mark.parametrize("where", ["validation", "test"])
+def test_without_the_second_networks_word_on_both_parts_there_is_no_ensemble(rich, where):
+    less = replace(rich, **{where: replace(getattr(rich, where), p_second=None, p_teacher=None)})
+    assert [COMPARATORS[name](less) for name in ("ensemble", "ensemble_adjusted", "teacher_adjusted")] == [None] * 3

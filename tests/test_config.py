@@ -79,6 +79,15 @@ def test_what_is_written_reads_back_the_same(tmp_path):
         ("seeds = [1, 1]", "seeds must differ from each other"),
         ("seeds = [-1]", "a seed must be at least 0, not -1"),
         ('[embed]\ncheckpoint = "best"\n[train]\ntrain_on_val = true', r'"best" needs validation images'),
+        (
+            "[network]\nfinished = true\nfrozen = true",
+            "finished is a trained classifier, frozen a backbone",
+        ),
+        ("[embed]\nviews = 3", r"embed\.views must be one of 1, 2, 4, 8, not 3"),
+        ('[data]\nval_by_seed = true\nsplit_file = "split.json"', "val_by_seed draws validation anew for each seed"),
+        ("[tune]\npool_seeds = true\nfolds = 3", "pool_seeds excludes certify and folds"),
+        ("[tune]\npool_seeds = true\ncertify = true", "pool_seeds excludes certify and folds"),
+        ('[tune]\npreset = "balancing"', r"tune\.preset must be one of 'default', .*'rebalancing', not 'balancing'"),
         ("name = ", "is not valid TOML"),
     ],
 )

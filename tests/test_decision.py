@@ -95,6 +95,16 @@ class TestDecide:
             torch.testing.assert_close(getattr(whole, name), getattr(backwards, name).flip(0))
         torch.testing.assert_close(whole.signals.margin_sim, backwards.signals.margin_sim.flip(0))
 
+    @pytest.mark.parametrize("rule", ["linear", "log-linear"])
+    def test_a_power_of_the_prior_where_the_gate_is_open(self, decision, rule):
+        p, z = rows(300)
+        plain, tilted = (replace(decision, rule=rule, fused_exponent=t).decide(p, z) for t in (0.0, 0.6))
+        assert torch.equal(tilted.opened, plain.opened)
+        assert torch.equal(tilted.p[~plain.opened], plain.p[~plain.opened])
+        expected = plain.p[plain.opened].numpy() / np.array([0.4, 0.3, 0.2, 0.1]) ** 0.6
+        np.testing.assert_allclose(tilted.p[plain.opened], expected / expected.sum(1, keepdims=True), atol=1e-12)
+        assert not torch.equal(tilted.p.argmax(1), plain.p.argmax(1))
+
     def test_no_rows(self, decision):
         p, z = rows(3)
         decided = decision.decide(p[:0], z[:0])
@@ -123,6 +133,13 @@ class TestGuarantee:
         changed = replace(decision, thresholds=replace(THRESHOLDS, alpha=alpha), rule=rule)
         assert changed.guarantees_similarity is holds
 
+    def test_a_power_of_the_prior_takes_it_away(self, decision):
+        assert decision.guarantees_similarity
+        tilted = replace(decision, fused_exponent=0.8)
+        assert tilted.guarantees_similarity is False
+        decided = tilted.decide(*rows(4000))
+        assert (decided.p.argmax(1)[decided.opened] != decided.signals.label_sim[decided.opened]).any()
+
     def test_where_stated_an_open_gate_follows_retrieval(self, decision):
         p, z = rows(4000)
         decided = decision.decide(p, z)
@@ -141,10 +158,12 @@ class TestGuarantee:
 
 
 def test_artifact_round_trip(decision):
-    changed = replace(decision, rule="log-linear", prior_exponent=0.25, thresholds=GateThresholds.shut())
+    changed = replace(
+        decision, rule="log-linear", prior_exponent=0.25, fused_exponent=0.4, thresholds=GateThresholds.shut()
+    )
     again = Decision.from_artifact(changed.to_artifact())
     assert equal_tensors(changed.to_artifact().tensors, again.to_artifact().tensors)
-    for name in ("thresholds", "kappa", "tau", "temperature", "rule", "prior_exponent"):
+    for name in ("thresholds", "kappa", "tau", "temperature", "rule", "prior_exponent", "fused_exponent"):
         assert getattr(again, name) == getattr(changed, name)
 
 

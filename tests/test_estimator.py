@@ -15,7 +15,7 @@ from tdumpra import DualPathClassifier, GateThresholds, PrototypeBank
 from tdumpra.artifacts import jsonable, write_artifact
 from tdumpra.errors import ArtifactError
 from tdumpra.estimator import KIND, SCHEMA
-from tdumpra.tune import Preset
+from tdumpra.tune import PRESETS, Preset
 from tests.support import Array, Problem, alter_byte, equal_tensors, fit_and_tune, make_problem
 
 
@@ -129,6 +129,25 @@ class TestConventions:
     def test_the_papers_presets_merge_no_prototypes(self, preset, merged):
         z = np.array([[1.0, 0.0], [1.0, 0.01], [0.0, 1.0], [0.5, 1.0]])  # the first two are 0.6 degrees apart
         assert DualPathClassifier(2, preset=preset).fit(z, [0, 0, 1, 1]).bank_.merged == merged
+
+    def test_the_preset_rebalancing_gives_rare_classes_their_due(self, tmp_path):
+        problem = make_problem(1, dtype=np.float64)
+        classifier = fit_and_tune(problem, preset="rebalancing")
+        decision = classifier.decision_
+        assert decision.rule == "log-linear"
+        assert decision.fused_exponent in PRESETS["rebalancing"].fused_exponent
+        assert decision.fused_exponent > 0
+        assert not decision.guarantees_similarity
+        p, opened = (
+            classifier.predict_proba(*problem.test[:2]),
+            decision.decide(*map(torch.from_numpy, problem.test[:2])),
+        )
+        shut = ~opened.opened.numpy()
+        assert np.array_equal(p[shut], opened.p_cls.numpy()[shut])
+        classifier.save(tmp_path / "model.safetensors")
+        loaded = DualPathClassifier.load(tmp_path / "model.safetensors")
+        assert (loaded.preset, loaded.decision_.fused_exponent) == ("rebalancing", decision.fused_exponent)
+        assert np.array_equal(loaded.predict_proba(*problem.test[:2]), p)
 
     def test_deterministic_by_seed(self, problem):
         first, again = (fit_and_tune(problem, seed=3).predict_proba(*problem.test[:2]) for _ in range(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -15,7 +16,14 @@ from tdumpra.config import NetworkConfig
 from tdumpra.core.ema import EmaTeacher
 from tdumpra.core.losses import joint_loss
 from tdumpra.core.sphere import normalise
-from tdumpra.network import AttachedClassifier, DualHeadNetwork, NetworkError, build_network
+from tdumpra.network import (
+    AttachedClassifier,
+    DualHeadNetwork,
+    FrozenEncoder,
+    NetworkError,
+    SeveralViews,
+    build_network,
+)
 
 PAPER = ("resnet101", "convnext_tiny", "efficientnet_b0", "vit_base_patch16_224", "swin_base_patch4_window7_224")
 
@@ -209,3 +217,67 @@ def test_a_classifier_that_gives_no_tensor_is_refused(factory):
 
     with pytest.raises(NetworkError, match=r"must give features .* not dict"):
         build_network(config(factory(Wrapped), finished=True), 5)
+
+
+# --- several views of an image
+
+SYMMETRIES: dict[int, list[Callable[[Tensor], Tensor]]] = {
+    2: [lambda x: x.flip(3)],
+    4: [lambda x: x.flip(3), lambda x: x.flip(2), lambda x: x.flip(2, 3)],
+    8: [lambda x: x.flip(3), lambda x: x.flip(2), lambda x: x.transpose(2, 3), lambda x: x.rot90(1, (2, 3))],
+}
+
+
+@pytest.fixture
+def one_view() -> nn.Module:
+    torch.manual_seed(0)
+    return build_network(config("tiny_networks:plain"), 3).network.eval()
+
+
+@pytest.mark.parametrize("views", [2, 4, 8])
+@torch.no_grad()
+def test_mirrored_and_turned_images_are_the_same_to_several_views(one_view, images, views):
+    network = SeveralViews(one_view, views).eval()
+    seen = network(images)
+    for turn in SYMMETRIES[views]:
+        again = network(turn(images))
+        torch.testing.assert_close(again.logits, seen.logits, atol=1e-5, rtol=0)
+        torch.testing.assert_close(again.z, seen.z, atol=1e-5, rtol=0)
+        assert not torch.allclose(one_view(turn(images)).logits, one_view(images).logits, atol=1e-3)
+
+
+@pytest.mark.parametrize(("views", "beyond"), [(2, lambda x: x.flip(2)), (4, lambda x: x.transpose(2, 3))])
+@torch.no_grad()
+def test_fewer_views_know_fewer_symmetries(one_view, images, views, beyond):
+    network = SeveralViews(one_view, views).eval()
+    assert not torch.allclose(network(beyond(images)).logits, network(images).logits, atol=1e-3)
+
+
+@torch.no_grad()
+def test_probabilities_and_directions_are_averaged(one_view, images):
+    turned = [images, images.flip(3), images.flip(2), images.flip(2, 3)]
+    turned += [view.transpose(2, 3) for view in turned]
+    for views in (2, 4, 8):
+        alone = [one_view(view) for view in turned[:views]]
+        found = SeveralViews(one_view, views)(images)
+        mean = torch.stack([each.logits.softmax(1) for each in alone]).mean(0)
+        torch.testing.assert_close(found.logits.exp(), mean)  # logarithms of probabilities
+        torch.testing.assert_close(found.z, normalise(torch.stack([each.z for each in alone]).sum(0)))
+        assert found.logits.dtype == found.z.dtype == torch.float32
+
+
+# --- a backbone alone
+
+
+@torch.no_grad()
+def test_a_frozen_encoder_gives_the_backbones_features_and_no_opinion(images):
+    network: Any = build_network(config("tiny_networks:seeded", frozen=True), 3).network.eval()
+    assert isinstance(network, FrozenEncoder)
+    found = network(images)
+    assert found.logits.shape == (4, 3)
+    assert not found.logits.any()
+    torch.testing.assert_close(found.z, normalise(tiny_networks.seeded(0).eval()(images)))
+    maps: Any = build_network(config("tiny_networks:feature_map", frozen=True), 3).network.eval()
+    torch.testing.assert_close(maps(images).z, normalise(maps.backbone(images).mean((2, 3))))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert network(images).z.dtype == network(images).logits.dtype == torch.float32

@@ -188,6 +188,42 @@ def test_a_finished_classifier_is_its_own_second_path(tmp_path, data, images):
     np.testing.assert_allclose(probabilities(predictions), model.decision.decide(test.p, test.z).p.numpy(), atol=1e-6)
 
 
+def test_several_views_stay_with_the_model(config, data, images, tmp_path):
+    looking = replace(config, embed=replace(config.embed, views=4))
+    folder = embed_run(looking, tmp_path / "run", data)
+    torch.use_deterministic_algorithms(False)
+    model = assemble_model(looking, data, folder, decide(looking, folder))
+    model.write(folder.model)
+    read = Model.read(folder.model)
+    assert read.retrieval is not None
+    assert (read.classifier.views, read.retrieval.views) == (4, 4)
+    predictions = list(Predictor(read, mode="eager").predict(images))
+    test = table_outputs(looking, read_tables(folder)).test
+    np.testing.assert_allclose(probabilities(predictions), model.decision.decide(test.p, test.z).p.numpy(), atol=1e-6)
+    for path in images:
+        Image.fromarray(np.asarray(Image.open(path))[::-1, ::-1]).save(tmp_path / path.name)
+    turned = list(Predictor(read, mode="eager").predict([tmp_path / path.name for path in images]))
+    np.testing.assert_allclose(probabilities(turned), probabilities(predictions), atol=1e-5)
+    once = replace(read, classifier=replace(read.classifier, views=1))
+    assert np.abs(probabilities(list(Predictor(once).predict(images))) - probabilities(predictions)).max() > 1e-3
+
+
+def test_a_bank_in_the_space_of_a_frozen_encoder(config, data, folder, images, tmp_path):
+    alone = settings("tiny_networks:seeded")
+    alone = replace(alone, network=replace(alone.network, frozen=True), embed=replace(alone.embed, views=2))
+    frozen = embed_run(alone, tmp_path / "frozen", data)
+    torch.use_deterministic_algorithms(False)
+    joint = replace(config, bank=replace(config.bank, space=str(frozen.root)))
+    model = assemble_model(joint, data, folder, decide(joint, folder))
+    assert model.retrieval is not None
+    assert (model.retrieval.network.frozen, model.retrieval.views, model.classifier.views) == (True, 2, 1)
+    model.write(tmp_path / "m.safetensors")
+    predictions = list(Predictor.load(tmp_path / "m.safetensors").predict(images))
+    test = table_outputs(joint, read_tables(folder)).test
+    np.testing.assert_allclose(probabilities(predictions), model.decision.decide(test.p, test.z).p.numpy(), atol=1e-6)
+    assert any(each.opened for each in predictions)
+
+
 def test_tables_of_other_weights_are_refused(config, data, folder, tmp_path):
     stale = RunFolder(tmp_path)
     for part in ("outputs", "checkpoints"):

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from tiny_runs import CLASS_NAMES, colours, embed_run, launched, settings, silent, train_run
+from tiny_runs import CLASS_NAMES, colours, embed_run, launched, settings, silent, train_run, with_network
 
 from tdumpra import stages
 from tdumpra.artifacts import read_json
 from tdumpra.bank import PrototypeBank
 from tdumpra.config import Config
+from tdumpra.data.splits import make_split
 from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.run_folder import RunFolder
 from tdumpra.stages import Dataset, embed_stage, load_encoders, open_data
-from tdumpra.table_stages import bank_stage, evaluate_stage, is_evaluated, outputs_for, read_tables, tune_stage
+from tdumpra.table_stages import (
+    bank_stage,
+    evaluate_stage,
+    is_evaluated,
+    outputs_for,
+    read_tables,
+    table_outputs,
+    tune_stage,
+)
 from tdumpra.tables import OutputsTable
 from tdumpra.train import TrainingError
 
@@ -56,6 +66,22 @@ def test_data_are_split_before_they_are_decoded(tmp_path):
     assert again.codes.tolist() == opened.codes.tolist()
 
 
+def test_each_seed_holds_out_lesions_of_its_own(tmp_path):
+    config = settings()
+    source = replace(config.data, source="synthetic:n=60,size=32", cache=str(tmp_path / "cache"), val_share=0.25)
+    by_seed = replace(config, data=replace(source, val_by_seed=True))
+    opened = [open_data(by_seed, silent(), seed) for seed in range(5)]
+    held_out = [set(each.rows("val")) for each in opened]
+    assert all(set(each.rows("test")) == set(opened[0].rows("test")) for each in opened)
+    assert sum(map(len, held_out[:4])) == len(set.union(*held_out[:4]))  # none twice
+    assert held_out[4] == held_out[0]  # there are four quarters
+    for each, rows in zip(opened, held_out, strict=True):
+        groups = [{each.manifest.records[i].group for i in part} for part in (each.rows("train"), rows)]
+        assert not groups[0] & groups[1]
+    fixed = [open_data(replace(config, data=source), silent(), seed) for seed in (0, 1)]
+    assert fixed[0].codes.tolist() == fixed[1].codes.tolist() == opened[0].codes.tolist()
+
+
 # --- embedding
 
 
@@ -86,6 +112,17 @@ def test_a_second_embedding_does_nothing_until_the_weights_change(run, data, mon
     new = OutputsTable.read(run.outputs("train"))
     assert new.identity["encoder"] != old.identity["encoder"]
     assert not torch.equal(new.logits, old.logits)
+
+
+def test_other_views_are_embedded_again(run, data):
+    config, old = settings(epochs=1), OutputsTable.read(run.outputs("val"))
+    mirrored = replace(config, embed=replace(config.embed, views=2))
+    assert embed_again(mirrored, data, run)
+    assert not embed_again(mirrored, data, run)
+    new = OutputsTable.read(run.outputs("val"))
+    assert new.identity["encoder"] != old.identity["encoder"]
+    assert not torch.equal(new.logits, old.logits)
+    torch.testing.assert_close(new.logits.exp().sum(1), torch.ones(len(new)))  # logarithms of mean probabilities
 
 
 def test_a_damaged_table_is_made_again(run, data):
@@ -182,3 +219,72 @@ def test_saved_outputs_take_the_place_of_tables(tmp_path):
     assert first.fingerprint != second.fingerprint
     (tmp_path / "4").mkdir()
     assert bank_stage(config, RunFolder(tmp_path / "4"), 4).bank.n_classes == 7
+
+
+# --- in another encoder's space
+
+
+def in_space_of(folder: RunFolder) -> Config:
+    config = settings(epochs=1)
+    return replace(config, bank=replace(config.bank, space=str(folder.root)))
+
+
+def split_otherwise(data: Dataset, **how: Any) -> Dataset:
+    split = make_split(data.manifest, **how)
+    return Dataset(data.prepared, split.codes.copy(), split)
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory: pytest.TempPathFactory, data: Dataset) -> RunFolder:
+    """Its own validation images are not this run's."""
+    config = with_network(settings("tiny_networks:seeded"), frozen=True)
+    return embed_run(config, tmp_path_factory.mktemp("frozen"), split_otherwise(data, val_fold=1))
+
+
+def test_a_frozen_encoder_is_embedded_without_training(frozen):
+    assert not frozen.checkpoint("last").exists()
+    table = OutputsTable.read(frozen.outputs("train"))
+    assert table.z_teacher is None
+    assert not table.logits.any()
+    assert table.z_student.shape == (len(table), 16)
+
+
+def test_a_frozen_encoder_alone_decides_nothing(frozen):
+    config = with_network(settings("tiny_networks:seeded"), frozen=True)
+    for stage in (bank_stage, tune_stage):
+        with pytest.raises(TdumpraError, match="a frozen encoder has no classifier: name its folder"):
+            stage(config, frozen, 0)
+
+
+def test_a_bank_in_a_frozen_encoders_space_whatever_it_held_out(run, frozen):
+    own, others = read_tables(run), read_tables(frozen)
+    assert set(own["val"].ids) != set(others["val"].ids)
+    splits = table_outputs(in_space_of(frozen), own)
+    where = {name: z for table in others.values() for name, z in zip(table.ids, table.z_student, strict=True)}
+    for part, rows in (("train", splits.train), ("val", splits.validation), ("test", splits.test)):
+        assert torch.equal(rows.z, torch.stack([where[name] for name in own[part].ids]))
+    torch.testing.assert_close(splits.validation.p, own["val"].posterior())
+    assert splits.test.p_second is None  # it has no opinion
+    assert splits.fingerprint != table_outputs(settings(epochs=1), own).fingerprint
+
+
+@pytest.mark.parametrize(("how", "part"), [({"val_fold": 1}, "val"), ({"seed": 1}, "test")])
+def test_an_encoder_that_was_trained_on_held_out_images_is_refused(run, data, tmp_path, how, part):
+    other = embed_run(settings(epochs=1), tmp_path / "other", split_otherwise(data, **how))
+    seen = set(OutputsTable.read(other.outputs("train")).ids)
+    counts = {each: len(seen & set(table.ids)) for each, table in read_tables(run).items()}
+    assert counts[part] >= counts["val"] > 0
+    with pytest.raises(ArtifactError, match=f"was trained on {counts[part]} of this run's {part} images: give both"):
+        table_outputs(in_space_of(other), read_tables(run))
+
+
+def test_the_encoder_of_the_same_seed_is_taken(run, data, tmp_path):
+    own = read_tables(run)
+    for seed in (0, 2):
+        folder = train_run(settings(epochs=1, seeds=(0, 2)), tmp_path / "other" / f"seed-{seed}", data, seed=seed)
+        embed_again(settings(epochs=1), data, folder)
+    for seed in (0, 2):
+        other = OutputsTable.read(RunFolder(tmp_path / "other" / f"seed-{seed}").outputs("test"))
+        splits = table_outputs(in_space_of(RunFolder(tmp_path / "other")), own, seed)
+        assert torch.equal(splits.test.z, other.embedding("teacher"))
+        torch.testing.assert_close(splits.test.p_second, other.posterior("teacher"))

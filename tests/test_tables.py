@@ -10,7 +10,8 @@ import torch
 
 from tdumpra.errors import ArtifactError
 from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs
-from tdumpra.tables import OutputsTable, split_outputs
+from tdumpra.run_folder import RunFolder
+from tdumpra.tables import OutputsTable, run_with_tables, split_outputs
 
 
 def table(n: int = 6, *, start: int = 0, teacher: bool = True, encoder: str = "e") -> OutputsTable:
@@ -116,3 +117,54 @@ def test_tables_of_different_encoders_are_refused():
     tables = {"train": table(), "val": table(start=10, encoder="old"), "test": table(start=20)}
     with pytest.raises(ArtifactError, match=r"the val table was made by another encoder or split .* embed again"):
         split_outputs(tables)
+
+
+# --- another run's encoder
+
+
+def test_embeddings_come_from_whichever_part_holds_the_image():
+    own, others = table(6, start=3), [table(6, encoder="other"), table(6, start=6, encoder="other")]
+    joined = own.with_embedding(*others)
+    assert joined.logits_second is not None
+    for i, name in enumerate(own.ids):
+        part = next(each for each in others if name in each.ids)
+        assert part.logits_teacher is not None
+        assert torch.equal(joined.embedding("teacher")[i], part.embedding("teacher")[part.ids.index(name)])
+        assert torch.equal(joined.logits_second[i], part.logits_teacher[part.ids.index(name)])
+
+
+def test_the_other_networks_classifier_is_kept_where_it_tells_the_same_classes_apart():
+    own, other = table(4), table(6, encoder="other")
+    assert own.logits_second is None
+    assert own.with_embedding(replace(other, class_names=("b", "a", "c"))).logits_second is None
+    assert own.with_embedding(table(6, teacher=False)).logits_second is None
+    assert own.with_embedding(other, replace(other, logits_teacher=None)).logits_second is None
+    tables = {part: table(start=10 * i) for i, part in enumerate(("train", "val", "test"))}
+    assert split_outputs(tables).test.p_second is None
+    joined = {part: each.with_embedding(replace(each, logits_teacher=each.logits + 1)) for part, each in tables.items()}
+    splits = split_outputs(joined)
+    torch.testing.assert_close(splits.validation.p_second, tables["val"].posterior())
+    torch.testing.assert_close(splits.test.p_second, tables["test"].posterior())
+    torch.testing.assert_close(splits.test.p_teacher, tables["test"].posterior("teacher"))  # its own, still
+
+
+def write_train_table(root: Path) -> None:
+    (root / "outputs").mkdir(parents=True)
+    table().write(RunFolder(root).outputs("train"))
+
+
+def test_the_folder_of_several_seeds_stands_for_that_of_the_same_seed(tmp_path):
+    write_train_table(tmp_path / "one")
+    for seed in (0, 3):
+        write_train_table(tmp_path / "several" / f"seed-{seed}")
+        assert run_with_tables(str(tmp_path / "several"), seed).root == tmp_path / "several" / f"seed-{seed}"
+        assert run_with_tables(str(tmp_path / "one"), seed).root == tmp_path / "one"
+    with pytest.raises(
+        ArtifactError, match=r"bank\.space = .* is not 'teacher', 'student' or .* of seed 1: there are seed-0, seed-3$"
+    ):
+        run_with_tables(str(tmp_path / "several"), 1)
+
+
+def test_a_folder_without_tables_is_said_to_lack_them(tmp_path):
+    with pytest.raises(ArtifactError, match=r"evaluate\.baseline = .* is not the folder .*: run  tdumpra embed  on"):
+        run_with_tables(str(tmp_path), 0, "evaluate.baseline")

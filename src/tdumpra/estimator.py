@@ -45,7 +45,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         n_prototypes: prototypes per class, K.
         objective: what tuning maximises while accuracy does not fall: ``balanced_accuracy``, ``accuracy``, ``macro_f1``
             or ``nll``.
-        preset: ``default``, ``paper``, ``paper-swapped``, or a :class:`tdumpra.tune.Preset` of your own.
+        preset: ``default``, ``paper``, ``paper-swapped``, ``rebalancing``, or a :class:`tdumpra.tune.Preset`.
         n_classes: only needed where some class has no training row.
         adjust_prior: also divide the classifier by a power of the class prior, chosen by the same objective. This,
             unlike the temperature, changes labels of rows whose gate is shut.

@@ -129,6 +129,7 @@ def case_of(splits: SplitOutputs, fitted: Fitted, settings: TuneConfig) -> Case:
 def gate_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[str, Any]:
     """The contents of ``gate.json``: what was tried, what won, by how much, on how many cases."""
     tuning, validation = fitted.tuning, splits.validation
+    chosen_on = fitted.pool if fitted.pool is not None else validation
     decided = tuning.decision.decide(validation.p, validation.z)
     report = gate_report(
         decided.p_cls, decided.p_sim, decided.p, validation.y, validation.groups, opened=decided.opened
@@ -139,8 +140,8 @@ def gate_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[
         "objective": tuning.objective,
         "cases": {
             "rows": tuning.n_rows,
-            "groups": None if validation.groups is None else len(np.unique(validation.groups)),
-            "by_class": np.bincount(validation.y.numpy(), minlength=splits.n_classes).tolist(),
+            "groups": None if chosen_on.groups is None else len(np.unique(chosen_on.groups)),
+            "by_class": np.bincount(chosen_on.y.numpy(), minlength=splits.n_classes).tolist(),
             "disagreements": tuning.n_disagreements,
         },
         "tried": {

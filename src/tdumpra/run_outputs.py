@@ -21,6 +21,7 @@ from tdumpra.config import Config
 from tdumpra.errors import InputFileError, TdumpraError
 from tdumpra.output_files import Space, SplitOutputs, read_outputs
 from tdumpra.run_folder import RunFolder, run_folders, run_root
+from tdumpra.tables import tables_fingerprint
 
 Training = Literal["ce", "joint"]
 _TOKENS = {"ce": re.compile(r"ce\d*|crossentropy\d*|xent\d*"), "joint": re.compile(r"joint\d*|scl\d*|supcon\d*")}
@@ -142,6 +143,19 @@ def run_identity(run: SavedRun) -> str:
         raise InputFileError(f"{error.filename} does not exist{stage}") from error
     except OSError as error:
         raise InputFileError(f"{run.path} cannot be read: {error.strerror or error}") from error
+
+
+def space_identity(config: Config, seed: int) -> dict[str, str]:
+    """A name for the tables of the run in whose space the bank lives; nothing where that is this run."""
+    if config.outputs or config.bank.space in ("teacher", "student"):
+        return {}
+    return {"bank.space": tables_fingerprint(config.bank.space, seed)}
+
+
+def baseline_identity(config: Config, seed: int) -> dict[str, str]:
+    """A name for the tables of the run that this one is measured against, where one was named."""
+    place = config.evaluate.baseline
+    return {} if place is None else {"evaluate.baseline": tables_fingerprint(place, seed, "evaluate.baseline")}
 
 
 def read_saved(run: SavedRun, config: Config) -> SplitOutputs:

@@ -22,7 +22,7 @@ from tdumpra.fitting import Fitted, evaluation_document, fit, gate_document
 from tdumpra.output_files import SplitOutputs, read_outputs
 from tdumpra.preset import PRESETS
 from tdumpra.run_folder import RunFolder, run_folders, run_root
-from tdumpra.tables import OutputsTable, run_with_tables, split_outputs
+from tdumpra.tables import OutputsTable, run_with_tables, split_outputs, tables_fingerprint
 
 _SCHEMA = 1  # of gate.json and evaluation.json
 
@@ -124,10 +124,12 @@ def outputs_for(config: Config, folder: RunFolder, seed: int) -> SplitOutputs:
 
 def decision_inputs(config: Config, folder: RunFolder, seed: int) -> dict[str, str]:
     """What the gate, the evaluation and the model depend on; each of them carries it."""
+    baseline = config.evaluate.baseline
     return {
         "outputs": fingerprint(
             outputs_for(config, folder, seed).fingerprint,
             *(other.fingerprint for other in _other_seeds(config, seed)),
+            *([] if baseline is None else [tables_fingerprint(baseline, seed, "evaluate.baseline")]),
         ),
         "settings": fingerprint(str((config.bank.n_prototypes, asdict(config.tune), asdict(config.evaluate)))),
     }

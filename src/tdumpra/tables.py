@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tdumpra.artifacts import fingerprint, read_artifact, write_artifact
+from tdumpra.checks import SPLITS
 from tdumpra.errors import ArtifactError
 from tdumpra.output_files import SplitOutputs
 from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs
@@ -110,6 +111,13 @@ def run_with_tables(place: str, seed: int, name: str = "bank.space") -> RunFolde
     hint = f"there are {', '.join(seeds)}" if seeds else "run  tdumpra embed  on its configuration first"
     kinds = "'teacher', 'student' or " if name == "bank.space" else ""
     raise ArtifactError(f"{name} = {place!r} is not {kinds}the folder of a run with tables of seed {seed}: {hint}")
+
+
+def tables_fingerprint(place: str, seed: int, name: str = "bank.space") -> str:
+    """Changes when the tables of the run that the setting ``name`` names do."""
+    folder = run_with_tables(place, seed, name)
+    paths = [folder.outputs(part) for part in SPLITS]
+    return fingerprint(*(path.read_bytes() for path in paths if path.exists()))
 
 
 def split_outputs(

@@ -20,6 +20,7 @@ from tdumpra.core.gate import (
     fuse,
     fuse_linear,
     fuse_log_linear,
+    fuse_rows,
     fuse_where_open,
     gate_opens,
     gate_signals,
@@ -387,6 +388,49 @@ class TestFusion:
             assert fused.p[i].tolist() == pytest.approx(expected)
         assert fused.opened.tolist() == [value == 1 for value in g]
         assert torch.equal(fused.signals.js, js_divergence(p, q))
+
+
+class TestPriorPower:
+    """Ours: where the gate is open, the fused posterior is divided by a power of the class prior."""
+
+    PRIOR = torch.tensor([0.6, 0.25, 0.1, 0.05], dtype=torch.float64)
+
+    @pytest.mark.parametrize("rule", ["linear", "log-linear"])
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_equals_the_quotient(self, rule, dtype):
+        p, q = posteriors(0, dtype=dtype)
+        found = fuse_rows(p, q, alpha=0.3, rule=rule, prior=self.PRIOR, exponent=0.7)
+        assert found.dtype == dtype
+        for row, a, b in zip(found.tolist(), p.tolist(), q.tolist(), strict=True):
+            pairs = list(zip(a, b, strict=True))
+            fused = [0.3 * x + 0.7 * y for x, y in pairs] if rule == "linear" else [x**0.3 * y**0.7 for x, y in pairs]
+            divided = [value / share**0.7 for value, share in zip(fused, self.PRIOR.tolist(), strict=True)]
+            assert row == pytest.approx([value / sum(divided) for value in divided], abs=TOLERANCE[dtype])
+
+    def test_by_hand(self):
+        # linear at one half: (0.6, 0.4); over priors 0.9 and 0.1 that is (2/3, 4), a share of 6/7 for the rare class
+        p, q = torch.tensor([[0.9, 0.1]]), torch.tensor([[0.3, 0.7]])
+        found = fuse_rows(p, q, alpha=0.5, rule="linear", prior=torch.tensor([0.9, 0.1]), exponent=1.0)
+        assert found[0].tolist() == pytest.approx([1 / 7, 6 / 7])
+
+    @pytest.mark.parametrize("rule", ["linear", "log-linear"])
+    def test_without_prior_or_power_it_is_plain_fusion_to_the_bit(self, rule):
+        p, q = posteriors(1)
+        plain = (fuse_linear if rule == "linear" else fuse_log_linear)(p, q, alpha=0.4)
+        assert torch.equal(fuse_rows(p, q, alpha=0.4, rule=rule), plain)
+        assert torch.equal(fuse_rows(p, q, alpha=0.4, rule=rule, prior=self.PRIOR), plain)
+        assert torch.equal(fuse_rows(p, q, alpha=0.4, rule=rule, exponent=0.5), plain)  # no prior to take a power of
+
+    @pytest.mark.parametrize("rule", ["linear", "log-linear"])
+    def test_shut_rows_come_back_bit_for_bit(self, rule):
+        p, q = posteriors(2)
+        opened = gate_opens(gate_signals(p, q), THRESHOLDS)
+        assert 0 < opened.sum() < len(p)
+        final = fuse_where_open(p, q, opened, alpha=0.3, rule=rule, prior=self.PRIOR, exponent=0.5)
+        assert torch.equal(final[~opened], p[~opened])
+        plain = fuse_where_open(p, q, opened, alpha=0.3, rule=rule)
+        assert (final[opened] != plain[opened]).any(1).all()
+        assert (final[opened][:, 0] <= plain[opened][:, 0]).all()  # the commonest class never gains
 
 
 class TestPropositionA1:

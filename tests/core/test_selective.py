@@ -13,6 +13,7 @@ from tdumpra.core.selective import (
     operating_point,
     refer_below,
     risk_coverage,
+    weighted_areas,
 )
 
 
@@ -49,6 +50,34 @@ def test_the_best_order_is_best_and_no_order_gives_the_error_rate():
     confidence = rng.random(500) - 0.3 * wrong
     assert best_area(wrong) < area_under_risk_coverage(confidence, wrong) < wrong.mean()
     assert area_under_risk_coverage(np.ones(500), wrong) == pytest.approx(wrong.mean())
+
+
+class TestWeightedAreas:
+    @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=12))
+    def test_a_weight_is_so_many_copies_of_the_row(self, rows):
+        n = len(rows)
+        confidence = np.random.default_rng(n).permutation(n) / n  # no ties but between copies, which are all alike
+        wrong, w = np.array([row[0] for row in rows]), np.array([row[1:] for row in rows], dtype=np.float64)
+        w[0] += 1  # no column is empty
+        for times, area in zip(w.T.astype(int), weighted_areas(confidence, wrong, w), strict=True):
+            repeated = area_under_risk_coverage(np.repeat(confidence, times), np.repeat(wrong, times))
+            assert area == pytest.approx(repeated, abs=1e-12)
+
+    def test_unit_weights_give_the_plain_area(self):
+        rng = np.random.default_rng(0)
+        confidence, wrong = rng.random(3000), rng.random(3000) < 0.2
+        found = weighted_areas(confidence, wrong, np.ones((3000, 2)))
+        assert found == pytest.approx([area_under_risk_coverage(confidence, wrong)] * 2, abs=1e-12)
+
+    def test_by_hand(self):
+        # surest first: one right, then two copies of a wrong row -> risks 0, 1/2, 2/3
+        found = weighted_areas(np.array([0.5, 0.9]), np.array([True, False]), np.array([[2.0], [1.0]]))
+        assert found == pytest.approx([7 / 18])
+
+    def test_equals_keep_the_rows_order(self):
+        confidence, w = np.array([0.5, 0.5]), np.ones((2, 1))
+        assert weighted_areas(confidence, np.array([True, False]), w) == pytest.approx([3 / 4])  # risks 1, 1/2
+        assert weighted_areas(confidence, np.array([False, True]), w) == pytest.approx([1 / 4])  # risks 0, 1/2
 
 
 class TestReferral:

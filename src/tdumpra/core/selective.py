@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
+from scipy.special import digamma
 
 Array = np.ndarray
 
@@ -45,13 +46,20 @@ def area_under_risk_coverage(confidence: Float[Array, " n"], wrong: Bool[Array, 
 def weighted_areas(
     confidence: Float[Array, " n"], wrong: Bool[Array, " n"], w: Float[Array, "n b"]
 ) -> Float[Array, " b"]:
-    """The AURC of each column of weights: a row counts as often as its weight says. Ties keep the rows' order."""
+    r"""The AURC of each column of weights: a row counts as often as its weight says. Ties keep the rows' order.
+
+    After :math:`a` answers of which :math:`e` are wrong, :math:`k` copies of a right row meet the risks
+    :math:`e/(a+1), …, e/(a+k)`; those of a wrong one, in the same way, one minus such terms of :math:`a-e`. Sums of
+    reciprocals are differences of the digamma function.
+    """
     order = np.argsort(-confidence, kind="stable")
-    counted = w[order]
+    counted, failed = w[order], wrong[order, None]
     answered = counted.cumsum(0)
-    errors = (counted * wrong[order, None]).cumsum(0)
-    risk = np.divide(errors, answered, out=np.zeros_like(errors), where=answered > 0)
-    areas: Array = (counted * risk).sum(0) / counted.sum(0)
+    errors = (counted * failed).cumsum(0)
+    before = answered - counted
+    reciprocals = digamma(answered + 1) - digamma(before + 1)
+    risks = np.where(failed, counted - (answered - errors) * reciprocals, errors * reciprocals)
+    areas: Array = risks.sum(0) / answered[-1]
     return areas
 
 

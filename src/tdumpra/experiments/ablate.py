@@ -76,6 +76,7 @@ def _cell(number: int, variant: Variant, config: Config, seed: int) -> Cell:
             "outputs": run_outputs.identity(config, seed),
             "bank": asdict(config.bank),
             "tune": asdict(config.tune),
+            **run_outputs.space_identity(config, seed),
         },
         compute=compute,
         seconds=_seconds(config),

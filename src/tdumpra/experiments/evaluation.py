@@ -34,7 +34,8 @@ def gate_cells(config: Config) -> list[Cell]:
 
 
 def _evaluation_cell(config: Config, run: SavedRun) -> Cell:
-    return _cell(config, run, evaluate_run, {"evaluate": asdict(config.evaluate)}, 6.0)
+    asked = {"evaluate": asdict(config.evaluate), **run_outputs.baseline_identity(config, run.seed)}
+    return _cell(config, run, evaluate_run, asked, 6.0)
 
 
 def _gate_cell(config: Config, run: SavedRun) -> Cell:
@@ -52,6 +53,7 @@ def _cell(
         name=f"{run.model}, seed {run.seed}",
         settings={
             "outputs": run_outputs.run_identity(run), "bank": asdict(config.bank), "tune": asdict(config.tune), **more,
+            **run_outputs.space_identity(config, run.seed),
             "others": [
                 run_outputs.run_identity(other) for other in run_outputs.saved_runs(config) if config.tune.pool_seeds
             ],

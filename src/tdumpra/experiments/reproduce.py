@@ -83,6 +83,7 @@ def _cell(dataset: str, entry: Entry, seed: int) -> Cell:
         settings={
             "reproduce": dataset, "with_method": entry.with_method, "outputs": run_outputs.identity(config, seed),
             "bank": asdict(config.bank), "tune": asdict(config.tune),
+            **run_outputs.space_identity(config, seed),
         },
         compute=compute,
         seconds=None if training is None else training + 1.0,

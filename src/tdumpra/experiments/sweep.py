@@ -74,7 +74,7 @@ def _cell(config: Config, run: SavedRun, parameter: str) -> Cell:
         name=f"{run.model}, seed {run.seed}: {parameter}",
         settings={
             "sweep": parameter, "outputs": run_outputs.run_identity(run), "bank": asdict(config.bank),
-            "tune": asdict(config.tune),
+            "tune": asdict(config.tune), **run_outputs.space_identity(config, run.seed),
         },
         compute=lambda: curve(_bench(config, run), parameter, config),
         seconds=1.5,
