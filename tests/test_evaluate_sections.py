@@ -219,6 +219,8 @@ class TestWorth:
         ]
         assert (lost["without_bank"], lost["winner"]) == ("perfect", "no retrieval")
         assert lost["difference"] < 0
+        assert f"balanced accuracy worse by {-lost['difference']:.4f} with the bank" in lost["sentence"]
+        assert f"balanced accuracy better by {won['difference']:.4f} with the bank" in won["sentence"]
         assert lost["interval"][1] < 0
 
     def test_nobody_wins_against_itself(self, classifier, problem):

@@ -240,6 +240,13 @@ class TestShutGate:
         assert f"open on {tuning.best.opened} rows" in tuning.sentence()
         assert f"{tuning.curve.objective.size} settings" in tuning.sentence()
 
+    def test_a_loss_is_told_as_a_loss(self):
+        tuning = tune_on(0, objective="nll")
+        assert not tuning.is_shut
+        before, after = -tuning.base.objective, -tuning.best.objective
+        assert 0 < after < before
+        assert f"lowers NLL from {before:.4f} to {after:.4f} at accuracy" in tuning.sentence()
+
 
 class TestTemperatures:
     def test_are_the_likeliest(self):

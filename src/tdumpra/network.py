@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
-import timm
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -148,6 +147,8 @@ def build_network(config: NetworkConfig, n_classes: int) -> Built:
 def _create(config: NetworkConfig, num_classes: int, *, pretrained: bool = False) -> nn.Module:
     if ":" in config.backbone:
         return _from_factory(config.backbone, num_classes)
+    import timm  # takes seconds to load, and most commands make no network
+
     if not timm.is_model(config.backbone.split(".")[0]):
         near = difflib.get_close_matches(config.backbone, timm.list_models(), n=3)
         hint = f"did you mean {', '.join(near)}?" if near else "timm.list_models() lists what there is"

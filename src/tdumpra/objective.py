@@ -21,6 +21,19 @@ class Score(NamedTuple):
     accuracy: float
 
 
+LOSSES = frozenset({"nll", "cost"})  # maximised with their sign turned, and shown without
+
+
+def objective_name(objective: str) -> str:
+    """An objective as one writes it in a sentence."""
+    return "NLL" if objective == "nll" else objective.replace("_", " ")
+
+
+def shown_value(objective: str, value: float) -> float:
+    """What was maximised, as a reader knows it: a loss gets its own sign back."""
+    return -value if objective in LOSSES else value
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Goal:
     """An objective, with the cost of each decision where that is the objective."""
@@ -46,7 +59,7 @@ class Goal:
 
     def value(self, counts: ClassCounts, loss_sum: Array, n_rows: int) -> Array:
         """The figure that is maximised, for many settings at once; losses enter with their sign turned."""
-        if self.objective in {"nll", "cost"}:
+        if self.objective in LOSSES:
             return -np.asarray(loss_sum) / n_rows
         measure = {
             "accuracy": metrics.accuracy,

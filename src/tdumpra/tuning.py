@@ -13,6 +13,7 @@ from tdumpra.core.calibrated_gate import CalibratedGate
 from tdumpra.core.gate import FusionRule, GateThresholds
 from tdumpra.core.metrics import Objective
 from tdumpra.decision import Decision
+from tdumpra.objective import LOSSES, objective_name, shown_value
 
 Array = np.ndarray
 
@@ -102,6 +103,7 @@ class Curve:
 
 
 _CURVE_ARRAYS = ("objective", "accuracy", "opened")
+_BETTER = {False: ("raises", "raised"), True: ("lowers", "lowered")}  # by whether the objective is a loss
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -167,16 +169,16 @@ class Tuning:
     def sentence(self) -> str:
         """What was chosen and why, for a person."""
         tried = f"{self.n_tried or self.curve.objective.size:,} settings were tried on {self.n_rows:,} validation rows"
-        name = self.objective.replace("_", " ")
+        name, better, bettered = objective_name(self.objective), *_BETTER[self.objective in LOSSES]
         if self.is_shut and self.n_disagreements == 0:
             return (
                 f"{tried}; the classifier and retrieval never disagree on them, so there is nothing to decide "
                 "and the gate stays shut"
             )
         if self.is_shut:
-            return f"{tried}; none raised {name} without lowering accuracy, so the gate stays shut"
+            return f"{tried}; none {bettered} {name} without lowering accuracy, so the gate stays shut"
+        before, after = (shown_value(self.objective, each.objective) for each in (self.base, self.best))
         return (
-            f"{tried}; the best ({self.best.gate}) raises {name} from {self.base.objective:.4f} to "
-            f"{self.best.objective:.4f} at accuracy {self.best.accuracy:.4f} (before: {self.base.accuracy:.4f}), "
-            f"open on {self.best.opened} rows"
+            f"{tried}; the best ({self.best.gate}) {better} {name} from {before:.4f} to {after:.4f} at accuracy "
+            f"{self.best.accuracy:.4f} (before: {self.base.accuracy:.4f}), open on {self.best.opened} rows"
         )

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from tdumpra.core.bootstrap import percentile_interval
-from tdumpra.objective import Goal
+from tdumpra.objective import LOSSES, Goal, objective_name
 
 Array = np.ndarray
 Replicates = Mapping[str, Mapping[str, Array]]
@@ -45,7 +45,7 @@ def retrieval_worth(
 
     with_bank = champion(set(on_val) - without_bank)
     rival = champion(set(without_bank))
-    metric, sign = (goal.objective, -1 if goal.objective in {"nll", "cost"} else 1)
+    metric, sign = (goal.objective, -1 if goal.objective in LOSSES else 1)
     difference = sign * (scores[with_bank][metric] - scores[rival][metric])
     low = high = float("nan")
     if replicates is not None:
@@ -65,8 +65,8 @@ def retrieval_worth(
         "with_bank_accuracy": accuracy[with_bank],
         "without_bank_accuracy": accuracy[rival],
         "winner": verdict,
-        "sentence": f"{_verdict(with_bank, rival, verdict)}: {goal.objective.replace('_', ' ')} better by "
-        f"{difference:+.4f} ({_span(low, high, level)}), at accuracy {accuracy[with_bank]:.4f} against "
+        "sentence": f"{_verdict(with_bank, rival, verdict)}: {objective_name(goal.objective)} "
+        f"{_side(difference)} with the bank ({_span(low, high, level)}), at accuracy {accuracy[with_bank]:.4f} against "
         f"{accuracy[rival]:.4f}",
     }
 
@@ -80,5 +80,9 @@ def _verdict(with_bank: str, rival: str, verdict: str) -> str:
     }[verdict]
 
 
+def _side(difference: float) -> str:
+    return f"{'better' if difference >= 0 else 'worse'} by {abs(difference):.4f}"
+
+
 def _span(low: float, high: float, level: float) -> str:
-    return "no interval" if np.isnan(low) else f"{level:.0%} interval {low:+.4f} to {high:+.4f}"
+    return "no interval" if np.isnan(low) else f"{level:.0%} interval {low:+.4f} to {high:+.4f}".replace("-", "−")

@@ -16,7 +16,7 @@ from parsed_page import Element, parse
 from tests.support import make_problem, save_problem
 
 from tdumpra import cli
-from tdumpra.pages.summary import p_text
+from tdumpra.pages.summary import p_text, signed
 
 
 class Done(NamedTuple):
@@ -284,6 +284,11 @@ def test_models_seeds_and_their_links(saved, tdumpra, monkeypatch, tmp_path):
     evaluation = json.loads((saved / "run" / "net_ce" / "evaluation.json").read_text())
     assert f"± {evaluation['comparators_std']['gate']['accuracy']:.4f}" in seeds.one("section", id="results").text
     assert p_text(evaluation["gate"]["sign_flip_p"]) in seeds.one("section", id="summary").text
+    lead = evaluation["paired"]["logit_adjusted"]["balanced_accuracy"]
+    paired = "The gate against what needs no bank"
+    assert paired in seeds.one("section", id="results").text
+    low, high = map(signed, lead["interval"])
+    assert f"{signed(lead['difference'])} {low} to {high}" in seeds.one("section", id="results").text
     for link in seeds.one("section", id="seeds").all("a"):
         of_seed = report / "net_ce" / link.attributes["href"]
         assert parse(of_seed.read_text()).all("a", href="../index.html")

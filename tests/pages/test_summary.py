@@ -58,6 +58,47 @@ def test_tiles_show_changes_and_what_is_undefined():
     assert [tile.tone for tile in tiles] == ["", "", "bad", "", ""]
 
 
+@pytest.mark.parametrize(("alone", "tone"), [(0.034, ""), (0.05, "good")])
+def test_what_a_temperature_does_alone_is_no_credit_of_the_gate(alone, tone):
+    scores = {"accuracy": 0.8, "balanced_accuracy": 0.6}
+    comparators = {
+        "student": {**scores, "ece": 0.128}, "gate": {**scores, "ece": 0.0364}, "temperature": {**scores, "ece": alone}
+    }  # fmt: skip
+    tile = summarise({**evaluation(), "comparators": comparators}).tiles[-1]
+    assert (tile.value, tile.tone) == ("−0.0916", tone)
+    assert tile.words == f"calibration error: 0.1280 → 0.0364; a temperature alone: {alone:.4f}"
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "balanced", "said"),
+    [
+        (0.79, 0.63, "rare classes gained, common ones lost."),
+        (0.81, 0.58, "rare classes lost, common ones gained."),
+        (0.81, 0.61, None),
+        (0.79, None, None),
+        (0.8, 0.63, None),
+    ],
+)
+def test_why_accuracy_and_balanced_accuracy_part_ways(accuracy, balanced, said):
+    document = evaluation()
+    document["comparators"]["gate"] |= {"accuracy": accuracy, "balanced_accuracy": balanced}
+    about = [each for each in summarise(document).sentences if "different ways" in each]
+    assert (about == []) if said is None else about[0].endswith(said)
+
+
+def test_seeds_in_which_retrieval_won_are_counted():
+    winners = {"0": "retrieval", "1": "neither", "2": "retrieval", "3": "no retrieval"}
+    by_seed = {seed: {"retrieval_worth": {"winner": winner}} for seed, winner in winners.items()}
+    assert (
+        "Against what needs no bank, retrieval won in 2 of 4 seeds, retrieval lost in 1, nobody won in 1."
+        in summarise({**evaluation(), "by_seed": by_seed}).sentences
+    )
+
+
+def test_every_row_of_a_results_table_is_told_in_words():
+    assert set(COMPARATORS) == set(comparators.COMPARATORS)
+
+
 def test_what_to_be_careful_about():
     careless = {**evaluation(), "grouped": False, "by_seed": {"3": {"notes": ["another"]}}, "notes": ["a note"]}
     leak = {"images": 19, "of": 50, "share": 0.38}
@@ -77,7 +118,3 @@ def test_the_bound_on_harm_is_said_where_the_gate_opened():
 @pytest.mark.parametrize(("p", "said"), [(0.237, "p = 0.24"), (1.0, "p = 1"), (0.0, "p < 0.001"), (0.001, "p = 0.001")])
 def test_small_p_values_are_bounds(p, said):
     assert p_text(p) == said
-
-
-def test_every_comparator_has_words() -> None:
-    assert set(COMPARATORS) == set(comparators.COMPARATORS)

@@ -16,8 +16,6 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int64, UInt8
 from torch import Tensor
-from torchvision.transforms.v2 import InterpolationMode
-from torchvision.transforms.v2 import functional as tv
 
 from tdumpra.checks import check_count, check_unit_interval
 from tdumpra.data.counter_rng import uniforms
@@ -113,6 +111,15 @@ def draw(
 
 def apply_one(image: UInt8[Tensor, "3 h w"], params: AugmentParams, size: int) -> UInt8[Tensor, "3 size size"]:
     """One image through torchvision, in the 8-bit arithmetic that is fastest on a CPU."""
+    from torchvision.transforms.v2 import InterpolationMode  # takes seconds to load, and only training needs it
+    from torchvision.transforms.v2 import functional as tv
+
+    adjust: dict[int, Callable[[Tensor, float], Tensor]] = {
+        BRIGHTNESS: tv.adjust_brightness,
+        CONTRAST: tv.adjust_contrast,
+        SATURATION: tv.adjust_saturation,
+        HUE: tv.adjust_hue,
+    }
     (box,), (amount,), (order,) = params.box.tolist(), params.amount.tolist(), params.order.tolist()
     x = tv.resized_crop(image, *box, [size, size], interpolation=InterpolationMode.BILINEAR, antialias=True)
     if params.horizontal[0]:
@@ -121,18 +128,10 @@ def apply_one(image: UInt8[Tensor, "3 h w"], params: AugmentParams, size: int) -
         x = tv.vertical_flip(x)
     for operation in order:
         if amount[operation] != NEUTRAL[operation]:
-            x = _ADJUST[operation](x, amount[operation])
+            x = adjust[operation](x, amount[operation])
     if params.grayscale[0]:
         x = tv.rgb_to_grayscale(x, num_output_channels=3)
     return torch.as_tensor(x)
-
-
-_ADJUST: dict[int, Callable[[Tensor, float], Tensor]] = {
-    BRIGHTNESS: tv.adjust_brightness,
-    CONTRAST: tv.adjust_contrast,
-    SATURATION: tv.adjust_saturation,
-    HUE: tv.adjust_hue,
-}
 
 
 def _crop_boxes(

@@ -19,6 +19,7 @@ from tdumpra.pages.summary import sentence
 SHOWN = 96  # evidence pages
 FOLDER = "cases"
 _CARD_SIZE = 168
+_A_FEW = 12  # the part of the room that any outcome can count on
 OUTCOMES = {
     "fixed": "fixed",
     "broken": "broken",
@@ -72,14 +73,17 @@ def outcomes(material: Material) -> Outcomes:
 def choose(found: Outcomes, limit: int) -> dict[str, list[int]]:
     """At most ``limit`` rows: those fixed and broken first, in equal measure; then other openings; then shut ones.
 
-    Shut rows fill a quarter of the room at most, unless the gate never opened.
+    Of each other outcome a few always have a place. Shut rows fill a quarter of the room at most, unless the gate never
+    opened.
     """
     fixed, broken = (found.rows(name).tolist() for name in ("fixed", "broken"))
-    half = limit // 2
-    take_fixed = min(len(fixed), max(half, limit - len(broken)))
-    chosen = {"fixed": fixed[:take_fixed], "broken": broken[: limit - take_fixed]}
+    kept_free = {name: min(found.count(name), limit // _A_FEW) for name in ("moved", "kept", "shut")}
+    room = limit - sum(kept_free.values())
+    take_fixed = min(len(fixed), max(room // 2, room - len(broken)))
+    chosen = {"fixed": fixed[:take_fixed], "broken": broken[: room - take_fixed]}
     for name in ("moved", "kept", "shut"):
-        left = limit - sum(map(len, chosen.values()))
+        del kept_free[name]
+        left = limit - sum(map(len, chosen.values())) - sum(kept_free.values())
         opened = any(chosen.values())
         chosen[name] = found.rows(name).tolist()[: min(left, limit // 4) if name == "shut" and opened else left]
     return chosen
@@ -108,12 +112,12 @@ def _how_many(shown: dict[str, dict[str, Any]]) -> str:
     total, of = (sum(each[key] for each in shown.values()) for key in ("shown", "of"))
     if total == of:
         return f"All {of:,} of them are shown."
-    short = [
-        f"{each['shown']:,} of {each['of']:,} ({name})" for name, each in shown.items() if each["shown"] < each["of"]
+    parts = [
+        f"{each['words']} {each['shown']:,}" + ("" if each["shown"] == each["of"] else f" of {each['of']:,}")
+        for each in shown.values()
+        if each["of"]
     ]
-    return (
-        f"{total:,} of {of:,} are shown, the least sure first; left out in part: {', '.join(short)}. The table has all."
-    )
+    return f"{total:,} of {of:,} are shown, the least sure of each kind: {', '.join(parts)}. The table has all."
 
 
 def case_name(material: Material, row: int) -> str:

@@ -14,6 +14,7 @@ from tdumpra.core.gate import GateThresholds
 from tdumpra.decision import Decision
 from tdumpra.drawing import csv_text
 from tdumpra.experiments.surface import BETA, REFERENCE, THETA, gate_surface
+from tdumpra.objective import LOSSES, objective_name, shown_value
 from tdumpra.output_files import SplitOutputs
 from tdumpra.pages.material import Material
 from tdumpra.pages.sections import chart, download
@@ -65,13 +66,19 @@ def gate_story(material: Material) -> dict[str, Any]:
     )
     kind = "shut" if shut else "the calibrated gate" if gate["calibrated"] else "the five clauses"
     tuning = material.tuning
+    objective = tuning.get("objective", "")
     rivals = [("no gate", tuning["base"])] if tuning else []
     rivals += [(each["gate"], each) for each in tuning.get("contenders", ()) if each["thresholds"] is not None]
     return {
         "sentence": _what_it_did(gate, kind),
-        "objective": tuning.get("objective", "").replace("_", " "),
+        "objective": f"{objective_name(objective)}{' ↓' if objective in LOSSES else ''}",
         "contenders": [
-            (name, f"{row['objective']:.4f}", f"{row['accuracy']:.4f}", f"{row['opened']:,}") for name, row in rivals
+            (
+                name,
+                *(f"{value:.4f}" for value in (shown_value(objective, row["objective"]), row["accuracy"])),
+                f"{row['opened']:,}",
+            )
+            for name, row in rivals
         ],
         "settings": settings,
         "guarantee": None if shut else guarantee,

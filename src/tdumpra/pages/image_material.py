@@ -85,7 +85,10 @@ def _pictures(config: Config, test: OutputsTable, missing: dict[str, str]) -> Pi
         if data.test_source is not None:
             manifest = with_external_test(manifest, open_source(data.test_source, allow_missing=True))
     except (TdumpraError, ValueError, OSError) as error:
-        missing["pictures"] = f"no pictures of the cases: {error}"
+        missing["pictures"] = (
+            f"no pictures of the cases: {error}. The report looks for them where the run's settings say, "
+            f"{data.source}: write it again with  tdumpra report  from a folder in which that leads to the images"
+        )
         return None
     labels = {record.id: record.label for record in manifest.records}
     if any(labels.get(name, y) != y for name, y in zip(test.ids, test.labels.tolist(), strict=True)):

@@ -17,7 +17,7 @@ from tdumpra.output_files import SplitOutputs
 from tdumpra.outputs import ScoredOutputs, TrainOutputs
 from tdumpra.pages import kit
 from tdumpra.pages.material import Material
-from tdumpra.pages.summary import COMPARATORS
+from tdumpra.pages.summary import COMPARATORS, p_text, signed
 
 if TYPE_CHECKING:
     from tdumpra.config import Config
@@ -87,6 +87,32 @@ def results(evaluation: Mapping[str, Any]) -> dict[str, Any]:
                 f"{charts.METRIC_NAMES[metric].capitalize()} of every comparator; dotted: the classifier as it came.",
             )
             for metric in ("accuracy", "balanced_accuracy")
+        ],
+    }
+
+
+def paired(evaluation: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The gate's lead over each rival on the same rows, over the seeds, where it was noted."""
+    if not evaluation.get("paired"):
+        return None
+    metrics = ("accuracy", "balanced_accuracy", "macro_f1", "ece", "nll")
+
+    def cell(found: Mapping[str, Any]) -> tuple[str, str]:
+        low, high = found["interval"]
+        interval = "" if low is None or low != low else f"{signed(low)} to {signed(high)}"
+        return signed(found["difference"]), interval
+
+    return {
+        "metrics": [_SHORT.get(metric, charts.METRIC_NAMES[metric]) for metric in metrics],
+        "rows": [
+            {
+                "name": rival,
+                "words": COMPARATORS.get(rival, ""),
+                "cells": [cell(found[metric]) for metric in metrics],
+                "counts": f"{found['fixed']:,} : {found['broken']:,}",
+                "p": p_text(found["sign_flip_p"]).removeprefix("p = ").removeprefix("p "),
+            }
+            for rival, found in evaluation["paired"].items()
         ],
     }
 

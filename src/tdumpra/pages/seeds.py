@@ -42,7 +42,7 @@ def write_seeds(root: Path, folders: list[Path], out: Path, limit: int) -> Path:
     places = {
         seed: root / f"seed-{seed}" / FOLDER if out == root / FOLDER else out / f"seed-{seed}" for seed in materials
     }
-    return _over_seeds(config.name, materials, places, out, limit)
+    return _over_seeds(config.name, materials, places, out, limit, at_root)
 
 
 def write_saved(root: Path, config: Config, out: Path, limit: int) -> Path:
@@ -80,7 +80,7 @@ def _model(
         write_page(of_saved(runs[0], config, evaluation, text), out, limit=limit, back_link=back)
         return
     materials = {str(run.seed): of_saved(run, config, evaluation["by_seed"][str(run.seed)], text) for run in runs}
-    _over_seeds(name, materials, {seed: out / f"seed-{seed}" for seed in materials}, out, limit, back)
+    _over_seeds(name, materials, {seed: out / f"seed-{seed}" for seed in materials}, out, limit, evaluation, back)
 
 
 def _over_seeds(
@@ -89,9 +89,10 @@ def _over_seeds(
     places: Mapping[str, Path],
     out: Path,
     limit: int,
+    known: Mapping[str, Any],
     back: tuple[str, str] | None = None,
 ) -> Path:
-    """The page over the seeds, and theirs."""
+    """The page over the seeds, and theirs; ``known`` is what was noted of all seeds together, if anything was."""
     make_folder(out)
     runs, results = [], {}
     for seed, material in materials.items():
@@ -114,6 +115,7 @@ def _over_seeds(
         f"{len(first.class_names)} classes each.",
         summary=summarise(evaluation) if len(materials) > 1 else summarise(first.evaluation),
         results=sections.results(evaluation),
+        paired=sections.paired(known) if known.get("comparators") == evaluation["comparators"] else None,
         paper=sections.beside_paper(first.config, evaluation),
         seeds=[_row(each) for each in linked],
         settings=first.settings,

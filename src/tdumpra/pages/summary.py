@@ -9,13 +9,13 @@ LEVEL = 0.05  # below it a difference is called more than chance
 Verdict = Literal["better", "worse", "chance", "shut", "idle"]
 
 COMPARATORS = {
-    "baseline": "another run's classifier, which this one is measured against",
+    "baseline": "another run’s classifier, as it came",
     "student": "the classifier as it came",
     "teacher": "its moving-average teacher, alone",
     "temperature": "the classifier with a fitted temperature",
     "logit_adjusted": "the classifier divided by a fitted power of the class prior: the honest rival",
-    "teacher_adjusted": "the teacher divided by a fitted power of the class prior",
-    "ensemble": "both networks' own classifiers, half and half, without a bank",
+    "teacher_adjusted": "the same, for the teacher",
+    "ensemble": "both networks’ own classifiers, half and half, without a bank",
     "ensemble_adjusted": "the same, divided by a fitted power of the class prior",
     "knn": "retrieval alone: the 16 nearest training cases",
     "single_prototype": "retrieval alone: one mean per class",
@@ -102,12 +102,19 @@ def _tiles(evaluation: Mapping[str, Any]) -> list[Tile]:
         tone = "" if abs(difference) < 5e-5 else "good" if (difference < 0) == small_is_good else "bad"
         return Tile(signed(difference), f"{words}: {before[metric]:.4f} → {after[metric]:.4f}", tone)
 
+    calibration = change("ece", "calibration error", small_is_good=True)
+    alone = scores.get("temperature", {}).get("ece")
+    if alone is not None and after["ece"] is not None:  # the gate stands on a fitted temperature, which has its share
+        calibration = calibration._replace(
+            words=f"{calibration.words}; a temperature alone: {alone:.4f}",
+            tone="" if calibration.tone == "good" and alone <= after["ece"] else calibration.tone,
+        )
     return [
         Tile(f"{gate['opened'] / gate['n']:.1%}", f"of cases opened the gate ({gate['opened']:,} of {gate['n']:,})"),
         Tile(f"{gate['fixed']:,} : {gate['broken']:,}", "predictions fixed : broken"),
         change("accuracy", "accuracy"),
         change("balanced_accuracy", "balanced accuracy"),
-        change("ece", "calibration error", small_is_good=True),
+        calibration,
     ]
 
 
@@ -131,10 +138,37 @@ def _sentences(evaluation: Mapping[str, Any]) -> list[str]:
             f"{signed(100 * (gate['accuracy'] - gate['classifier_accuracy']), 1)}."
         )
     if "retrieval_worth" in evaluation:
-        sentences.append(sentence(f"beside what needs no bank: {evaluation['retrieval_worth']['sentence']}"))
+        sentences.append(sentence(f"against what needs no bank: {evaluation['retrieval_worth']['sentence']}"))
+    sentences += _seeds_won(evaluation.get("by_seed", {}))
+    sentences += _parted_ways(evaluation["comparators"])
     if "by_seed" not in evaluation:  # several seeds have as many sentences, and a place of their own
         sentences.append(sentence(f"how it was tuned: {evaluation['tuning']}"))
     return sentences
+
+
+def _seeds_won(by_seed: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    winners = [each["retrieval_worth"]["winner"] for each in by_seed.values() if "retrieval_worth" in each]
+    words = {"retrieval": "retrieval won", "no retrieval": "retrieval lost", "neither": "nobody won"}
+    counted = [f"{said} in {winners.count(name)}" for name, said in words.items() if name in winners]
+    if not counted:
+        return []
+    counted[0] += f" of {len(winners)} seeds"
+    return [sentence(f"against what needs no bank, {', '.join(counted)}")]
+
+
+def _parted_ways(scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Why one figure rose while the other fell: it must be the rare classes that gained, or lost."""
+    before, after = scores["student"], scores["gate"]
+    changes = [
+        0.0 if None in (before[metric], after[metric]) else after[metric] - before[metric]
+        for metric in ("accuracy", "balanced_accuracy")
+    ]
+    if min(changes) > -5e-5 or max(changes) < 5e-5:
+        return []
+    rare, common = ("gained", "lost") if changes[1] > 0 else ("lost", "gained")
+    return [
+        f"Accuracy and balanced accuracy went different ways: on the whole rare classes {rare}, common ones {common}."
+    ]
 
 
 def _cautions(evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None) -> list[str]:
