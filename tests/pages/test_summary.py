@@ -118,3 +118,10 @@ def test_the_bound_on_harm_is_said_where_the_gate_opened():
 @pytest.mark.parametrize(("p", "said"), [(0.237, "p = 0.24"), (1.0, "p = 1"), (0.0, "p < 0.001"), (0.001, "p = 0.001")])
 def test_small_p_values_are_bounds(p, said):
     assert p_text(p) == said
+
+
+def test_what_became_of_ambiguous_cases() -> None:
+    part = {"below": 0.7, "n": 1359, "comparators": {"student": {"accuracy": 0.5}, "gate": {"accuracy": 0.625}}}
+    told = summarise({**evaluation(), "ambiguous": part}).sentences
+    assert any("On the 1,359 ambiguous cases" in each and "from 0.5000 to 0.6250" in each for each in told)
+    assert not any("ambiguous" in each for each in summarise({**evaluation(), "ambiguous": {**part, "n": 0}}).sentences)

@@ -131,6 +131,7 @@ def _sentences(evaluation: Mapping[str, Any]) -> list[str]:
             f"The tests of fixed against broken: {', '.join(tests)}. With 95 % confidence the gate breaks fewer than "
             f"{gate['harm_upper']:.1%} of cases."
         )
+    sentences += _on_ambiguous(evaluation.get("ambiguous"))
     if gate.get("headroom") is not None and gate["headroom"] > 0:
         sentences.append(
             f"An oracle that always followed the right path would reach an accuracy of {gate['oracle_accuracy']:.4f}: "
@@ -144,6 +145,17 @@ def _sentences(evaluation: Mapping[str, Any]) -> list[str]:
     if "by_seed" not in evaluation:  # several seeds have as many sentences, and a place of their own
         sentences.append(sentence(f"how it was tuned: {evaluation['tuning']}"))
     return sentences
+
+
+def _on_ambiguous(part: Mapping[str, Any] | None) -> list[str]:
+    """What became of the cases that the second opinion is for."""
+    if part is None or not part["n"]:
+        return []
+    before, after = (part["comparators"][name]["accuracy"] for name in ("student", "gate"))
+    return [
+        f"On the {part['n']:,} ambiguous cases, those of which the classifier is less than {part['below']:.0%} sure, "
+        f"accuracy went from {before:.4f} to {after:.4f}."
+    ]
 
 
 def _seeds_won(by_seed: Mapping[str, Mapping[str, Any]]) -> list[str]:
