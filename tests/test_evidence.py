@@ -52,6 +52,14 @@ class TestSentence:
         assert found.p != found.p_classifier
         assert found.sentence.endswith(": prediction stays nevus")
 
+    def test_a_clause_without_a_threshold_says_so(self, decision):
+        found = evidence(replace(decision, thresholds=replace(THRESHOLDS, theta=1.0, margin=0.0)), UNSURE, MELANOMA)
+        said = {clause.name: clause.statement for clause in found.clauses}
+        assert found.opened
+        assert said["theta"].endswith("; any value will do)")
+        assert said["margin"] == "retrieval's lead large (0.92; any value will do)"
+        assert "any value" not in said["beta"]
+
     @pytest.mark.parametrize(
         ("p", "z", "changes", "reason"),
         [
@@ -62,7 +70,8 @@ class TestSentence:
             (UNSURE, MELANOMA, {"margin": 0.95}, "retrieval's lead small (0.92 ≤ 0.95)"),
             (UNSURE, MELANOMA, {"delta": 0.6}, "posteriors alike (0.25 ≤ 0.60)"),
             (UNSURE, MELANOMA, {"entropy": 1.05}, "classifier concentrated (1.03 ≤ 1.05)"),
-            ([0.4, 0.5, 0.1], MELANOMA, {}, "labels agree (melanoma)"),
+            ([0.4, 0.5, 0.1], MELANOMA, {}, "both say melanoma"),
+            ([0.1, 0.8, 0.1], MELANOMA, {}, "both say melanoma"),  # and not that the classifier is sure
         ],
     )
     def test_shut_with_the_first_reason(self, decision, p, z, changes, reason):

@@ -133,7 +133,9 @@ def _clauses(decision: Decision, decided: Decided, names: tuple[str, ...]) -> tu
         limit = float(torch.tensor(threshold, dtype=s.gamma_cls.dtype))
         holds = value < limit if small_holds else value > limit
         sign = ("<" if holds else "≥") if small_holds else (">" if holds else "≤")
-        statement = f"{yes if holds else no} ({_figures(value, limit, sign)})"
+        asks_nothing = holds and (limit >= 1 if small_holds else limit <= 0)
+        figures = f"{value:.2f}; any value will do" if asks_nothing else _figures(value, limit, sign)
+        statement = f"{yes if holds else no} ({figures})"
         if decision.calibrated is None or not holds:  # a calibrated gate's thresholds hold nothing back, nor say much
             clauses.append(Clause(name, statement, value, threshold, holds))
     if decision.calibrated is not None:
@@ -207,5 +209,7 @@ def _sentence(decision: Decision, decided: Decided, clauses: tuple[Clause, ...],
         return (
             f"retrieval did not change this prediction ({after}): tuning found nothing to gain and left the gate shut"
         )
+    if decided.signals.label_cls == decided.signals.label_sim:
+        return f"retrieval did not change this prediction ({after}): both say {after}"
     failed = next(clause for clause in clauses if not clause.holds)
     return f"retrieval did not change this prediction ({after}): {failed.statement}"
