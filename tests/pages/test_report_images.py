@@ -124,7 +124,7 @@ def test_images_that_have_moved(seed, tmp_path):
     page = parse(write_report(folder).read_text())
     said = page.one("section", id="cases").text
     assert "No pictures of the cases: " in said
-    assert "write it again with  tdumpra report  from a folder in which that leads to the images" in said
+    assert "write it again with tdumpra report from a folder in which that leads to the images" in said
     assert "/Nowhere/at/ALL" in page.one("section", id="cases").text
     assert page.one("section", id="prototypes").all("img")  # the model keeps its own
     assert not (folder / "report" / "qualitative.png").exists()
