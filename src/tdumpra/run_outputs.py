@@ -152,6 +152,18 @@ def space_identity(config: Config, seed: int) -> dict[str, str]:
     return {"bank.space": tables_fingerprint(config.bank.space, seed)}
 
 
+def pool_identity(config: Config) -> dict[str, list[str]]:
+    """Names for the outputs of all seeds, where one choice is made on them together; nothing where it is not."""
+    if not config.tune.pool_seeds:
+        return {}
+    return {"pooled": [identity(config, seed) for seed in seeds_for(config)]}
+
+
+def pooled_runs_identity(config: Config) -> dict[str, list[str]]:
+    """The same for runs whose outputs are there."""
+    return {"pooled": [run_identity(run) for run in saved_runs(config)]} if config.tune.pool_seeds else {}
+
+
 def baseline_identity(config: Config, seed: int) -> dict[str, str]:
     """A name for the tables of the run that this one is measured against, where one was named."""
     place = config.evaluate.baseline

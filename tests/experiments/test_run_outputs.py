@@ -7,8 +7,9 @@ import pytest
 from tiny_runs import settings
 
 from tdumpra import run_outputs
-from tdumpra.config import BankConfig, Config, DataConfig, NetworkConfig, TrainConfig
+from tdumpra.config import BankConfig, Config, DataConfig, NetworkConfig, TrainConfig, TuneConfig
 from tdumpra.data.transform import Framing
+from tdumpra.demo_arrays import write_demo
 from tdumpra.errors import TdumpraError
 
 CE, JOINT = "x/lite0_ce2_seed0.npz", "x/lite0_joint_seed3.npz"
@@ -97,3 +98,16 @@ def test_what_nobody_trained_is_trained_once_and_shared(tmp_path, monkeypatch):
     assert all(root.parent == tmp_path / "run" / "trainings" for root in trained)
     grid.run(ablate.cells(config), tmp_path / "again")
     assert len(trained) == 2
+
+
+def test_what_was_pooled_is_part_of_a_cells_name(tmp_path) -> None:
+    paths = [tmp_path / f"net_joint_seed{seed}.npz" for seed in (0, 1)]
+    for seed, path in enumerate(paths):
+        write_demo(path, seed)
+    config = Config(outputs=tuple(map(str, paths)), tune=TuneConfig(pool_seeds=True))
+    before = run_outputs.pooled_runs_identity(config)
+    assert run_outputs.pool_identity(config) == before  # the contents of files name them either way
+    write_demo(paths[1], seed=2)
+    assert run_outputs.pooled_runs_identity(config) != before
+    alone = replace(config, tune=TuneConfig())
+    assert run_outputs.pool_identity(alone) == run_outputs.pooled_runs_identity(alone) == {}

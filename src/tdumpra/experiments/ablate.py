@@ -77,6 +77,7 @@ def _cell(number: int, variant: Variant, config: Config, seed: int) -> Cell:
             "bank": asdict(config.bank),
             "tune": asdict(config.tune),
             **run_outputs.space_identity(config, seed),
+            **run_outputs.pool_identity(config),
         },
         compute=compute,
         seconds=_seconds(config),

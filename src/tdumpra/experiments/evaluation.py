@@ -54,9 +54,7 @@ def _cell(
         settings={
             "outputs": run_outputs.run_identity(run), "bank": asdict(config.bank), "tune": asdict(config.tune), **more,
             **run_outputs.space_identity(config, run.seed),
-            "others": [
-                run_outputs.run_identity(other) for other in run_outputs.saved_runs(config) if config.tune.pool_seeds
-            ],
+            **run_outputs.pooled_runs_identity(config),
         },
         compute=lambda: compute(config, run),
         seconds=seconds,

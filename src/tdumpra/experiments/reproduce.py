@@ -84,6 +84,7 @@ def _cell(dataset: str, entry: Entry, seed: int) -> Cell:
             "reproduce": dataset, "with_method": entry.with_method, "outputs": run_outputs.identity(config, seed),
             "bank": asdict(config.bank), "tune": asdict(config.tune),
             **run_outputs.space_identity(config, seed),
+            **run_outputs.pool_identity(config),
         },
         compute=compute,
         seconds=None if training is None else training + 1.0,

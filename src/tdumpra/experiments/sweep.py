@@ -75,6 +75,7 @@ def _cell(config: Config, run: SavedRun, parameter: str) -> Cell:
         settings={
             "sweep": parameter, "outputs": run_outputs.run_identity(run), "bank": asdict(config.bank),
             "tune": asdict(config.tune), **run_outputs.space_identity(config, run.seed),
+            **run_outputs.pooled_runs_identity(config),
         },
         compute=lambda: curve(_bench(config, run), parameter, config),
         seconds=1.5,
