@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import hypothesis
 import jaxtyping
@@ -31,3 +32,32 @@ def without_shape_checks() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+class Done(NamedTuple):
+    """What a command left on the screen."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def tdumpra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """Runs a command as a shell would, in this process."""
+    from tdumpra import cli  # after the hook above
+
+    def run(*arguments: Any, columns: int = 200) -> Done:
+        monkeypatch.setattr(sys, "argv", ["tdumpra", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", str(columns))
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        captured = capsys.readouterr()
+        return Done(code, captured.out, captured.err)
+
+    return run

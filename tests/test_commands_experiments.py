@@ -7,12 +7,11 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tdumpra import cli
 from tdumpra.artifacts import read_json
 from tests.support import make_problem
 
@@ -22,29 +21,12 @@ TABLE_FORMS = ("csv", "json", "md", "tex")
 PNG = b"\x89PNG"
 
 
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ran]
+Run = Callable[..., Any]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: Any, columns: int = 200) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["tdumpra", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", str(columns))
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return Ran(code, captured.out, captured.err)
-
-    return run
+def run(tdumpra: Run) -> Run:
+    return tdumpra
 
 
 def write_outputs(path: Path, seed: int = 0, *, n_classes: int = 4, **changes: Any) -> Path:

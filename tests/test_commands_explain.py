@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from parsed_page import Element, parse
 from PIL import Image
 from tiny_runs import CLASS_NAMES, colour_of, colours, embed_run, settings
 
-from tdumpra import cli
 from tdumpra.assemble import assemble_model
 from tdumpra.bank import PrototypeBank
 from tdumpra.core.calibration import class_prior
@@ -29,28 +27,6 @@ from tdumpra.table_stages import read_tables, table_outputs
 from tests.support import fit_and_tune, make_problem
 
 OPEN = GateThresholds(theta=0.9, beta=0.0, margin=0.0, delta=0.0, alpha=0.1)
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def tdumpra(monkeypatch, capsys):
-    def run(*arguments: Any) -> Done:
-        monkeypatch.setattr(sys, "argv", ["tdumpra", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        captured = capsys.readouterr()
-        return Done(code, captured.out, captured.err)
-
-    monkeypatch.setenv("COLUMNS", "200")
-    return run
 
 
 @pytest.fixture(scope="module")

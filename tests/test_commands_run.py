@@ -11,13 +11,11 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-import torch
 from PIL import Image
 
-from tdumpra import cli
 from tdumpra.checks import SPLITS
 from tdumpra.commands_predict import model_file
 from tdumpra.commands_run import run_command
@@ -33,32 +31,6 @@ from tdumpra.train_screen import Screen
 pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
 
 SOURCE = "synthetic:n=120,size=32"
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def tdumpra(monkeypatch, capsys):
-    """Runs a command as a shell would, in this process."""
-
-    def run(*arguments: Any) -> Done:
-        monkeypatch.setattr(sys, "argv", ["tdumpra", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        finally:
-            torch.use_deterministic_algorithms(False)
-        captured = capsys.readouterr()
-        return Done(code, captured.out, captured.err)
-
-    monkeypatch.setenv("COLUMNS", "200")
-    return run
 
 
 def write_config(path: Path, cache: Path, *, seeds: str = "[0]", train: str = "", extra: str = "") -> Path:

@@ -8,37 +8,13 @@ import io
 import json
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from parsed_page import Element, parse
 from tests.support import make_problem, save_problem
 
-from tdumpra import cli
 from tdumpra.pages.summary import p_text, signed
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def tdumpra(monkeypatch, capsys):
-    def run(*arguments: Any) -> Done:
-        monkeypatch.setattr(sys, "argv", ["tdumpra", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "200")
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        captured = capsys.readouterr()
-        return Done(code, captured.out, captured.err)
-
-    return run
 
 
 @pytest.fixture(scope="module")
