@@ -57,7 +57,7 @@ def test_leads_over_rivals() -> None:
 
 def test_gates_by_setting_and_space() -> None:
     rows = list(rows_after("gates"))
-    assert len(rows) == 8
+    assert len(rows) == 9
     for name, *cells in rows:
         found = evaluation(name)
         for who, cell in zip(("student", "gate"), cells[:2], strict=True):
