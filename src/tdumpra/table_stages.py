@@ -18,7 +18,7 @@ from tdumpra.bank_health import BankHealth, bank_health
 from tdumpra.checks import SPLITS
 from tdumpra.config import Config, read_config
 from tdumpra.errors import ArtifactError, TdumpraError
-from tdumpra.fitting import Fitted, evaluation_document, fit, gate_document
+from tdumpra.fitting import Fitted, evaluation_document, fit, gate_document, metadata_fingerprint
 from tdumpra.output_files import SplitOutputs, read_outputs
 from tdumpra.preset import PRESETS
 from tdumpra.run_folder import RunFolder, run_folders, run_root
@@ -130,6 +130,7 @@ def decision_inputs(config: Config, folder: RunFolder, seed: int) -> dict[str, s
             outputs_for(config, folder, seed).fingerprint,
             *(other.fingerprint for other in _other_seeds(config, seed)),
             *([] if baseline is None else [tables_fingerprint(baseline, seed, "evaluate.baseline")]),
+            *metadata_fingerprint(config).values(),
         ),
         "settings": fingerprint(str((config.bank.n_prototypes, asdict(config.tune), asdict(config.evaluate)))),
     }

@@ -48,7 +48,7 @@ def test_undefined_is_a_word():
 
 def test_a_lead_that_is_undefined_is_said_to_be():
     lead = {"difference": 0.01, "interval": [-0.01, 0.02]}
-    found = {name: lead for name in ("accuracy", "balanced_accuracy", "macro_f1", "ece")}
+    found = dict.fromkeys(("accuracy", "balanced_accuracy", "macro_f1", "ece"), lead)
     nothing = {"difference": None, "interval": [None, None]}
     against = {**found, "nll": nothing, "fixed": 3, "broken": 1, "sign_flip_p": 0.5}
     shown = paired({"paired": {"student": against}})
