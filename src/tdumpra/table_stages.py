@@ -118,7 +118,11 @@ def _refuse_other_split(own: dict[str, OutputsTable], others: dict[str, OutputsT
 def outputs_for(config: Config, folder: RunFolder, seed: int) -> SplitOutputs:
     """The outputs that everything after embedding stands on: saved ones, or this run's own tables."""
     if config.outputs:
-        return read_outputs(config.outputs[config.seeds.index(seed) % len(config.outputs)])
+        entry = config.outputs[config.seeds.index(seed) % len(config.outputs)]
+        path, space = entry.removeprefix("ce=").removeprefix("joint="), config.bank.space
+        if space not in ("teacher", "student"):
+            raise TdumpraError(f"saved outputs hold the teacher's and the student's space, not {space!r}")
+        return read_outputs(path, space="teacher" if space == "teacher" else "student")
     return table_outputs(config, read_tables(folder), seed)
 
 
