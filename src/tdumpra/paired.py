@@ -84,7 +84,8 @@ def _against(rival: str, compared: Sequence[Mapping[str, Any]], level: float) ->
         gate, other = (
             np.array([each[kind][name][metric] for each in compared], dtype=np.float64) for name in ("gate", rival)
         )
-        return np.mean(sign * (gate - other), axis=0)
+        lead: Array = np.mean(sign * (gate - other), axis=0)
+        return lead
 
     found: dict[str, Any] = {}
     for metric in compared[0]["scores"]["gate"]:
