@@ -23,6 +23,7 @@ from tdumpra.config import read_config
 from tdumpra.data.sources import open_source
 from tdumpra.demo_arrays import write_demo
 from tdumpra.errors import InputFileError
+from tdumpra.pages.image_material import of_folder
 from tdumpra.predict import Model
 from tdumpra.table_stages import table_outputs
 from tdumpra.tables import OutputsTable
@@ -245,6 +246,9 @@ def test_one_choice_for_seeds_that_hold_out_lesions_of_their_own(tdumpra, tmp_pa
     place = tables[1]["test"].ids.index(record.id)
     (expected,) = model.decision.decide(splits.test.p[[place]], splits.test.z[[place]]).p.tolist()
     assert list(row["probabilities"].values()) == pytest.approx(expected, abs=1e-5)
+
+    (out / "seed-1" / "model.safetensors").unlink()
+    assert of_folder(out / "seed-1").tuning["base"] == pytest.approx(gates[1]["base"])  # fitted again, on both seeds
 
 
 # --- results apart from the run

@@ -15,7 +15,16 @@ from scipy.special import softmax
 from tdumpra import GateThresholds, PrototypeBank, fuse
 from tdumpra.config import BankConfig, Config, EvaluateConfig, TuneConfig
 from tdumpra.errors import ArtifactError, InputFileError
-from tdumpra.fitting import case_of, evaluation_document, fit, gate_document, pooled, with_baseline
+from tdumpra.fitting import (
+    case_of,
+    evaluation_document,
+    fit,
+    gate_document,
+    metadata_fingerprint,
+    pooled,
+    with_baseline,
+)
+from tdumpra.folds import group_folds
 from tdumpra.output_files import SplitOutputs
 from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs
 from tdumpra.preset import PRESETS, Preset
@@ -132,8 +141,20 @@ class TestOneChoiceForAllSeeds:
         assert torch.equal(both.p_teacher, torch.cat([a.p, b.p]))
         assert both.groups is not None
         assert both.groups.tolist() == [*a.groups.tolist(), *b.groups.tolist()]  # type: ignore[union-attr]
-        less = pooled([replace(a, p_teacher=a.p, p_second=a.p), replace(b, groups=None)])
-        assert (less.p_teacher, less.p_second, less.groups) == (None, None, None)
+        less = pooled([replace(a, p_teacher=a.p, p_second=a.p), b])
+        assert (less.p_teacher, less.p_second) == (None, None)
+
+    @pytest.mark.parametrize("named", [True, False])
+    def test_without_groups_an_image_that_seeds_share_stays_in_one_fold(self, named):
+        a, b = (replace(splits_of(0).validation, groups=None) for _ in range(2))
+        both = pooled([a, b] if named else [replace(a, ids=None), replace(b, ids=None)])
+        assert both.groups is not None
+        fold = group_folds(both.groups, both.y.numpy(), 5, seed=0)
+        assert fold[:200].tolist() == fold[200:].tolist()
+        assert len(set(both.groups.tolist())) == 200
+        splits = splits_of(0)._replace(validation=a)
+        fitted = fit(splits, BANK, TuneConfig(pool_seeds=True), preset=SMALL, others=[splits])
+        assert gate_document(splits, fitted, Config())["cases"]["groups"] is None
 
 
 def replace_train_labels(splits: SplitOutputs) -> SplitOutputs:
@@ -207,3 +228,26 @@ def test_a_baseline_that_did_not_test_these_images(tmp_path):
     nameless = splits._replace(test=replace(splits.test, ids=None))
     with pytest.raises(InputFileError, match="the outputs carry no id"):
         with_baseline(nameless, str(tmp_path), 0)
+
+
+def test_a_baseline_of_other_classes(tmp_path):
+    splits = splits_of(0)
+    table = write_test_table(tmp_path, splits)
+    turned = splits._replace(class_names=tuple(reversed(table.class_names)))
+    with pytest.raises(InputFileError, match=r"apart, and these outputs .*: a baseline needs the same classes"):
+        with_baseline(turned, str(tmp_path), 0)
+    with pytest.raises(InputFileError, match="and these outputs 5 classes"):
+        with_baseline(splits._replace(class_names=(), n_classes=5), str(tmp_path), 0)
+
+
+def test_an_altered_table_of_columns_asks_for_a_new_evaluation(tmp_path):
+    table = tmp_path / "columns.csv"
+    config = Config(evaluate=EvaluateConfig(metadata=str(table), subgroups=("site",)))
+    with pytest.raises(InputFileError, match="not a readable"):
+        metadata_fingerprint(config)
+    table.write_text("id,site\na,back\n")
+    before = metadata_fingerprint(config)
+    assert metadata_fingerprint(config) == before
+    table.write_text("id,site\na,face\n")
+    assert metadata_fingerprint(config) != before
+    assert metadata_fingerprint(Config()) == {}

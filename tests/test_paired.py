@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, log_loss
 
 from tdumpra import paired
+from tdumpra.artifacts import jsonable
 from tdumpra.comparators import COMPARATORS, Case
 from tdumpra.core.bootstrap import group_weights
 from tdumpra.core.selective import area_under_risk_coverage
@@ -189,3 +191,16 @@ class TestHeadroom:
     def test_may_be_negative_and_may_not_exist(self):
         assert paired.headroom_taken([self.seed(0.7, 0.8, 0.9)]) == pytest.approx(-1)
         assert paired.headroom_taken([self.seed(0.8, 0.8, 0.8)]) is None
+
+
+def test_figures_that_are_undefined_survive_the_way_through_a_file(cases: list[Case]) -> None:
+    """Nobody is unsure, and a class is absent: what has no value stays without one, and the rest is compared."""
+    test = cases[0].test
+    kept = cases[0].test.y.numpy() != 0
+    case = replace(cases[0], test=test.rows(kept), decided=cases[0].decision.decide(test.p[kept], test.z[kept]))
+    found = paired.compare(case, np.zeros(int(kept.sum()), dtype=bool), SETTINGS)
+    against = paired.over_seeds([json.loads(json.dumps(jsonable(found)))], 0.95)["student"]
+    assert np.isnan(against["ambiguous_accuracy"]["difference"])
+    assert np.isnan(against["ambiguous_accuracy"]["interval"]).all()
+    assert against["accuracy"] == paired.over_seeds([found], 0.95)["student"]["accuracy"]
+    assert np.isfinite(against["accuracy"]["interval"]).all()

@@ -60,6 +60,7 @@ class Evidence:
     entropy: float  # of the classifier, in nats
     guarantees_similarity: bool
     alpha: float  # the classifier's weight where the gate is open
+    fused_exponent: float  # power of the class prior that an open gate's result is divided by
     rule: FusionRule
     gate_shut: bool  # by tuning, for every case
     group: str | None  # whose training cases were left out
@@ -109,6 +110,7 @@ def explain(
         entropy=float(decided.signals.entropy_cls),
         guarantees_similarity=decision.guarantees_similarity,
         alpha=decision.thresholds.alpha,
+        fused_exponent=decision.fused_exponent,
         rule=decision.rule,
         gate_shut=decision.thresholds == GateThresholds.shut(),
         group=own,

@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 
 from tdumpra import __version__
+from tdumpra.artifacts import fingerprint
 from tdumpra.bank import PrototypeBank
 from tdumpra.certify import Certificate, certify
 from tdumpra.comparators import Case
@@ -97,7 +98,10 @@ def fit(
 
 
 def pooled(parts: Sequence[ValidationOutputs]) -> ValidationOutputs:
-    """The validation rows of several seeds as one set. Each one's embeddings have a space of their own."""
+    """The validation rows of several seeds as one set. Each one's embeddings have a space of their own.
+
+    Seeds may share images: where no groups are given, an image is a group, so that folds keep it on one side.
+    """
     teachers = [part.p_teacher for part in parts if part.p_teacher is not None]
     seconds = [part.p_second for part in parts if part.p_second is not None]
     groups = [part.groups for part in parts if part.groups is not None]
@@ -105,10 +109,14 @@ def pooled(parts: Sequence[ValidationOutputs]) -> ValidationOutputs:
         p=torch.cat([part.p for part in parts]),
         z=torch.cat([part.z for part in parts]),
         y=torch.cat([part.y for part in parts]),
-        groups=np.concatenate(groups) if len(groups) == len(parts) else None,
+        groups=np.concatenate(groups if len(groups) == len(parts) else [_names(part) for part in parts]),
         p_teacher=torch.cat(teachers) if len(teachers) == len(parts) else None,
         p_second=torch.cat(seconds) if len(seconds) == len(parts) else None,
     )
+
+
+def _names(rows: ValidationOutputs) -> np.ndarray:
+    return np.arange(len(rows)).astype(np.str_) if rows.ids is None else rows.ids
 
 
 def case_of(splits: SplitOutputs, fitted: Fitted, settings: TuneConfig) -> Case:
@@ -140,7 +148,9 @@ def gate_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[
         "objective": tuning.objective,
         "cases": {
             "rows": tuning.n_rows,
-            "groups": None if chosen_on.groups is None else len(np.unique(chosen_on.groups)),
+            "groups": None
+            if validation.groups is None or chosen_on.groups is None
+            else len(np.unique(chosen_on.groups)),
             "by_class": np.bincount(chosen_on.y.numpy(), minlength=splits.n_classes).tolist(),
             "disagreements": tuning.n_disagreements,
         },
@@ -212,6 +222,11 @@ def with_baseline(splits: SplitOutputs, place: str, seed: int) -> SplitOutputs:
     if splits.test.ids is None:
         raise InputFileError(f"the outputs carry no id, so that {folder.root} cannot be matched with them")
     table = OutputsTable.read(folder.outputs("test"))
+    if (splits.class_names and table.class_names != splits.class_names) or len(table.class_names) != splits.n_classes:
+        raise InputFileError(
+            f"{folder.root} tells {', '.join(table.class_names)} apart, and these outputs "
+            f"{', '.join(splits.class_names) or f'{splits.n_classes} classes'}: a baseline needs the same classes"
+        )
     where = {name: i for i, name in enumerate(table.ids)}
     missing = [str(name) for name in splits.test.ids if str(name) not in where]
     if missing:
@@ -221,6 +236,17 @@ def with_baseline(splits: SplitOutputs, place: str, seed: int) -> SplitOutputs:
         )
     rows = torch.tensor([where[str(name)] for name in splits.test.ids])
     return splits._replace(test=replace(splits.test, p_baseline=table.posterior()[rows]))
+
+
+def metadata_fingerprint(config: Config) -> dict[str, str]:
+    """Changes when the table of further columns does; nothing where none was named."""
+    path = config.evaluate.metadata
+    if path is None:
+        return {}
+    try:
+        return {"evaluate.metadata": fingerprint(Path(path).read_bytes())}
+    except OSError as error:
+        raise InputFileError(f"{path} is not a readable .csv table: {error}") from error
 
 
 def with_metadata(splits: SplitOutputs, path: str | Path, columns: tuple[str, ...]) -> SplitOutputs:

@@ -78,17 +78,21 @@ def headroom_taken(compared: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _against(rival: str, compared: Sequence[Mapping[str, Any]], level: float) -> dict[str, Any]:
+    def mean_lead(kind: str, metric: str) -> Array:
+        """Over seeds. What is undefined comes out of a file as ``None``, and counts as NaN here."""
+        sign = -1 if metric in LOWER_IS_BETTER else 1
+        gate, other = (
+            np.array([each[kind][name][metric] for each in compared], dtype=np.float64) for name in ("gate", rival)
+        )
+        lead: Array = np.mean(sign * (gate - other), axis=0)
+        return lead
+
     found: dict[str, Any] = {}
     for metric in compared[0]["scores"]["gate"]:
-        sign = -1 if metric in LOWER_IS_BETTER else 1
-        leads = [sign * (each["scores"]["gate"][metric] - each["scores"][rival][metric]) for each in compared]
         low = high = float("nan")
         if compared[0]["replicates"]:
-            differences = [
-                np.subtract(each["replicates"]["gate"][metric], each["replicates"][rival][metric]) for each in compared
-            ]
-            low, high = percentile_interval(sign * np.mean(differences, axis=0), level)
-        found[metric] = {"difference": float(np.mean(leads)), "interval": [low, high]}
+            low, high = percentile_interval(mean_lead("replicates", metric), level)
+        found[metric] = {"difference": float(mean_lead("scores", metric)), "interval": [low, high]}
     lesions = sorted({name for each in compared for name in each["gained"][rival]})
     sums = np.array([sum(each["gained"][rival].get(name, 0) for each in compared) for name in lesions], dtype=np.int64)
     return {

@@ -18,7 +18,7 @@ from tdumpra.bank_health import BankHealth, bank_health
 from tdumpra.checks import SPLITS
 from tdumpra.config import Config, read_config
 from tdumpra.errors import ArtifactError, TdumpraError
-from tdumpra.fitting import Fitted, evaluation_document, fit, gate_document
+from tdumpra.fitting import Fitted, evaluation_document, fit, gate_document, metadata_fingerprint
 from tdumpra.output_files import SplitOutputs, read_outputs
 from tdumpra.preset import PRESETS
 from tdumpra.run_folder import RunFolder, run_folders, run_root
@@ -118,7 +118,11 @@ def _refuse_other_split(own: dict[str, OutputsTable], others: dict[str, OutputsT
 def outputs_for(config: Config, folder: RunFolder, seed: int) -> SplitOutputs:
     """The outputs that everything after embedding stands on: saved ones, or this run's own tables."""
     if config.outputs:
-        return read_outputs(config.outputs[config.seeds.index(seed) % len(config.outputs)])
+        entry = config.outputs[config.seeds.index(seed) % len(config.outputs)]
+        path, space = entry.removeprefix("ce=").removeprefix("joint="), config.bank.space
+        if space not in ("teacher", "student"):
+            raise TdumpraError(f"saved outputs hold the teacher's and the student's space, not {space!r}")
+        return read_outputs(path, space="teacher" if space == "teacher" else "student")
     return table_outputs(config, read_tables(folder), seed)
 
 
@@ -130,6 +134,7 @@ def decision_inputs(config: Config, folder: RunFolder, seed: int) -> dict[str, s
             outputs_for(config, folder, seed).fingerprint,
             *(other.fingerprint for other in _other_seeds(config, seed)),
             *([] if baseline is None else [tables_fingerprint(baseline, seed, "evaluate.baseline")]),
+            *metadata_fingerprint(config).values(),
         ),
         "settings": fingerprint(str((config.bank.n_prototypes, asdict(config.tune), asdict(config.evaluate)))),
     }

@@ -94,8 +94,9 @@ def tune_on_scores(
     curve = Curve(axes=_clause_curve_axes(clauses), **found, **searched._asdict())
     contenders = [choose(curve, base)] if "clauses" in preset.gates else []
 
-    calibrated_curve, fits = None, [fit_chances(p_cls, p_sim, rows) for p_sim in posteriors]
-    if "calibrated" in preset.gates and all(fits):
+    calibrated_curve = None
+    fits = [fit_chances(p_cls, p_sim, rows) for p_sim in posteriors] if "calibrated" in preset.gates else []
+    if fits and all(fits):
         searched = stacked(
             [
                 search_calibrated(p_cls, p_sim, y, fit.out_of_fold, preset, goal, prior)

@@ -261,6 +261,10 @@ class TestReading:
         assert f"Familiarity: {word}" in [each.text for each in shown.all("h2")]
         assert ("read with care" in shown.one("header").text) == caution
 
+    def test_a_division_by_the_prior_is_said(self, decision):
+        said = [page(evidence(replace(decision, fused_exponent=t))).text for t in (0.0, 0.3)]
+        assert ["divided by the class shares to the power 0.3" in text for text in said] == [False, True]
+
     def test_the_guarantee(self, decision):
         held = page(evidence(decision))  # alpha 0.1: 0.9 · 0.2 ≥ 0.1 · 0.6
         assert "Guarantee: holds" in held.text

@@ -273,3 +273,20 @@ def test_models_seeds_and_their_links(saved, tdumpra, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert tdumpra("report", saved / "run", "--out", tmp_path / "there", "--cases", 1).code == 0
     assert (tmp_path / "there" / "net_ce" / "seed-1" / "cases").is_dir()
+
+
+def test_seeds_whose_gate_was_chosen_on_all_of_them(tdumpra, tmp_path):
+    """The report tunes again as it was tuned: on the validation rows of both seeds."""
+    files = [str(save_problem(tmp_path / f"net_ce_seed{seed}.npz", seed)) for seed in (0, 1)]
+    (tmp_path / "c.toml").write_text(
+        f'outputs = {files}\n[bank]\nn_prototypes = 3\n[tune]\npreset = "paper-swapped"\npool_seeds = true\n'
+        "[evaluate]\nbootstrap = 10\n"
+    )
+    ran = tdumpra("run", tmp_path / "c.toml", "--out", tmp_path / "run")
+    assert (ran.code, "no report" in ran.out) == (0, False), ran
+    evaluation = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    for seed in ("0", "1"):
+        page = parse((tmp_path / "run" / "report" / f"seed-{seed}" / "index.html").read_text())
+        opened = evaluation["by_seed"][seed]["gate"]["opened"]
+        assert opened > 0
+        assert f"opened on {opened} of" in page.one("h1").text

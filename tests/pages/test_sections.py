@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tdumpra.config import Config, DataConfig, NetworkConfig
-from tdumpra.pages.sections import beside_paper, number
+from tdumpra.pages.sections import beside_paper, number, paired
 
 SCORES = {"accuracy": 0.81, "macro_f1": 0.6, "balanced_accuracy": 0.5, "ece": 0.07, "macro_auroc": None}
 EVALUATION: dict[str, Any] = {"comparators": {"student": SCORES, "gate": {**SCORES, "accuracy": 0.82}}}
@@ -44,3 +44,15 @@ def test_or_it_says_why_not(config, reason):
 
 def test_undefined_is_a_word():
     assert [number(None), number(float("nan")), number(0.5, 2)] == ["undefined", "undefined", "0.50"]
+
+
+def test_a_lead_that_is_undefined_is_said_to_be():
+    lead = {"difference": 0.01, "interval": [-0.01, 0.02]}
+    found = dict.fromkeys(("accuracy", "balanced_accuracy", "macro_f1", "ece"), lead)
+    nothing = {"difference": None, "interval": [None, None]}
+    against = {**found, "nll": nothing, "fixed": 3, "broken": 1, "sign_flip_p": 0.5}
+    shown = paired({"paired": {"student": against}})
+    assert shown is not None
+    cells = shown["rows"][0]["cells"]
+    assert cells[-1] == ("undefined", "")
+    assert cells[0] == ("+0.0100", "−0.0100 to +0.0200")

@@ -15,7 +15,15 @@ from tdumpra.errors import TdumpraError
 from tdumpra.evaluate import ambiguous_rows
 from tdumpra.experiments.grid import Cell, keep
 from tdumpra.experiments.tables import HEADINGS, ResultTable, Value, over_seeds
-from tdumpra.fitting import Fitted, case_of, evaluation_document, fit, gate_document, with_asked
+from tdumpra.fitting import (
+    Fitted,
+    case_of,
+    evaluation_document,
+    fit,
+    gate_document,
+    metadata_fingerprint,
+    with_asked,
+)
 from tdumpra.output_files import SplitOutputs
 from tdumpra.run_folder import run_root
 from tdumpra.run_outputs import SavedRun
@@ -34,7 +42,11 @@ def gate_cells(config: Config) -> list[Cell]:
 
 
 def _evaluation_cell(config: Config, run: SavedRun) -> Cell:
-    asked = {"evaluate": asdict(config.evaluate), **run_outputs.baseline_identity(config, run.seed)}
+    asked = {
+        "evaluate": asdict(config.evaluate),
+        **run_outputs.baseline_identity(config, run.seed),
+        **metadata_fingerprint(config),
+    }
     return _cell(config, run, evaluate_run, asked, 6.0)
 
 

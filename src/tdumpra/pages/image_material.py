@@ -12,6 +12,7 @@ from tdumpra.config import Config, read_config
 from tdumpra.data.sources import open_source, with_external_test
 from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.fitting import fit
+from tdumpra.output_files import SplitOutputs
 from tdumpra.pages.material import Material, Pictures, decide_again, read_environment, tuning_document
 from tdumpra.predict import Model
 from tdumpra.run_folder import RunFolder
@@ -35,7 +36,7 @@ def of_folder(root: Path, evaluation: Mapping[str, Any] | None = None) -> Materi
         if not thumbnails:
             missing["thumbnails"] = "the model was saved without thumbnails: training images are named, not shown"
     else:
-        fitted, thumbnails = fit(splits, config.bank, config.tune).tuning, {}
+        fitted, thumbnails = fit(splits, config.bank, config.tune, others=_other_seeds(root, config)).tuning, {}
         decision, tuning = fitted.decision, tuning_document(fitted)
         missing["thumbnails"] = "the run has no model.safetensors, which keeps the pictures: write it with  tdumpra run"
     pictures = _pictures(config, tables["test"], missing)
@@ -63,6 +64,16 @@ def of_folder(root: Path, evaluation: Mapping[str, Any] | None = None) -> Materi
         split_notes=_split_notes(folder.split, config),
         missing=missing,
     )
+
+
+def _other_seeds(root: Path, config: Config) -> list[SplitOutputs]:
+    """The outputs of the seeds beside this one, where one choice is made for all."""
+    if not config.tune.pool_seeds or root.name != f"seed-{config.seeds[0]}":
+        return []
+    names = (path.parent.name[5:] for path in root.parent.glob("seed-*/config.toml"))
+    seeds = sorted(int(name) for name in names if name.isdigit())
+    folders = {seed: RunFolder(root.parent / f"seed-{seed}") for seed in seeds if seed != config.seeds[0]}
+    return [table_outputs(config, read_tables(folder), seed) for seed, folder in folders.items()]
 
 
 def _refuse_incomplete(folder: RunFolder, config: Config, *, evaluated: bool) -> None:

@@ -119,6 +119,8 @@ def guarantee(evidence: Evidence) -> Reading:
         f"Where the gate opens, the final opinion is {_percent(100 * evidence.alpha)} classifier and "
         f"{_percent(100 - 100 * evidence.alpha)} retrieval{joined}."
     )
+    if evidence.fused_exponent:
+        weights += f" This is divided by the class shares to the power {evidence.fused_exponent:g}: rare classes gain."
     if evidence.guarantees_similarity:
         return Reading(
             "holds",

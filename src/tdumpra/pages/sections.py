@@ -100,7 +100,8 @@ def paired(evaluation: Mapping[str, Any]) -> dict[str, Any] | None:
     def cell(found: Mapping[str, Any]) -> tuple[str, str]:
         low, high = found["interval"]
         interval = "" if low is None or low != low else f"{signed(low)} to {signed(high)}"
-        return signed(found["difference"]), interval
+        difference = found["difference"]
+        return "undefined" if difference is None or difference != difference else signed(difference), interval
 
     return {
         "metrics": [_SHORT.get(metric, charts.METRIC_NAMES[metric]) for metric in metrics],

@@ -19,7 +19,7 @@ from tdumpra.pages.image_material import of_folder
 from tdumpra.pages.material import MISSING_FROM_FILE, Material, decide_again, shown_names, tuning_document
 from tdumpra.pages.report import FOLDER, INDEX, write_page
 from tdumpra.pages.summary import headline, p_text, summarise
-from tdumpra.run_outputs import SavedRun, read_saved, saved_runs
+from tdumpra.run_outputs import SavedRun, other_seeds, read_saved, saved_runs
 
 
 class Linked(NamedTuple):
@@ -156,7 +156,7 @@ def _between(here: Path, there: Path) -> str:
 def of_saved(run: SavedRun, config: Config, evaluation: Mapping[str, Any], settings: str) -> Material:
     """One file of outputs that a configuration names; the gate is tuned again, as it was."""
     splits = read_saved(run, config)
-    tuning = fit(splits, config.bank, config.tune).tuning
+    tuning = fit(splits, config.bank, config.tune, others=other_seeds(config, run)).tuning
     decision = tuning.decision
     names = shown_names(evaluation)
     return Material(
