@@ -106,12 +106,14 @@ def _refuse_other_split(own: dict[str, OutputsTable], others: dict[str, OutputsT
     """An encoder that was trained on this run's test images would hand back what it memorised."""
     ids = {part: set(table.ids) for part, table in own.items()}
     seen = set(others["train"].ids)
+    if read_config(folder.config).train.train_on_val:
+        seen |= set(others["val"].ids)
     crossing = {part: len(ids[part] & seen) for part in ("val", "test")}
     if any(crossing.values()):
         part, count = max(crossing.items(), key=lambda pair: pair[1])
         raise ArtifactError(
             f"the encoder in {folder.root} was trained on {count:,} of this run's {part} images: give both runs "
-            "the same data.split_seed and data.val_by_seed"
+            "the same data.split_seed and data.val_by_seed, and leave train.train_on_val off"
         )
 
 
