@@ -245,7 +245,7 @@ class TestBadModels:
 def test_bad_folders(tdumpra, run, images, tmp_path):
     (tmp_path / "file").write_text("")
     done = tdumpra("explain", run, images[0], "--out", tmp_path / "file")
-    assert (done.code, "cannot write pages to" in done.err) == (2, True)
+    assert (done.code, "cannot make the folder" in done.err) == (2, True)
     done = tdumpra("explain", run, images[0], "--images", tmp_path / "gone", "--out", tmp_path)
     assert (done.code, "is no folder" in done.err) == (2, True)
     (tmp_path / "empty").mkdir()

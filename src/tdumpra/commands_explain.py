@@ -14,11 +14,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from tdumpra.artifacts import jsonable, write_bytes
+from tdumpra.artifacts import jsonable, make_folder, write_bytes
 from tdumpra.commands_predict import expand, load_predictor
 from tdumpra.data.decode import decode_file
 from tdumpra.data.sources.files import is_image
-from tdumpra.errors import ArtifactError, BrokenImageError, InputFileError
+from tdumpra.errors import BrokenImageError, InputFileError
 from tdumpra.evidence import Evidence, Match
 from tdumpra.pages import kit
 from tdumpra.pages.evidence_page import Heatmap, evidence_page
@@ -85,7 +85,7 @@ def explain_images(
         sources: folder with the original training images, for those of which the model holds no picture.
         heatmap_of: draws the saliency of an image's nearest prototype.
     """
-    _make(folder)
+    make_folder(folder)
     stems = Counter(path.stem for path in paths)
     names = [path.stem if stems[path.stem] == 1 else str(path) for path in paths]
     trained = _groups_of_exemplars(predictor)
@@ -114,13 +114,6 @@ def explain_images(
         page = folder / kit.page_name(name)
         write_bytes(page, html.encode())
         yield Explained(prediction, page)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArtifactError(f"cannot write pages to {folder}: {error.strerror or error}") from error
 
 
 def _heatmap(predictor: Predictor, path: Path, match: Match) -> Heatmap:

@@ -113,30 +113,27 @@ def ensemble(case: Case) -> Tensor | None:
 
     Two networks are better than one, with a bank or without: this is what a bank in a space of its own must beat.
     """
-    if case.choice is None or case.choice.p_second is None or case.test.p_second is None:
-        return None
-    return _mean_of_both(case.choice, case.test.p, case.test.p_second)
+    both = _mean_of_both(case)
+    return None if both is None else both[1]
 
 
 def ensemble_adjusted(case: Case) -> Tensor | None:
     """The same, divided by a fitted power of the class prior."""
-    if case.choice is None or case.choice.p_second is None or case.test.p_second is None:
+    both = _mean_of_both(case)
+    return None if both is None or case.choice is None else _adjusted(case, both[0], case.choice.y, both[1])
+
+
+def _mean_of_both(case: Case) -> tuple[Tensor, Tensor] | None:
+    """The mean of the two networks' calibrated posteriors, on the rows of choice and on test."""
+    rows, test = case.choice, case.test
+    if rows is None or rows.p_second is None or test.p_second is None:
         return None
-    rows = case.choice
-    assert rows.p_second is not None
-    return _adjusted(
-        case, _mean_of_both(rows, rows.p, rows.p_second), rows.y, _mean_of_both(rows, case.test.p, case.test.p_second)
-    )
+    own, second = (fit_temperature(widen(p).log(), rows.y) for p in (rows.p, rows.p_second))
 
+    def mean(p: Tensor, p_second: Tensor) -> Tensor:
+        return (apply_temperature(widen(p), own) + apply_temperature(widen(p_second), second)) / 2
 
-def _mean_of_both(rows: ValidationOutputs, p: Tensor, p_second: Tensor) -> Tensor:
-    """Each with the temperature that ``rows`` ask for."""
-    assert rows.p_second is not None
-    parts = [
-        apply_temperature(widen(posterior), fit_temperature(widen(fitted_on).log(), rows.y))
-        for posterior, fitted_on in ((p, rows.p), (p_second, rows.p_second))
-    ]
-    return (parts[0] + parts[1]) / 2
+    return mean(rows.p, rows.p_second), mean(test.p, test.p_second)
 
 
 def baseline(case: Case) -> Tensor | None:

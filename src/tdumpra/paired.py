@@ -6,7 +6,7 @@ over lesions of the mean over seeds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,9 +35,10 @@ def compare(case: Case, unsure: Array, settings: EvaluateConfig) -> dict[str, An
     posteriors = {name: p.double().numpy() for name, p in found.items() if p is not None}
     groups = np.arange(len(y)).astype(np.str_) if case.test.groups is None else case.test.groups
     names, member = np.unique(groups, return_inverse=True)
-    scores = {name: _figures(p, y, unsure, np.ones((len(y), 1))) for name, p in posteriors.items()}
+    figures = {name: _prepared(p, y, unsure) for name, p in posteriors.items()}
+    scores = {name: of(np.ones((len(y), 1))) for name, of in figures.items()}
     chunks = [
-        {name: _figures(p, y, unsure, w) for name, p in posteriors.items() if name != "oracle"}
+        {name: of(w) for name, of in figures.items() if name != "oracle"}
         for w in group_weights(member, n_replicates=settings.bootstrap, seed=settings.seed)
     ]
     right = {name: p.argmax(1) == y for name, p in posteriors.items()}
@@ -103,11 +104,15 @@ def _against(rival: str, compared: Sequence[Mapping[str, Any]], level: float) ->
     }
 
 
-def _figures(p: Array, y: Array, unsure: Array, w: Array) -> dict[str, Array]:
-    """The seven metrics, accuracy on the unsure rows and the area under risk and coverage, by column of weights."""
-    right = (p.argmax(1) == y).astype(np.float64)
-    return {
-        **MetricSums.prepare(p, y).metrics(w),
-        "ambiguous_accuracy": metrics.ratio((right * unsure) @ w, unsure.astype(np.float64) @ w),
-        "aurc": weighted_areas(p.max(1), p.argmax(1) != y, w),
-    }
+def _prepared(p: Array, y: Array, unsure: Array) -> Callable[[Array], dict[str, Array]]:
+    """From weights to the seven metrics, accuracy on unsure rows and the area under risk and coverage, by column."""
+    sums, right, asked = MetricSums.prepare(p, y), p.argmax(1) == y, unsure.astype(np.float64)
+
+    def figures(w: Array) -> dict[str, Array]:
+        return {
+            **sums.metrics(w),
+            "ambiguous_accuracy": metrics.ratio((right * asked) @ w, asked @ w),
+            "aurc": weighted_areas(p.max(1), ~right, w),
+        }
+
+    return figures

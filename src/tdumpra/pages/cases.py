@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tdumpra.artifacts import write_bytes
+from tdumpra.artifacts import make_folder, write_bytes
 from tdumpra.drawing import csv_text
 from tdumpra.errors import ArtifactError
 from tdumpra.evidence import explain
@@ -94,7 +94,7 @@ def write_cases(material: Material, out: Path, *, limit: int = SHOWN) -> Gallery
     found = outcomes(material)
     chosen = choose(found, limit)
     folder = out / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for stale in folder.glob("*.html"):  # of an earlier report, which may have shown others
         stale.unlink()
     cards = [_card(material, name, row) for name, rows in chosen.items() for row in rows]
