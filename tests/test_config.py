@@ -66,6 +66,8 @@ def test_what_is_written_reads_back_the_same(tmp_path):
         ("[train]\nema_momentum = 1.0", r"\[train\] ema_momentum must be at least 0 and below 1, not 1\.0"),
         ("[train]\nweight_decay = -1.0", r"\[train\] weight_decay must be 0 or more, not -1\.0"),
         ("[train]\ncontrastive_weight = nan", r"contrastive_weight must be 0 or more, not nan"),
+        ("[sweep]\ncontrastive_weights = [0.1, -1.0]", r"contrastive_weights must be 0 or more, not \[0.1, -1.0\]"),
+        ("[sweep]\ncontrastive_weights = [1, 1.0]", r"contrastive_weights must differ from each other"),
         ("[train]\nclip_norm = 0", r"\[train\] clip_norm must be a finite number above 0"),
         ("[train]\nlabel_smoothing = 2.0", r"label_smoothing must lie between 0 and 1"),
         ("[train]\nearly_stop = 3\ntrain_on_val = true", "early_stop needs validation images"),

@@ -181,6 +181,19 @@ class TuneConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SweepConfig:
+    """What a sweep moves besides the settings that cost nothing to move."""
+
+    contrastive_weights: tuple[float, ...] = ()  # values of lambda, each of which needs a training for each seed
+
+    def __post_init__(self) -> None:
+        if not all(weight >= 0 for weight in self.contrastive_weights):
+            raise ValueError(f"contrastive_weights must be 0 or more, not {list(self.contrastive_weights)}")
+        if len(set(self.contrastive_weights)) != len(self.contrastive_weights):
+            raise ValueError(f"contrastive_weights must differ from each other, not {list(self.contrastive_weights)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Everything about a run."""
 
@@ -196,6 +209,7 @@ class Config:
     bank: BankConfig = field(default_factory=BankConfig)
     tune: TuneConfig = field(default_factory=TuneConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
 
     def __post_init__(self) -> None:
         if not self.seeds:

@@ -4,11 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny_runs import settings
+from tiny_runs import tiny_experiment
 
 from tdumpra import run_outputs
-from tdumpra.config import BankConfig, Config, DataConfig, NetworkConfig, TrainConfig, TuneConfig
-from tdumpra.data.transform import Framing
+from tdumpra.config import BankConfig, Config, TrainConfig, TuneConfig
 from tdumpra.demo_arrays import write_demo
 from tdumpra.errors import TdumpraError
 
@@ -72,16 +71,7 @@ def test_what_nobody_trained_is_trained_once_and_shared(tmp_path, monkeypatch):
     from tdumpra import stages
     from tdumpra.experiments import ablate, grid
 
-    config = replace(
-        settings(epochs=1),
-        name="tiny",
-        folder=str(tmp_path / "run"),
-        data=DataConfig(
-            source="synthetic:n=120,size=32", cache=str(tmp_path / "cache"), framing=Framing(height=32, width=32),
-            workers=0,
-        ),
-        network=NetworkConfig(backbone="tiny_networks:plain", weights="none", image_size=32, embedding=8),
-    )  # fmt: skip
+    config = tiny_experiment(tmp_path)
     assert run_outputs.training_seconds(config) is None  # nobody knows yet
     trained = []
     train = stages.train_and_embed

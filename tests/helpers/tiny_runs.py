@@ -134,3 +134,17 @@ def make_task(config: Config, data: Dataset, fabric: Fabric) -> tuple[torch.nn.M
         identity={},
     )
     return built.network, task
+
+
+def tiny_experiment(folder: Path) -> Config:
+    """An experiment on synthetic images whose trainings take a moment; all that it makes lies below ``folder``."""
+    return replace(
+        settings(epochs=1),
+        name="tiny",
+        folder=str(folder / "run"),
+        data=DataConfig(
+            source="synthetic:n=120,size=32", cache=str(folder / "cache"), framing=Framing(height=32, width=32),
+            workers=0,
+        ),
+        network=NetworkConfig(backbone="tiny_networks:plain", weights="none", image_size=32, embedding=8),
+    )  # fmt: skip

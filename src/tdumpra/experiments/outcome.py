@@ -101,7 +101,7 @@ def _write_sweep(config: Config, results: Results, out: Path) -> Found:
     files = [path.name for stem, table in tables.items() for path in table.write(out, stem)]
     drawings: dict[str, Callable[[], Chart]] = {}
     for run in run_outputs.saved_runs(config):
-        of_run = {p: results[f"{run.model}, seed {run.seed}: {p}"] for p in (*sweeps.PARAMETERS[:-1], "surface")}
+        of_run = {p: results[f"{run.model}, seed {run.seed}: {p}"] for p in (*sweeps.PARAMETERS, "surface")}
         label = f"{run.model}_seed{run.seed}"
         surface = sweeps.surface_table(results, run)
         (out / f"surface_{label}.csv").write_text(surface.to_csv(), encoding="utf-8")
@@ -122,7 +122,8 @@ def _write_sweep(config: Config, results: Results, out: Path) -> Found:
         drawings[f"surface_{label}.png"] = partial(charts.surface, points, base, label)
     drawn = _draw(drawings, out)
     document = {stem: table.to_json() for stem, table in tables.items()}
-    return Found(document, [tables["sweep_summary"]], drawn.sentences, [*files, *drawn.files])
+    shown = ["sweep_summary", "sweep_lambda"] if config.sweep.contrastive_weights else ["sweep_summary"]
+    return Found(document, [tables[stem] for stem in shown], drawn.sentences, [*files, *drawn.files])
 
 
 def _write_reproduction(dataset: str, config: Config, results: Results, out: Path) -> Found:

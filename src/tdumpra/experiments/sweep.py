@@ -21,6 +21,7 @@ from tdumpra.core.posterior import similarity_posterior
 from tdumpra.core.sphere import normalise
 from tdumpra.decision import Decision
 from tdumpra.evaluate import gate_report
+from tdumpra.experiments import lambda_sweep
 from tdumpra.experiments.grid import Cell
 from tdumpra.experiments.surface import BETA, REFERENCE, THETA, gate_surface
 from tdumpra.experiments.tables import ResultTable, Value
@@ -38,8 +39,8 @@ TAU_FACTOR = (0.25, 0.5, 0.71, 1.0, 1.41, 2.0, 4.0)
 WIDTHS = (4, 8, 16, 32, 64, 128, 256)
 
 _GRIDS = {"theta": THETA, "beta": BETA, "alpha": ALPHA}
-PARAMETERS = ("theta", "beta", "alpha", "K", "kappa", "tau", "D", "lambda")
-SYMBOLS = {"theta": "θ", "beta": "β", "alpha": "α", "K": "K", "kappa": "κ", "tau": "τ", "D": "D", "lambda": "λ"}
+PARAMETERS = ("theta", "beta", "alpha", "K", "kappa", "tau", "D")  # λ needs a network for each value: lambda_sweep
+SYMBOLS = {"theta": "θ", "beta": "β", "alpha": "α", "K": "K", "kappa": "κ", "tau": "τ", "D": "D"}
 FIGURES = {
     "similarity_accuracy": "Retrieval alone",
     "gate_accuracy": "Gate accuracy",
@@ -61,12 +62,9 @@ class _Bench(NamedTuple):
 
 
 def cells(config: Config) -> list[Cell]:
-    """One cell for each model, seed and parameter (λ needs no cell of its own: each run is a point of it)."""
-    return [
-        _cell(config, run, parameter)
-        for run in run_outputs.saved_runs(config)
-        for parameter in (*PARAMETERS[:-1], "surface")
-    ]
+    """One cell for each model, seed and parameter, and one for each λ."""
+    runs, curves = run_outputs.saved_runs(config), (*PARAMETERS, "surface")
+    return [*(_cell(config, run, curve) for run in runs for curve in curves), *lambda_sweep.cells(config)]
 
 
 def _cell(config: Config, run: SavedRun, parameter: str) -> Cell:
@@ -206,7 +204,7 @@ def tables(config: Config, results: Mapping[str, Mapping[str, Any]]) -> dict[str
     """A table for each parameter, and the surface; by file name."""
     runs = run_outputs.saved_runs(config)
     found = {}
-    for parameter in PARAMETERS[:-1]:
+    for parameter in PARAMETERS:
         rows: list[dict[str, Value]] = []
         notes = ["Other settings are held; the test column is for reading, not for choosing."]
         for run in runs:
@@ -219,7 +217,7 @@ def tables(config: Config, results: Mapping[str, Mapping[str, Any]]) -> dict[str
         found[f"sweep_{parameter}"] = ResultTable(
             title=f"Sweep of {SYMBOLS[parameter]}", columns=columns, rows=rows, notes=notes
         )
-    found["sweep_lambda"] = _lambda_table(config, runs, results)
+    found["sweep_lambda"] = lambda_sweep.table(config, results)
     found["sweep_summary"] = _summary(runs, results)
     return found
 
@@ -228,7 +226,7 @@ def _summary(runs: tuple[SavedRun, ...], results: Mapping[str, Mapping[str, Any]
     """For each setting, the value in use against the best that validation saw, and what that is worth on test."""
     rows: list[dict[str, Value]] = []
     for run in runs:
-        for parameter in PARAMETERS[:-1]:
+        for parameter in PARAMETERS:
             result = results[f"{run.model}, seed {run.seed}: {parameter}"]
             at = {(point["value"], point["split"]): point["accuracy"] for point in result["points"]}
             values = dict.fromkeys(value for value, _ in at)
@@ -247,21 +245,6 @@ def _summary(runs: tuple[SavedRun, ...], results: Mapping[str, Mapping[str, Any]
 
 def _shown(point: Mapping[str, Any]) -> dict[str, Value]:
     return {key: "undefined" if value is None else value for key, value in point.items()}
-
-
-def _lambda_table(config: Config, runs: tuple[SavedRun, ...], results: Mapping[str, Mapping[str, Any]]) -> ResultTable:
-    """Each run at its own settings: networks trained with another λ are other runs."""
-    rows: list[dict[str, Value]] = []
-    for run in runs:
-        result = results[f"{run.model}, seed {run.seed}: theta"]
-        weight = {"ce": 0.0, "joint": config.train.contrastive_weight, None: None}[run.training]
-        values = {point["value"] for point in result["points"]}
-        nearest = sorted(values, key=lambda value: abs(value - result["chosen"]))[0]
-        at = [point for point in result["points"] if point["value"] == nearest]
-        rows += [{"run": run.model, "seed": run.seed, **_shown(point), "value": weight} for point in at]
-    columns = {"run": "Model", "seed": "Seed", "value": "λ", "split": "Split", **FIGURES}
-    notes = ["λ needs a training for each value: these are the ones whose outputs were given."]
-    return ResultTable(title="Sweep of λ", columns=columns, rows=rows, notes=notes)
 
 
 def surface_table(results: Mapping[str, Mapping[str, Any]], run: SavedRun) -> ResultTable:

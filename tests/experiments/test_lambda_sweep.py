@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import tiny_experiment
+
+from tdumpra import run_outputs, stages
+from tdumpra.config import Config, SweepConfig, TuneConfig
+from tdumpra.core.metrics import classification_metrics
+from tdumpra.demo_arrays import write_demo
+from tdumpra.experiments import grid, lambda_sweep, outcome
+from tdumpra.fitting import fit
+from tdumpra.run_folder import RunFolder
+
+
+def swept(config: Config, out: Path) -> dict[str, dict[str, Any]]:
+    cells = lambda_sweep.cells(config)
+    return dict(zip((cell.name for cell in cells), grid.run(cells, out), strict=True))
+
+
+def test_saved_outputs_are_told_apart_by_their_names(tmp_path) -> None:
+    paths = [tmp_path / name for name in ("net_ce_seed0.npz", "net_joint_seed0.npz", "other_seed0.npz")]
+    for seed, path in enumerate(paths):
+        write_demo(path, seed)
+    config = Config(outputs=tuple(map(str, paths)), tune=TuneConfig(preset="paper-swapped"))
+    rows = lambda_sweep.table(config, swept(config, tmp_path / "out")).to_json()["rows"]
+    assert [row["value"] for row in rows] == [0.0, 0.0, 0.03, 0.03, None, None]
+    assert [row["split"] for row in rows] == ["validation", "test"] * 3
+
+
+def test_the_figures_are_those_of_both_paths_and_the_gate(tmp_path) -> None:
+    write_demo(tmp_path / "net_joint_seed0.npz", 0)
+    config = Config(outputs=(str(tmp_path / "net_joint_seed0.npz"),), tune=TuneConfig(preset="paper-swapped"))
+    splits = run_outputs.outputs_for(config, 0)
+    decided = fit(splits, config.bank, config.tune).tuning.decision.decide(splits.test.p, splits.test.z)
+    (result,) = swept(config, tmp_path / "out").values()
+    found = result["points"][1]
+    for prefix, p in (("classifier_", decided.p_cls), ("similarity_", decided.p_sim), ("", decided.p)):
+        expected = classification_metrics(p.double().numpy(), splits.test.y.numpy())
+        for name in ("accuracy", "balanced_accuracy"):
+            assert found[f"{prefix}{name}"] == pytest.approx(expected[name])
+    assert found["opened"] == int(decided.opened.sum())
+
+
+@pytest.mark.filterwarnings(r"ignore:n_prototypes=\d+ is more than the distinct groups")
+def test_each_weight_is_trained_once_and_the_runs_own_is_used(tmp_path, monkeypatch) -> None:
+    config = replace(tiny_experiment(tmp_path), sweep=SweepConfig(contrastive_weights=(0.0, 0.03, 1.0)))
+    stages.train_and_embed(config, RunFolder(tmp_path / "run"), 0)
+    trained = []
+    train = stages.train_and_embed
+
+    def counted(config: Config, folder: RunFolder, seed: int) -> None:
+        trained.append(config.train.contrastive_weight)
+        train(config, folder, seed)
+
+    monkeypatch.setattr(stages, "train_and_embed", counted)
+    cells = outcome.sweep.cells(config)
+    results = dict(zip((cell.name for cell in cells), grid.run(cells, tmp_path / "out"), strict=True))
+    assert trained == [0.0, 1.0]
+    found = outcome.sweep.write(config, results, tmp_path / "out")
+    assert [table.title for table in found.tables][1:] == ["Sweep of λ"]
+    rows = found.document["sweep_lambda"]["rows"]
+    assert [row["value"] for row in rows if row["split"] == "test"] == [0.0, 0.03, 1.0]
+    swept(config, tmp_path / "again")
+    assert trained == [0.0, 1.0]
+
+
+def test_one_weight_says_how_to_get_more() -> None:
+    config = Config(train=replace(Config().train, contrastive_weight=0.5))
+    (cell,) = lambda_sweep.cells(config)
+    assert cell.name == "run, seed 0: lambda 0.5"
+    results = {cell.name: {"points": [{"split": "test", "accuracy": 1.0}]}}
+    assert "name others in sweep.contrastive_weights" in lambda_sweep.table(config, results).notes[-1]
+
+
+def test_saved_outputs_cannot_be_trained() -> None:
+    config = Config(outputs=("a.npz",), sweep=SweepConfig(contrastive_weights=(0.1,)))
+    with pytest.raises(ValueError, match=r"sweep.contrastive_weights trains networks, and outputs are saved ones"):
+        lambda_sweep.cells(config)
