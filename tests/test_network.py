@@ -64,7 +64,8 @@ def test_the_papers_backbones_train_a_step_embed_and_predict(backbone, images):
 def test_heads_are_linear_and_a_two_layer_projection():
     network = build_network(config("tiny_networks:plain"), 3).network
     assert isinstance(network, DualHeadNetwork)
-    assert (network.classifier.in_features, network.classifier.out_features) == (16, 3)
+    linear = cast(nn.Linear, network.classifier)
+    assert (linear.in_features, linear.out_features) == (16, 3)
     first, relu, second = cast(Any, network.projection)
     assert (first.in_features, first.out_features, second.out_features) == (16, 16, 8)
     assert isinstance(relu, nn.ReLU)

@@ -44,6 +44,8 @@ def assemble_model(
     _refuse_other_encoder(folder, own)
     classifier = own.student if config.tune.classifier == "student" else _teacher(own)
     matched = _matched(config, own, seed)
+    if matched is not classifier:  # each network has one thing to say
+        classifier, matched = classifier.without("projection"), matched.without("classifier")
     if decision.bank.n_classes != len(dataset.manifest.class_names):
         raise ArtifactError(
             f"the bank has {decision.bank.n_classes} classes, and the data have {len(dataset.manifest.class_names)}"

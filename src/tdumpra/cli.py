@@ -223,7 +223,9 @@ def _predict(
     eager: Annotated[bool, typer.Option("--eager", help="Ask the second network about every image.")] = False,
     batch_size: Annotated[int, typer.Option(help="Images at once.")] = 64,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …", show_default=False)] = None,
-    precision: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    precision: Annotated[
+        str | None, typer.Option(help="float32 or bfloat16; that of tuning if left out.", show_default=False)
+    ] = None,
 ) -> None:
     """Predict images: label, probability, and whether the gate opened."""
     from tdumpra.commands_predict import predict_command

@@ -17,6 +17,8 @@ from tdumpra.data.transform import Framing
 from tdumpra.evaluation_settings import EvaluateConfig as EvaluateConfig
 from tdumpra.toml_tree import read_tree
 
+Precision = Literal["float32", "bfloat16"]  # of a pass that trains nothing
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
@@ -130,6 +132,7 @@ class EmbedConfig:
     batch_size: int = 256
     checkpoint: Literal["last", "best"] = "last"  # "best" looks at validation data, which tuning needs fresh
     views: Literal[1, 2, 4, 8] = 1  # of each image: itself, mirrored, turned; outputs are averaged, here and in predict
+    precision: Precision = "float32"  # here and in predict, whatever training used: thresholds are tuned to it
 
     def __post_init__(self) -> None:
         check_count(self.batch_size, "batch_size")

@@ -10,8 +10,9 @@ from jaxtyping import Int64
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from tdumpra.config import Precision
 from tdumpra.data.pipeline import Pipeline
-from tdumpra.network import Encoding
+from tdumpra.network import Encoding, arithmetic
 
 
 @torch.no_grad()
@@ -22,9 +23,12 @@ def encode(
     *,
     batch_size: int,
     fabric: Fabric,
+    precision: Precision | None = None,
     on_batch: Any = None,
 ) -> list[Encoding]:
     """Each network's outputs on the images ``numbers``, on the CPU, in that order, the same on every process.
+
+    Without a ``precision`` it is training's.
 
     Process r of w takes every w-th batch from the r-th on, so that any number of processes runs the very batches of
     one, and rounding cannot differ. Shards are padded to equal length for the gather, and the padding is dropped.
@@ -37,7 +41,7 @@ def encode(
     parts: list[list[Encoding]] = [[] for _ in networks]
     for batch in pipeline.evaluate(mine, batch_size):
         images = batch.images.to(memory_format=torch.channels_last)
-        with fabric.autocast():
+        with fabric.autocast() if precision is None else arithmetic(precision, fabric.device):
             for collected, network in zip(parts, networks, strict=True):
                 encoding = network(images)
                 collected.append(Encoding(encoding.logits.float(), encoding.z.float()))

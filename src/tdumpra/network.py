@@ -5,14 +5,15 @@ from __future__ import annotations
 import difflib
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tdumpra.config import NetworkConfig
+from tdumpra.config import NetworkConfig, Precision
 from tdumpra.core.sphere import normalise
 from tdumpra.errors import TdumpraError
 from tdumpra.weights import load_backbone_weights, load_classifier_weights
@@ -31,8 +32,26 @@ class Encoding(NamedTuple):
     z: Float[Tensor, "n d"]  # rows of length one, float32
 
 
+@contextmanager
+def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Compute in this precision; ``float32`` means it on a GPU too, where convolutions would keep eleven bits."""
+    rounds = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = rounds and precision != "float32"
+    try:
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+            yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = rounds
+
+
 class DualHeadNetwork(nn.Module):
-    """A backbone with a linear classifier and a projection head on its pooled features."""
+    """A backbone with a linear classifier and a projection head on its pooled features.
+
+    A head that nobody asks may be missing (``None``): its output then has no columns.
+    """
+
+    classifier: nn.Module | None
+    projection: nn.Module | None
 
     def __init__(self, backbone: nn.Module, n_features: int, n_classes: int, embedding: int) -> None:
         super().__init__()
@@ -45,12 +64,14 @@ class DualHeadNetwork(nn.Module):
     def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
         """Logits and unit embeddings; the length is taken in float32, also under autocast."""
         features = _pooled(self.backbone(images))
-        projected = self.projection(features)
+        projected = None if self.projection is None else self.projection(features)
         with torch.autocast(images.device.type, enabled=False):
-            return Encoding(self.classifier_logits(features), normalise(projected))
+            logits = _no_columns(features) if self.classifier is None else self.classifier_logits(features)
+            return Encoding(logits, _no_columns(features) if projected is None else normalise(projected))
 
     def classifier_logits(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n c"]:
         """The linear classifier in float32: its few thousand weights cost nothing, and logits decide labels."""
+        assert self.classifier is not None
         logits: Tensor = self.classifier(features.float())
         return logits
 
@@ -108,7 +129,8 @@ class SeveralViews(nn.Module):
         seen = [self.network(view) for view in _views(images, self.views)]
         with torch.autocast(images.device.type, enabled=False):
             log_p = torch.stack([each.logits.float().log_softmax(1) for each in seen]).logsumexp(0)
-            return Encoding(log_p - math.log(self.views), normalise(torch.stack([each.z for each in seen]).mean(0)))
+            z = torch.stack([each.z for each in seen]).mean(0)
+            return Encoding(log_p - math.log(self.views), normalise(z) if z.shape[1] else z)
 
 
 def _views(images: Tensor, views: int) -> list[Tensor]:
@@ -202,6 +224,10 @@ def _probe(module: nn.Module, image_size: int, name: str) -> Tensor:
     if not isinstance(output, Tensor) or output.ndim not in (2, 4):
         raise NetworkError(f"{name} must give features (n, f) or (n, f, h, w), not {_describe(output)}")
     return _pooled(output)
+
+
+def _no_columns(features: Tensor) -> Tensor:
+    return features.new_empty(len(features), 0, dtype=torch.float32)
 
 
 def _pooled(features: Tensor) -> Tensor:

@@ -18,18 +18,17 @@ from torch import Tensor, nn
 
 from tdumpra import checks
 from tdumpra.artifacts import Artifact, fingerprint, read_artifact, write_artifact
-from tdumpra.config import NetworkConfig
+from tdumpra.config import NetworkConfig, Precision
 from tdumpra.core.gate import GateSignals
 from tdumpra.data.transform import EvalTransform
 from tdumpra.decision import Decision
 from tdumpra.errors import ArtifactError, BrokenImageError, OtherKindError
 from tdumpra.evidence import Evidence, explain
-from tdumpra.network import Encoding, SeveralViews, build_network
+from tdumpra.network import Encoding, SeveralViews, arithmetic, build_network
 from tdumpra.toml_tree import from_plain
 
-KIND, SCHEMA = "model", 2
+KIND, SCHEMA = "model", 3
 Mode = Literal["lazy", "eager"]
-Precision = Literal["float32", "bfloat16"]
 
 _REMEDY = {  # what to do with a file of another kind
     "dual-path classifier": ": it was made from saved arrays and has no network to look at images with. Load it with "
@@ -59,11 +58,17 @@ class Encoder:
     transform: EvalTransform
     state: Mapping[str, Tensor]
     views: int = 1  # of each image, averaged
+    precision: Precision = "float32"  # that the tables were made in, on which everything was tuned
 
     @property
     def fingerprint(self) -> str:
         """Changes when a weight or the preprocessing does."""
-        parts: list[bytes | str] = [self.transform.fingerprint, str(asdict(self.network)), str(self.views)]
+        parts: list[bytes | str] = [
+            self.transform.fingerprint,
+            str(asdict(self.network)),
+            str(self.views),
+            self.precision,
+        ]
         for name, tensor in sorted(self.state.items()):
             parts.append(name)
             parts.append(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
@@ -74,9 +79,22 @@ class Encoder:
         if "classifier.weight" in self.state and not self.network.finished:
             n_classes = len(self.state["classifier.weight"])
         network = build_network(replace(self.network, weights="none"), n_classes).network
-        state = {name: t.float() if t.is_floating_point() else t for name, t in self.state.items()}
-        network.load_state_dict(state)
+        for head in self._missing_heads():
+            setattr(network, head, None)
+        network.load_state_dict(self.state)
         return (network if self.views == 1 else SeveralViews(network, self.views)).eval().to(device)
+
+    def without(self, head: Literal["classifier", "projection"]) -> Encoder:
+        """The same without a head that nobody asks. A network that is taken as it is stays whole."""
+        if self.network.as_it_is:
+            return self
+        return replace(self, state={name: t for name, t in self.state.items() if not name.startswith(f"{head}.")})
+
+    def _missing_heads(self) -> list[str]:
+        if self.network.as_it_is:
+            return []
+        present = {name.split(".")[0] for name in self.state}
+        return [head for head in ("classifier", "projection") if head not in present]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -90,16 +108,16 @@ class Model:
     thumbnails: Mapping[str, Tensor]  # exemplar id -> (h, w, 3) uint8; empty where privacy forbids them
     identity: Mapping[str, str]
 
-    def write(self, path: Path, *, half: bool = False) -> None:
-        """Write one sealed file; ``half`` stores the weights in float16."""
+    def write(self, path: Path) -> None:
+        """Write one sealed file."""
         decision = self.decision.to_artifact()
         tensors = {f"decision.{name}": tensor for name, tensor in decision.tensors.items()}
         encoders: dict[str, Any] = {}
         for role, encoder in self._encoders().items():
-            for name, tensor in encoder.state.items():
-                tensors[f"{role}.{name}"] = tensor.half() if half and tensor.dtype == torch.float32 else tensor
+            tensors |= {f"{role}.{name}": tensor for name, tensor in encoder.state.items()}
             encoders[role] = {
-                "network": asdict(encoder.network), "transform": encoder.transform.to_dict(), "views": encoder.views
+                "network": asdict(encoder.network), "transform": encoder.transform.to_dict(), "views": encoder.views,
+                "precision": encoder.precision,
             }  # fmt: skip
         tensors |= {f"thumbnail.{name}": tensor for name, tensor in self.thumbnails.items()}
         meta = {
@@ -127,8 +145,9 @@ class Model:
             network = {key: value for key, value in said["network"].items() if value is not None}
             transform = EvalTransform.from_dict(said["transform"])
             return Encoder(
-                network=from_plain(network, NetworkConfig), transform=transform, state=part(role), views=said["views"]
-            )
+                network=from_plain(network, NetworkConfig), transform=transform, state=part(role),
+                views=said["views"], precision=said["precision"],
+            )  # fmt: skip
 
         try:
             return cls(
@@ -153,7 +172,8 @@ class Predictor:
         model: what ``model.safetensors`` holds.
         mode: ``lazy`` runs the second network only for rows below theta, ``eager`` for all.
         device: where to compute; a GPU if there is one.
-        precision: ``float32``, or ``bfloat16`` for faster and slightly different outputs.
+        precision: ``float32`` or ``bfloat16``; left out, that of the outputs on which the model was tuned. Another one
+            moves labels near the thresholds.
 
     Attributes:
         rows_seen: images that went through the classifier so far.
@@ -166,11 +186,11 @@ class Predictor:
         *,
         mode: Mode = "lazy",
         device: str | torch.device | None = None,
-        precision: Precision = "float32",
+        precision: Precision | None = None,
     ) -> None:
         if mode not in get_args(Mode):
             raise ValueError(f"mode must be 'lazy' or 'eager', not {mode!r}")
-        if precision not in get_args(Precision):
+        if precision is not None and precision not in get_args(Precision):
             raise ValueError(f"precision must be 'float32' or 'bfloat16', not {precision!r}")
         self.model, self.mode, self.precision = model, mode, precision
         try:
@@ -232,7 +252,7 @@ class Predictor:
     def decide(self, pixels: Tensor, second_pixels: Callable[[Tensor], Tensor], *, eager: bool = False) -> Rows:
         """Decide transformed images (n, 3, s, s); ``second_pixels`` gives those of some rows to the second network."""
         decision = self.model.decision
-        first = self._run(self._classifier, pixels)
+        first = self._run(self._classifier, self.model.classifier, pixels)
         p = first.logits.double().softmax(1).cpu()
         p_cls = decision.classifier(p)
         self.rows_seen += len(p)
@@ -243,18 +263,18 @@ class Predictor:
         final, opened = p_cls.clone(), torch.zeros(len(p), dtype=torch.bool)
         if not len(rows):
             return Rows(final, opened, asked, p, None, None)
-        if self._retrieval is None:
+        if self._retrieval is None or self.model.retrieval is None:
             z = first.z
         else:
-            z = self._run(self._retrieval, second_pixels(rows)).z
+            z = self._run(self._retrieval, self.model.retrieval, second_pixels(rows)).z
             self.rows_matched += len(rows)
         z = z.float().cpu()
         decided = decision.decide(p[rows], z)
         final[rows], opened[rows] = decided.p, decided.opened
         return Rows(final, opened, asked, p, decided.signals, z)
 
-    def _run(self, network: nn.Module, pixels: Tensor) -> Encoding:
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"):
+    def _run(self, network: nn.Module, encoder: Encoder, pixels: Tensor) -> Encoding:
+        with arithmetic(self.precision or encoder.precision, self.device):
             encoding: Encoding = network(pixels)
         return encoding
 

@@ -187,8 +187,9 @@ def read_encoders(config: Config, folder: RunFolder, n_classes: int) -> Encoders
 
     def encoder(state: dict[str, Tensor]) -> Encoder:
         return Encoder(
-            network=config.network, transform=_transform(config, built), state=state, views=config.embed.views
-        )
+            network=config.network, transform=_transform(config, built), state=state, views=config.embed.views,
+            precision=config.embed.precision,
+        )  # fmt: skip
 
     if as_it_is:
         student = encoder(built.network.state_dict())
@@ -215,7 +216,10 @@ def embed_stage(config: Config, dataset: Dataset, folder: RunFolder, *, fabric: 
         if not len(rows):
             raise TdumpraError(f"no image is left for {part}: the bank, the tuning and the test all need some")
         with _memory_in_a_sentence(f"embed.batch_size = {config.embed.batch_size}: lower it"):
-            encodings = encode(networks, pipeline, rows, batch_size=config.embed.batch_size, fabric=fabric)
+            encodings = encode(
+                networks, pipeline, rows, batch_size=config.embed.batch_size, fabric=fabric,
+                precision=config.embed.precision,
+            )  # fmt: skip
         if fabric.is_global_zero:
             _table(dataset, rows, encodings, encoders.identity).write(folder.outputs(part))
             console.print(f"embedded {len(rows):,} images of {part}", soft_wrap=True)
