@@ -88,10 +88,12 @@ def _in_order(values: Array) -> list[str]:
 
 
 def calibration(p: Float[Array, "n c"], y: Int[Array, " n"]) -> dict[str, Any]:
-    """The reliability diagram of the top-1 probability, and the class-wise calibration error."""
+    """The reliability diagram of the top-1 probability, the class-wise error, and the error that is mere noise."""
     bins = metrics.calibration_bins(p.max(1), p.argmax(1) == y)
+    noise = metrics.calibration_noise(p.max(1))
     return {
         "classwise_ece": metrics.classwise_calibration_error(p, y),
+        "ece_if_calibrated": dict(zip(("mean", "upper"), noise, strict=True)),
         "bins": {name: column.tolist() for name, column in bins._asdict().items()},
     }
 

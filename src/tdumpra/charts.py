@@ -186,7 +186,7 @@ def small_multiples(curves: Mapping[str, tuple[str, Points, float]], title: str)
         if symbol in {"K", "κ", "τ", "D"}:
             axes.set_xscale("log", base=2)
             axes.set_xticks(sorted({point["value"] for point in points}), minor=False)
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:.2g}")
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
             axes.tick_params(axis="x", labelsize=7)
         axes.set_xlabel(symbol)
     figure.axes[0].set_ylabel("accuracy")

@@ -17,6 +17,7 @@ from tdumpra.core.metrics import (
     brier_score,
     calibration_bins,
     calibration_error,
+    calibration_noise,
     class_counts,
     classification_metrics,
     classwise_calibration_error,
@@ -228,6 +229,19 @@ class TestCalibration:
         error = expected_calibration_error(p, y)
         assert 0 <= error <= 1
         assert expected_calibration_error(p[::-1], y[::-1]) == pytest.approx(error)
+
+    @pytest.mark.parametrize("n", [200, 2000])
+    def test_noise_of_a_calibrated_posterior(self, n):
+        """Against labels that are drawn from the probabilities themselves."""
+        rng = np.random.default_rng(n)
+        confidence = rng.beta(4, 1.2, n)
+        drawn = [calibration_error(calibration_bins(confidence, rng.random(n) < confidence)) for _ in range(2000)]
+        mean, upper = calibration_noise(confidence)
+        assert mean == pytest.approx(np.mean(drawn), rel=0.03)
+        assert np.mean(np.array(drawn) > upper) == pytest.approx(0.05, abs=0.02)
+
+    def test_certainty_has_no_noise(self):
+        assert calibration_noise(np.array([1.0, 0.0, 1.0 + 1e-9])) == (0.0, 0.0)
 
     def test_a_perfect_oracle_has_none(self):
         y = np.array([0, 1, 2, 1])

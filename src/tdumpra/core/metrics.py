@@ -16,6 +16,7 @@ from scipy.stats import rankdata
 Array = np.ndarray
 Objective = Literal["balanced_accuracy", "accuracy", "macro_f1", "nll", "cost"]  # figures that tuning can better
 OBJECTIVES: tuple[Objective, ...] = ("balanced_accuracy", "accuracy", "macro_f1", "nll")  # those that need no costs
+_ONE_SIDED = 1.6448536269514722  # the normal quantile of 95 %
 METRICS = ("accuracy", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "nll", "brier")  # of every results table
 N_BINS = 15
 SMALLEST_PROBABILITY = float(np.finfo(np.float64).eps)  # as in scikit-learn's log_loss
@@ -101,6 +102,18 @@ def calibration_error(bins: CalibrationBins) -> float:
     filled = bins.rows > 0
     gaps = np.abs(bins.accuracy[filled] - bins.confidence[filled])
     return float((bins.rows[filled] * gaps).sum() / bins.rows.sum())
+
+
+def calibration_noise(confidence: Float[Array, " n"], n_bins: int = N_BINS) -> tuple[float, float]:
+    r"""The error that a perfectly calibrated posterior shows on these rows: its mean, and what it exceeds in 5 %.
+
+    Bins are finite, so it is not zero. A bin's gap is a sum of independent rows with variance :math:`q(1-q)`, nearly
+    normal, and the size of a normal variable has mean :math:`\sigma\sqrt{2/\pi}`.
+    """
+    variance = np.clip(confidence * (1 - confidence), 0, None)
+    sizes = np.sqrt(np.bincount(bin_numbers(confidence, n_bins), weights=variance, minlength=n_bins)) / len(confidence)
+    mean, deviation = sizes.sum() * np.sqrt(2 / np.pi), np.sqrt((sizes**2).sum() * (1 - 2 / np.pi))
+    return float(mean), float(mean + _ONE_SIDED * deviation)
 
 
 def expected_calibration_error(p: Float[Array, "n c"], y: Int[Array, " n"], n_bins: int = N_BINS) -> float:

@@ -95,11 +95,13 @@ def _gallery(material: Material, out: Path, limit: int) -> dict[str, Any] | str:
 def _calibration(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     scores = evaluation["comparators"]
     fitted = f" A temperature alone brings it to {scores['temperature']['ece']:.3f}." if "temperature" in scores else ""
+    noise = evaluation["calibration"]["gate"]["ece_if_calibrated"]
     caption = "Bars that end below the diagonal: too sure of itself."
     return {
         "words": "How far confidence can be taken at its word: the expected calibration error is "
         f"{scores['student']['ece']:.3f} for the classifier as it came and "
-        f"{scores['gate']['ece']:.3f} for the gate.{fitted}",
+        f"{scores['gate']['ece']:.3f} for the gate.{fitted} Probabilities without any error of this kind would show "
+        f"{noise['mean']:.3f} on as many cases, {noise['upper']:.3f} at most (95 %): chance alone fills the bins unevenly.",
         "charts": [
             sections.chart(charts.reliability(evaluation, (name,)), f"reliability_{name}", f"{title} {caption}")
             for name, title in (("student", "Before: the classifier as it came."), ("gate", "After: the gate."))

@@ -1,0 +1,252 @@
+"""The tables of the results pages, from the files beside them: ``python -m sitegen.results_tables`` writes them anew.
+
+A table follows a comment that names it, ``<!-- table: NAME -->``, in ``docs/results/ham10000.md`` and in the README.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tdumpra.artifacts import read_json
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = ROOT / "docs" / "results" / "ham10000"
+PAGES = (ROOT / "docs" / "results" / "ham10000.md", ROOT / "README.md")
+METRICS = ("accuracy", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "nll")
+LEADS = ("accuracy", "macro_f1", "balanced_accuracy", "ambiguous_accuracy", "aurc", "macro_auroc")
+RIVALS = ("baseline", "logit_adjusted", "teacher_adjusted", "ensemble", "ensemble_adjusted")
+BACKBONES = {
+    "resnet101": "ResNet-101", "convnext_tiny": "ConvNeXt-Tiny", "efficientnet_b0": "EfficientNet-B0",
+    "vit_base_patch16_224": "ViT-B/16", "swin_base_patch4_window7_224": "Swin-B",
+}  # fmt: skip
+GATES = (
+    "lite0-preset-paper", "lite0-preset-paper-swapped", "lite0-preset-default", "lite0-rebalancing",
+    "lite0-ce-rebalancing", "lite2-preset-paper", "lite2-preset-paper-swapped", "lite2-preset-default",
+    "system-frozen", "system-lite0", "system-turned", "system-lite2-ce", "joint-system", "system", "system-accuracy",
+)  # fmt: skip
+
+Rows = list[list[str]]  # the first is the heading
+
+
+def evaluation(name: str) -> dict[str, Any]:
+    """The figures of one configuration."""
+    return read_json(FILES / name / "evaluation.json", kind="evaluation", schema=1)
+
+
+def comparators(name: str) -> Rows:
+    """All comparators of one configuration; ``baseline`` is its ``student`` and left out."""
+    found = evaluation(name)
+    rows = [["row", "accuracy", "macro-F1", "bal. accuracy", "AUROC", "ECE", "NLL"]]
+    for who, of_row in found["comparators"].items():
+        spread = found["comparators_std"][who]
+        with_spread = [f"{of_row[metric]:.4f} ± {spread[metric]:.4f}" for metric in METRICS[:3]]
+        if who != "baseline":
+            rows.append([f"`{who}`", *with_spread, *(f"{of_row[metric]:.4f}" for metric in METRICS[3:])])
+    return rows
+
+
+def leads(name: str) -> Rows:
+    """What a gate is ahead of its rivals by."""
+    paired = evaluation(name)["paired"]
+    heading = "accuracy, macro-F1, bal. accuracy, ambiguous accuracy, AURC, AUROC, fixed : broken, p".split(", ")
+    rows = [["against", *heading]]
+    for rival in RIVALS:
+        of_rival = paired[rival]
+        counts = f"{of_rival['fixed']} : {of_rival['broken']}"
+        figures = [points(of_rival[metric]) for metric in LEADS]
+        rows.append([f"`{rival}`", *figures, counts, f"{of_rival['sign_flip_p']:.2g}"])
+    return rows
+
+
+def goals() -> Rows:
+    """What was aimed at, under both objectives."""
+    rows = [["goal", "aimed at", "tuned for macro-F1", "tuned for accuracy"]]
+    both = [evaluation(name) for name in ("system", "system-accuracy")]
+    over = [found["paired"]["baseline"] for found in both]
+    for title, aim, metric in (
+        ("accuracy over the baseline, points", 1.0, "accuracy"),
+        ("macro-F1", 4.0, "macro_f1"),
+        ("balanced accuracy", 6.0, "balanced_accuracy"),
+    ):
+        reached = [_told(points(each[metric]), 100 * each[metric]["difference"] >= aim) for each in over]
+        rows.append([title, f"≥ +{aim:g}", *reached])
+    error = [found["comparators"]["gate"]["ece"] for found in both]
+    rows.append(["expected calibration error", "≤ 0.02", *(_told(f"{each:.4f}", each <= 0.02) for each in error)])
+    area = [each["macro_auroc"] for each in over]
+    rows.append(["AUROC, points", "≥ 0", *(_told(points(each), each["difference"] >= 0) for each in area)])
+    p = [each["sign_flip_p"] for each in over]
+    rows.append(["sign-flip test over lesions", "p < 0.05", *(_told(f"{each:.2g}", each < 0.05) for each in p)])
+    taken = [found["headroom_taken"] for found in both]
+    rows.append(
+        ["share of the oracle's room", "≥ 25 %", *(_told(f"{100 * each:.1f} %", each >= 0.25) for each in taken)]
+    )
+    for title, metric in (
+        ("beyond `logit_adjusted`: balanced accuracy", "balanced_accuracy"),
+        ("beyond `logit_adjusted`: accuracy", "accuracy"),
+        ("beyond `logit_adjusted`: accuracy where unsure", "ambiguous_accuracy"),
+        ("beyond `logit_adjusted`: AURC", "aurc"),
+    ):
+        beyond = [found["paired"]["logit_adjusted"][metric] for found in both]
+        rows.append([title, "interval above 0", *(_told(points(each), each["interval"][0] > 0) for each in beyond)])
+    return rows
+
+
+def _told(value: str, reached: bool) -> str:
+    return value if reached else f"**{value}: missed**"
+
+
+def paths() -> Rows:
+    """The paper's Table 1: a single path against the full method, by backbone and preset."""
+    rows = [["backbone", "method", "accuracy", "macro-F1", "bal. accuracy", "AUROC", "ECE", "accuracy lead", "p"]]
+    for key, title in (("lite0", "EfficientNet-Lite0"), ("lite2", "EfficientNet-Lite2")):
+        for preset in ("paper", "paper-swapped", "default"):
+            found = evaluation(f"{key}-preset-{preset}")
+            if preset == "paper":
+                rows.append([title, "single path", *_with_spread(found, "baseline"), "", ""])
+            lead = found["paired"]["baseline"]
+            full = [*_with_spread(found, "gate"), points(lead["accuracy"]), f"{lead['sign_flip_p']:.2g}"]
+            rows.append([title, f"full, `{preset}`", *full])
+    return rows
+
+
+def _with_spread(found: dict[str, Any], who: str) -> list[str]:
+    mean, spread = found["comparators"][who], found["comparators_std"][who]
+    return [f"{mean[metric]:.4f} ± {spread[metric]:.4f}" for metric in METRICS[:5]]
+
+
+def gates() -> Rows:
+    """Student and gate of every configuration."""
+    heading = ["student: acc / F1 / bal.", "gate: acc / F1 / bal.", "fixed : broken", "p", "beyond prior (points)"]
+    rows = [["configuration", *heading]]
+    for name in GATES:
+        found = evaluation(name)
+        both = [
+            " / ".join(f"{found['comparators'][who][metric]:.4f}" for metric in METRICS[:3])
+            for who in ("student", "gate")
+        ]
+        gate = found["gate"]
+        beyond = points(found["paired"]["logit_adjusted"]["balanced_accuracy"])
+        counts = f"{gate['fixed']} : {gate['broken']}"
+        rows.append([f"`{name}`", *both, counts, f"{gate['sign_flip_p']:.2g}", beyond])
+    return rows
+
+
+def ablation() -> Rows:
+    """The paper's six rows."""
+    table = json.loads((FILES / "ablation" / "ablation.json").read_text(encoding="utf-8"))
+    rows = [["#", "variant", "accuracy", "macro-F1", "bal. accuracy", "fixed : broken"]]
+    for row in table["rows"]:
+        figures = [f"{row[metric]['mean']:.4f} ± {row[metric]['std']:.4f}" for metric in METRICS[:3]]
+        counts = f"{row['fixed']} : {row['broken']}" if row["fixed"] + row["broken"] else ""
+        rows.append([str(row["number"]), row["variant"], *figures, counts])
+    return rows
+
+
+def leak() -> Rows:
+    """The same training split by lesion and by image."""
+    grouped, by_image = (evaluation(name)["comparators"] for name in ("lite0-preset-default", "lite0-paper"))
+    heading = ["accuracy, grouped", "by image", "points", "bal. accuracy, grouped", "by image", "points"]
+    rows = [["row", *heading]]
+    for who in ("student", "teacher", "knn", "similarity", "gate"):
+        cells = []
+        for metric in ("accuracy", "balanced_accuracy"):
+            before, after = grouped[who][metric], by_image[who][metric]
+            cells += [f"{before:.4f}", f"{after:.4f}", f"{100 * (after - before):+.1f}"]
+        rows.append([f"`{who}`", *cells])
+    return rows
+
+
+def weights() -> Rows:
+    """λ moved, on test; the last row is the paper's sum, which is a larger weight on the mean."""
+    table = json.loads((FILES / "lambda" / "sweep_lambda.json").read_text(encoding="utf-8"))
+    rows = [["λ", "classifier: acc / bal.", "retrieval alone: acc / bal.", "gate: acc / bal.", "fixed : broken"]]
+    for row in table["rows"]:
+        if row["split"] == "test":
+            cells = [
+                f"{row[f'{prefix}accuracy']:.4f} / {row[f'{prefix}balanced_accuracy']:.4f}"
+                for prefix in ("classifier_", "similarity_", "")
+            ]
+            rows.append([f"{row['value']:g}", *cells, f"{row['fixed']} : {row['broken']}"])
+    summed = evaluation("lite0-sum")
+    cells = [
+        f"{summed['comparators'][who]['accuracy']:.4f} / {summed['comparators'][who]['balanced_accuracy']:.4f}"
+        for who in ("student", "similarity", "gate")
+    ]
+    rows.append(["0.03, summed", *cells, f"{summed['gate']['fixed']} : {summed['gate']['broken']}"])
+    return rows
+
+
+def backbones() -> Rows:
+    """The paper's backbones from random weights: losses of training, and validation by epoch."""
+    rows = [
+        ["backbone", "cross-entropy, first steps", "last steps", "validation NLL by epoch", "validation AUROC by epoch"]
+    ]
+    for key, title in BACKBONES.items():
+        lines = [json.loads(line) for line in (FILES / "backbones" / f"{key}.jsonl").read_text().splitlines()]
+        losses = [line["cross_entropy"] for line in lines if "cross_entropy" in line]
+        scores = [line["validation"]["student"] for line in lines if "validation" in line]
+        ends = [f"{sum(part) / 5:.2f}" for part in (losses[:5], losses[-5:])]
+        by_epoch = [" → ".join(f"{score[metric]:.3f}" for score in scores) for metric in ("nll", "macro_auroc")]
+        rows.append([title, *ends, *by_epoch])
+    return rows
+
+
+def in_short() -> Rows:
+    """The README's table."""
+    own, found, accurate = (evaluation(name) for name in ("lite0-preset-default", "system", "system-accuracy"))
+    rows = [["test, mean over seeds", "accuracy", "macro-F1", "balanced accuracy"]]
+    for title, comparators_, who in (
+        ("EfficientNet-Lite0, cross-entropy", found["comparators"], "baseline"),
+        ("+ a bank in its own space (joint training, default gate; three seeds)", own["comparators"], "gate"),
+        ("+ a bank in a second network's space, tuned for macro-F1", found["comparators"], "gate"),
+        ("+ the same, tuned for accuracy", accurate["comparators"], "gate"),
+        ("the two networks' classifiers averaged, no bank", found["comparators"], "ensemble"),
+    ):
+        rows.append([title, *(f"{comparators_[who][metric]:.3f}" for metric in METRICS[:3])])
+    for title, of_one in (("lead of the third row, in points", found), ("lead of the fourth", accurate)):
+        lead = of_one["paired"]["baseline"]
+        rows.append([title, *(points(lead[metric], 1) for metric in METRICS[:3])])
+    return rows
+
+
+def points(lead: dict[str, Any], digits: int = 2) -> str:
+    """A difference with its interval, in hundredths."""
+    low, high = lead["interval"]
+    return f"{100 * lead['difference']:+.{digits}f} ({100 * low:+.{digits}f} to {100 * high:+.{digits}f})"
+
+
+TABLES: dict[str, Callable[[], Rows]] = {
+    "comparators": lambda: comparators("system"),
+    "leads": lambda: leads("system"),
+    "leads-accuracy": lambda: leads("system-accuracy"),
+    "goals": goals,
+    "paths": paths,
+    "gates": gates,
+    "ablation": ablation,
+    "leak": leak,
+    "lambda": weights,
+    "backbones": backbones,
+    "in-short": in_short,
+}
+_TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:\|.*\n)*")
+
+
+def fill(text: str) -> str:
+    """A page with its tables as the files have them."""
+
+    def table(found: re.Match[str]) -> str:
+        heading, *rows = TABLES[found[2]]()
+        lines = ["| " + " | ".join(row) + " |" for row in (heading, *rows)]
+        lines.insert(1, "|" + "---|" * len(heading))
+        return found[1] + "\n".join(lines) + "\n"
+
+    return _TABLE.sub(table, text)
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")
