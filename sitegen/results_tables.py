@@ -52,7 +52,7 @@ def comparators(name: str) -> Rows:
 def leads(name: str) -> Rows:
     """What a gate is ahead of its rivals by."""
     paired = evaluation(name)["paired"]
-    heading = "accuracy, macro-F1, bal. accuracy, ambiguous accuracy, AURC, AUROC, fixed : broken, p".split(", ")
+    heading = ["accuracy", "macro-F1", "bal. accuracy", "ambiguous accuracy", "AURC", "AUROC", "fixed : broken", "p"]
     rows = [["against", *heading]]
     for rival in RIVALS:
         of_rival = paired[rival]
@@ -80,10 +80,8 @@ def goals() -> Rows:
     rows.append(["AUROC, points", "≥ 0", *(_told(points(each), each["difference"] >= 0) for each in area)])
     p = [each["sign_flip_p"] for each in over]
     rows.append(["sign-flip test over lesions", "p < 0.05", *(_told(f"{each:.2g}", each < 0.05) for each in p)])
-    taken = [found["headroom_taken"] for found in both]
-    rows.append(
-        ["share of the oracle's room", "≥ 25 %", *(_told(f"{100 * each:.1f} %", each >= 0.25) for each in taken)]
-    )
+    taken = [(100 * found["headroom_taken"], found["headroom_taken"] >= 0.25) for found in both]
+    rows.append(["share of the oracle's room", "≥ 25 %", *(_told(f"{share:.1f} %", enough) for share, enough in taken)])
     for title, metric in (
         ("beyond `logit_adjusted`: balanced accuracy", "balanced_accuracy"),
         ("beyond `logit_adjusted`: accuracy", "accuracy"),
@@ -182,9 +180,8 @@ def weights() -> Rows:
 
 def backbones() -> Rows:
     """The paper's backbones from random weights: losses of training, and validation by epoch."""
-    rows = [
-        ["backbone", "cross-entropy, first steps", "last steps", "validation NLL by epoch", "validation AUROC by epoch"]
-    ]
+    heading = ["cross-entropy, first steps", "last steps", "validation NLL by epoch", "validation AUROC by epoch"]
+    rows = [["backbone", *heading]]
     for key, title in BACKBONES.items():
         lines = [json.loads(line) for line in (FILES / "backbones" / f"{key}.jsonl").read_text().splitlines()]
         losses = [line["cross_entropy"] for line in lines if "cross_entropy" in line]

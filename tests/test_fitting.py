@@ -21,7 +21,7 @@ from tdumpra.fitting import (
     fit,
     gate_document,
     metadata_fingerprint,
-    pooled,
+    verdict,
     with_baseline,
 )
 from tdumpra.folds import group_folds
@@ -29,6 +29,7 @@ from tdumpra.output_files import SplitOutputs
 from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs
 from tdumpra.preset import PRESETS, Preset
 from tdumpra.run_folder import RunFolder
+from tdumpra.seed_pool import pooled
 from tdumpra.tables import OutputsTable
 from tests.support import likeliest_temperature, make_problem
 
@@ -108,6 +109,34 @@ class TestOneChoiceForAllSeeds:
             own = PrototypeBank.fit(splits.train.z, splits.train.y, 2, splits.train.groups)
             assert torch.equal(decision.bank.prototypes, own.prototypes)
 
+    def test_the_estimate_leaves_out_each_seed_in_turn(self):
+        seeds = [with_own_lesions(replace_train_labels(splits_of(seed)), seed) for seed in range(3)]
+        fitted = fit(seeds[0], BANK, TuneConfig(), preset=SMALL, others=seeds[1:])
+        right_before, right_after, retrieved, opened = [], [], [], 0
+        for i, splits in enumerate(seeds):
+            first, *others = seeds[:i] + seeds[i + 1 :]
+            chosen = fit(first, BANK, TuneConfig(), preset=SMALL, others=others).tuning.decision
+            bank = PrototypeBank.fit(splits.train.z, splits.train.y, 2, splits.train.groups)
+            rows = splits.validation
+            decided = replace(chosen, bank=bank).decide(rows.p, rows.z)
+            right_before.append((decided.p_cls.argmax(1) == rows.y).numpy())
+            right_after.append((decided.p.argmax(1) == rows.y).numpy())
+            retrieved.append((decided.p_sim.argmax(1) == rows.y).numpy())
+            opened += int(decided.opened.sum())
+        before, after, either = (np.concatenate(each) for each in (right_before, right_after, retrieved))
+        found = fitted.estimate
+        assert found is not None
+        assert (found.rows, found.left_out, found.opened) == (600, "seed", opened)
+        assert (found.fixed, found.broken) == ((after & ~before).sum(), (before & ~after).sum())
+        assert found.fixable == (either & ~before).sum()
+        assert (found.base_accuracy, found.accuracy) == pytest.approx((before.mean(), after.mean()))
+        assert "chosen without the seed that it is judged on, on 600 rows" in verdict(fitted)
+
+    def test_no_estimate_where_seeds_hold_out_the_same_lesions(self):
+        seeds = [with_own_lesions(splits_of(seed), seed) for seed in range(3)]
+        shared = [seeds[0], seeds[1], seeds[0]]
+        assert fit(shared[0], BANK, TuneConfig(), preset=SMALL, others=shared[1:]).estimate is None
+
     def test_another_seed_can_change_the_choice(self):
         alone = fit(splits_of(0), BANK, TuneConfig(), preset=SMALL)
         together = fit(splits_of(0), BANK, TuneConfig(), preset=SMALL, others=[splits_of(1)])
@@ -155,6 +184,14 @@ class TestOneChoiceForAllSeeds:
         splits = splits_of(0)._replace(validation=a)
         fitted = fit(splits, BANK, TuneConfig(pool_seeds=True), preset=SMALL, others=[splits])
         assert gate_document(splits, fitted, Config())["cases"]["groups"] is None
+
+
+def with_own_lesions(splits: SplitOutputs, seed: int) -> SplitOutputs:
+    """Validation lesions that no other seed has."""
+    groups = splits.validation.groups
+    assert groups is not None
+    own = np.array([f"{seed}-{name}" for name in groups])
+    return splits._replace(validation=replace(splits.validation, groups=own))
 
 
 def replace_train_labels(splits: SplitOutputs) -> SplitOutputs:

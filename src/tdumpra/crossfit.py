@@ -15,7 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from tdumpra.outputs import TrainOutputs, ValidationOutputs
 from tdumpra.tune import PRESETS, Preset, Tuning, refuse_other_than_validation, tune_on_scores
 
 Array = np.ndarray
+LeftOut = Literal["fold", "seed"]
 BankMaker = Callable[[TrainOutputs], PrototypeBank]
 _SEED = 0
 _PLAINLY = 0.05  # training accuracy so far above validation's was not predicted out of fold
@@ -48,12 +49,16 @@ class Estimate(NamedTuple):
     opened: int
     fixed: int
     broken: int
+    fixable: int  # rows that retrieval has right and the classifier wrong
+    left_out: LeftOut = "fold"
 
     def sentence(self) -> str:
         """For a person."""
+        how = "out of fold" if self.left_out == "fold" else "chosen without the seed that it is judged on"
         return (
-            f"out of fold, on {self.rows:,} rows, the gate opened {self.opened} times, fixed {self.fixed} predictions "
-            f"and broke {self.broken}: accuracy {self.base_accuracy:.4f} to {self.accuracy:.4f}"
+            f"{how}, on {self.rows:,} rows, the gate opened {self.opened} times, fixed {self.fixed} of {self.fixable} "
+            f"predictions that retrieval had right, and broke {self.broken}: accuracy {self.base_accuracy:.4f} to "
+            f"{self.accuracy:.4f}"
         )
 
 
@@ -103,7 +108,7 @@ def cross_fit(
     y = torch.cat([rows.y[torch.from_numpy(held)] for _, held in held_out])
     return CrossFitted(
         tuning=choose(make_bank(pool), np.ones(len(rows), dtype=bool)),
-        estimate=_estimate(decided, y, goal),
+        estimate=estimate(decided, y, goal),
         folds=folds,
     )
 
@@ -165,8 +170,9 @@ def _out_of_fold_scores(banks: list[PrototypeBank], z: Tensor, fold: Array, kapp
     return scores
 
 
-def _estimate(decided: list[Decided], y: Tensor, goal: Goal) -> Estimate:
-    p_cls, p = (torch.cat([getattr(part, name) for part in decided]) for name in ("p_cls", "p"))
+def estimate(decided: list[Decided], y: Tensor, goal: Goal, *, left_out: LeftOut = "fold") -> Estimate:
+    """What decisions earned on rows ``y`` that took no part in choosing them."""
+    p_cls, p_sim, p = (torch.cat([getattr(part, name) for part in decided]) for name in ("p_cls", "p_sim", "p"))
     before, after = goal.score(p_cls, y), goal.score(p, y)
     was_right, is_right = p_cls.argmax(1) == y, p.argmax(1) == y
     return Estimate(
@@ -178,4 +184,6 @@ def _estimate(decided: list[Decided], y: Tensor, goal: Goal) -> Estimate:
         opened=int(sum(int(part.opened.sum()) for part in decided)),
         fixed=int((is_right & ~was_right).sum()),
         broken=int((was_right & ~is_right).sum()),
+        fixable=int(((p_sim.argmax(1) == y) & ~was_right).sum()),
+        left_out=left_out,
     )

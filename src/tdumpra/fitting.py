@@ -25,8 +25,9 @@ from tdumpra.objective import Goal
 from tdumpra.output_files import SplitOutputs
 from tdumpra.outputs import TrainOutputs, ValidationOutputs
 from tdumpra.preset import PRESETS, Preset
+from tdumpra.seed_pool import tune_over_seeds
 from tdumpra.tables import OutputsTable, run_with_tables
-from tdumpra.tune import Tuning, tune, tune_on_scores
+from tdumpra.tune import Tuning, tune
 
 ID_COLUMNS = ("id", "image_id", "image")
 
@@ -77,46 +78,15 @@ def fit(
         return Fitted(crossed.tuning, None, crossed.estimate)
     prior = class_prior(splits.train.y, splits.n_classes)
     if others:
-        parts = [splits, *others]
-        banks = [make_bank(part.train) for part in parts]
-        scores = {
-            kappa: torch.cat(
-                [each.class_scores(part.validation.z, kappa=kappa) for each, part in zip(banks, parts, strict=True)]
-            )
-            for kappa in preset.kappa
-        }
-        pool = pooled([part.validation for part in parts])
         goal = Goal.check(settings.objective, settings.costs, n_classes=splits.n_classes)
-        tuning = tune_on_scores(
-            banks[0], pool, scores, prior, preset=preset, goal=goal, adjust_for_prior=settings.adjust_prior
+        chosen = tune_over_seeds(
+            [splits, *others], make_bank, prior, preset=preset, goal=goal, adjust_for_prior=settings.adjust_prior
         )
-        return Fitted(tuning, None, None, pool)
+        return Fitted(chosen.tuning, None, chosen.estimate, chosen.rows)
     if settings.certify:
         proof: dict[str, Any] = {"level": settings.level, "correction": settings.correction}
         return Fitted(*certify(make_bank(splits.train), splits.validation, prior, **search, **proof), None)
     return Fitted(tune(make_bank(splits.train), splits.validation, prior, **search), None, None)
-
-
-def pooled(parts: Sequence[ValidationOutputs]) -> ValidationOutputs:
-    """The validation rows of several seeds as one set. Each one's embeddings have a space of their own.
-
-    Seeds may share images: where no groups are given, an image is a group, so that folds keep it on one side.
-    """
-    teachers = [part.p_teacher for part in parts if part.p_teacher is not None]
-    seconds = [part.p_second for part in parts if part.p_second is not None]
-    groups = [part.groups for part in parts if part.groups is not None]
-    return ValidationOutputs(
-        p=torch.cat([part.p for part in parts]),
-        z=torch.cat([part.z for part in parts]),
-        y=torch.cat([part.y for part in parts]),
-        groups=np.concatenate(groups if len(groups) == len(parts) else [_names(part) for part in parts]),
-        p_teacher=torch.cat(teachers) if len(teachers) == len(parts) else None,
-        p_second=torch.cat(seconds) if len(seconds) == len(parts) else None,
-    )
-
-
-def _names(rows: ValidationOutputs) -> np.ndarray:
-    return np.arange(len(rows)).astype(np.str_) if rows.ids is None else rows.ids
 
 
 def case_of(splits: SplitOutputs, fitted: Fitted, settings: TuneConfig) -> Case:

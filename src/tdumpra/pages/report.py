@@ -99,9 +99,9 @@ def _calibration(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     caption = "Bars that end below the diagonal: too sure of itself."
     return {
         "words": "How far confidence can be taken at its word: the expected calibration error is "
-        f"{scores['student']['ece']:.3f} for the classifier as it came and "
-        f"{scores['gate']['ece']:.3f} for the gate.{fitted} Probabilities without any error of this kind would show "
-        f"{noise['mean']:.3f} on as many cases, {noise['upper']:.3f} at most (95 %): chance alone fills the bins unevenly.",
+        f"{scores['student']['ece']:.3f} for the classifier as it came and {scores['gate']['ece']:.3f} for the gate."
+        f"{fitted} On as many cases chance alone leaves {noise['mean']:.3f}, and seldom more than {noise['upper']:.3f} "
+        "(95 %), where probabilities mean exactly what they say.",
         "charts": [
             sections.chart(charts.reliability(evaluation, (name,)), f"reliability_{name}", f"{title} {caption}")
             for name, title in (("student", "Before: the classifier as it came."), ("gate", "After: the gate."))

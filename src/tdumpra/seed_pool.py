@@ -1,0 +1,97 @@
+"""One choice for several seeds, on the validation rows of all of them, each scored by its own model and bank.
+
+How good the choice is, is estimated by leaving seeds out in turn: what the others choose is applied to the one that had
+no say. That is honest only where seeds hold out lesions of their own, so there is no estimate where they share any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tdumpra.bank import PrototypeBank
+from tdumpra.crossfit import Estimate, estimate
+from tdumpra.objective import Goal
+from tdumpra.output_files import SplitOutputs
+from tdumpra.outputs import TrainOutputs, ValidationOutputs
+from tdumpra.preset import Preset
+from tdumpra.tune import Tuning, tune_on_scores
+
+
+class Pooled(NamedTuple):
+    """The choice, with the first seed's bank; what it earns on a seed that had no say; and the rows it was made on."""
+
+    tuning: Tuning
+    estimate: Estimate | None
+    rows: ValidationOutputs
+
+
+def tune_over_seeds(
+    parts: Sequence[SplitOutputs],
+    make_bank: Callable[[TrainOutputs], PrototypeBank],
+    prior: Tensor,
+    *,
+    preset: Preset,
+    goal: Goal,
+    adjust_for_prior: bool = False,
+) -> Pooled:
+    """Choose once for all ``parts``."""
+    banks = [make_bank(part.train) for part in parts]
+    scores = [
+        {kappa: bank.class_scores(part.validation.z, kappa=kappa) for kappa in preset.kappa}
+        for bank, part in zip(banks, parts, strict=True)
+    ]
+
+    def choose(numbers: list[int]) -> Tuning:
+        rows = pooled([parts[i].validation for i in numbers])
+        of_rows = {kappa: torch.cat([scores[i][kappa] for i in numbers]) for kappa in preset.kappa}
+        bank = banks[numbers[0]]
+        return tune_on_scores(bank, rows, of_rows, prior, preset=preset, goal=goal, adjust_for_prior=adjust_for_prior)
+
+    everyone = list(range(len(parts)))
+    honest = None
+    if len(parts) > 1 and _apart([part.validation for part in parts]):
+        decided = [
+            replace(choose([j for j in everyone if j != i]).decision, bank=banks[i]).decide(rows.p, rows.z)
+            for i, rows in enumerate(part.validation for part in parts)
+        ]
+        honest = estimate(decided, torch.cat([part.validation.y for part in parts]), goal, left_out="seed")
+    return Pooled(choose(everyone), honest, pooled([part.validation for part in parts]))
+
+
+def pooled(parts: Sequence[ValidationOutputs]) -> ValidationOutputs:
+    """The validation rows of several seeds as one set. Each one's embeddings have a space of their own.
+
+    Seeds may share images: where no groups are given, an image is a group, so that folds keep it on one side.
+    """
+    teachers = [part.p_teacher for part in parts if part.p_teacher is not None]
+    seconds = [part.p_second for part in parts if part.p_second is not None]
+    return ValidationOutputs(
+        p=torch.cat([part.p for part in parts]),
+        z=torch.cat([part.z for part in parts]),
+        y=torch.cat([part.y for part in parts]),
+        groups=np.concatenate(_lesions(parts)),
+        p_teacher=torch.cat(teachers) if len(teachers) == len(parts) else None,
+        p_second=torch.cat(seconds) if len(seconds) == len(parts) else None,
+    )
+
+
+def _lesions(parts: Sequence[ValidationOutputs]) -> list[np.ndarray]:
+    """The group of each row by seed; its image, or else its number, where a seed has no groups."""
+    groups = [part.groups for part in parts if part.groups is not None]
+    return groups if len(groups) == len(parts) else [_names(part) for part in parts]
+
+
+def _names(rows: ValidationOutputs) -> np.ndarray:
+    return np.arange(len(rows)).astype(np.str_) if rows.ids is None else rows.ids
+
+
+def _apart(parts: Sequence[ValidationOutputs]) -> bool:
+    """Whether no lesion is held out by two seeds."""
+    of_seed = [np.unique(lesions) for lesions in _lesions(parts)]
+    return len(np.unique(np.concatenate(of_seed))) == sum(map(len, of_seed))
