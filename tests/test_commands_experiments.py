@@ -118,6 +118,15 @@ class TestEvaluate:
         assert joint["gate"]["mcnemar_p"] is None
         assert any(each["where"] == "gate.mcnemar_p" for each in joint["undefined"])
 
+    @pytest.mark.parametrize("together", [True, False])
+    def test_one_choice_for_all_seeds_is_told_once(self, run, tmp_path, together):
+        files = [write_outputs(tmp_path / f"net_joint_seed{seed}.npz", seed) for seed in (0, 1)]
+        path = write_config(tmp_path, files)
+        path.write_text(path.read_text().replace("[tune]", f"[tune]\npool_seeds = {str(together).lower()}"))
+        told = json.loads(run("evaluate", path, "--json", "--out", tmp_path / "o").out)["tuning"]
+        assert told.count("settings were tried on") == (1 if together else 2)
+        assert told.startswith("for all seeds: " if together else "seed 0: ")
+
     def test_the_sign_flip_test_takes_seeds_of_a_lesion_together(self, run, tmp_path):
         """The same run twice doubles every lesion's difference: the flips' p-value must not shrink."""
         first = write_outputs(tmp_path / "net_joint_seed0.npz")

@@ -65,6 +65,16 @@ def test_counts_in_the_text() -> None:
     assert f"opened on {paper['opened']} of {paper['n']:,} and moved {paper['flipped']} labels" in TEXT
 
 
+def test_what_validation_said() -> None:
+    counts: list[str] = []
+    for name in ("system", "system-accuracy"):
+        told = re.search(r"chosen without the seed .* fixed (\d+) of .* and broke (\d+)", evaluation(name)["tuning"])
+        assert told is not None
+        counts += told.groups()
+    words = "tuned for macro-F1 fixed {} predictions and broke {}, the one tuned for accuracy {} and {}"
+    assert words.format(*counts) in TEXT
+
+
 def test_the_floor_of_calibration() -> None:
     floors = [each["calibration"]["gate"]["ece_if_calibrated"] for each in evaluation("system")["by_seed"].values()]
     mean, upper = (np.mean([floor[name] for floor in floors]) for name in ("mean", "upper"))

@@ -159,7 +159,7 @@ def over_runs(runs: Sequence[SavedRun], results: Mapping[str, Mapping[str, Any]]
         "seeds": [run.seed for run in runs],
         "rows": first["rows"],
         "grouped": first["grouped"],
-        "tuning": "; ".join(f"seed {seed}: {each['tuning']}" for seed, each in evaluations.items()),
+        "tuning": _told_once({seed: each["tuning"] for seed, each in evaluations.items()}),
         "comparators": {name: {metric: f.mean for metric, f in of.items()} for name, of in figures.items()},
         "comparators_std": {name: {metric: f.std for metric, f in of.items()} for name, of in figures.items()},
         "gate": gate,
@@ -167,6 +167,14 @@ def over_runs(runs: Sequence[SavedRun], results: Mapping[str, Mapping[str, Any]]
         "undefined": [{"where": "gate.mcnemar_p", "reason": "given for each seed: their rows are the same"}],
         "by_seed": evaluations,
     }
+
+
+def _told_once(by_seed: Mapping[str, str]) -> str:
+    """A sentence for each seed; one for all where they made one choice together."""
+    sentences = set(by_seed.values())
+    if len(sentences) == 1:
+        return f"for all seeds: {sentences.pop()}"
+    return "; ".join(f"seed {seed}: {sentence}" for seed, sentence in by_seed.items())
 
 
 def _across_seeds(gained: Sequence[Mapping[str, int]]) -> float:
