@@ -57,7 +57,7 @@ def leads(name: str) -> Rows:
     for rival in RIVALS:
         of_rival = paired[rival]
         counts = f"{of_rival['fixed']} : {of_rival['broken']}"
-        figures = [points(of_rival[metric]) for metric in LEADS]
+        figures = [points(of_rival[metric]).replace(" (", "<br>(") for metric in LEADS]
         rows.append([f"`{rival}`", *figures, counts, f"{of_rival['sign_flip_p']:.2g}"])
     return rows
 
@@ -100,7 +100,7 @@ def _told(value: str, reached: bool) -> str:
 def paths() -> Rows:
     """The paper's Table 1: a single path against the full method, by backbone and preset."""
     rows = [["backbone", "method", "accuracy", "macro-F1", "bal. accuracy", "AUROC", "ECE", "accuracy lead", "p"]]
-    for key, title in (("lite0", "EfficientNet-Lite0"), ("lite2", "EfficientNet-Lite2")):
+    for key, title in (("lite0", "Lite0"), ("lite2", "Lite2")):
         for preset in ("paper", "paper-swapped", "default"):
             found = evaluation(f"{key}-preset-{preset}")
             if preset == "paper":
@@ -123,7 +123,7 @@ def gates() -> Rows:
     for name in GATES:
         found = evaluation(name)
         both = [
-            " / ".join(f"{found['comparators'][who][metric]:.4f}" for metric in METRICS[:3])
+            " / ".join(f"{found['comparators'][who][metric]:.3f}" for metric in METRICS[:3])
             for who in ("student", "gate")
         ]
         gate = found["gate"]
@@ -238,10 +238,16 @@ def fill(text: str) -> str:
     def table(found: re.Match[str]) -> str:
         heading, *rows = TABLES[found[2]]()
         lines = ["| " + " | ".join(row) + " |" for row in (heading, *rows)]
-        lines.insert(1, "|" + "---|" * len(heading))
+        lines.insert(
+            1, "|" + "|".join("---:" if _numbers(column) else "---" for column in zip(*rows, strict=True)) + "|"
+        )
         return found[1] + "\n".join(lines) + "\n"
 
     return _TABLE.sub(table, text)
+
+
+def _numbers(column: tuple[str, ...]) -> bool:
+    return all(re.match(r"[-+*\d]|$", cell) for cell in column)
 
 
 if __name__ == "__main__":

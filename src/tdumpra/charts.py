@@ -172,10 +172,13 @@ def gating_curve(points: Points, symbol: str, chosen: float | None, title: str =
 @styled
 def small_multiples(curves: Mapping[str, tuple[str, Points, float]], title: str) -> Chart:
     """Overall accuracy and retrieval's own, for each further setting; ``curves`` hold symbol, points, value in use."""
-    figure = new_figure(3.0 * len(curves), 3.2)
-    for axes, (symbol, points, chosen) in zip(
-        figure.subplots(1, len(curves), squeeze=False)[0], curves.values(), strict=True
-    ):
+    columns = min(3, len(curves))  # so that they can be read on a page
+    rows = -(-len(curves) // columns)
+    figure = new_figure(2.8 * columns, 2.5 * rows + 0.6)
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes in panels[len(curves) :]:
+        axes.remove()
+    for axes, (symbol, points, chosen) in zip(panels, curves.values(), strict=False):
         for key, style in (("accuracy", "o-"), ("similarity_accuracy", "s:")):
             for split, colour in _SPLITS.items():
                 of_split = [point for point in points if point["split"] == split]
@@ -186,10 +189,11 @@ def small_multiples(curves: Mapping[str, tuple[str, Points, float]], title: str)
         if symbol in {"K", "κ", "τ", "D"}:
             axes.set_xscale("log", base=2)
             axes.set_xticks(sorted({point["value"] for point in points}), minor=False)
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:.2g}" if value < 100 else f"{value:.0f}")
             axes.tick_params(axis="x", labelsize=7)
         axes.set_xlabel(symbol)
-    figure.axes[0].set_ylabel("accuracy")
+    for axes in panels[::columns]:
+        axes.set_ylabel("accuracy")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4)
     figure.suptitle(title, fontsize=10)
