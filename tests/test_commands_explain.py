@@ -93,6 +93,16 @@ def test_a_page_for_each_image_and_its_sentence(tdumpra, run, model, images, tmp
         assert not shown.all("div", class_="missing")
 
 
+def test_a_name_that_is_no_text(tdumpra, run, images, tmp_path):
+    odd = Path(os.fsdecode(os.fsencode(tmp_path / "b") + b"\xff.png"))
+    odd.write_bytes(images[0].read_bytes())
+    done = tdumpra("explain", run, odd, images[1], "--out", tmp_path / "pages")
+    assert (done.code, done.err) == (0, "")
+    pages = sorted((tmp_path / "pages").iterdir())
+    assert len(pages) == 2
+    assert "b\ufffd" in pages[0].read_text(encoding="utf-8")
+
+
 def test_json_and_the_default_folder(tdumpra, run, images, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = tdumpra("explain", run / "model.safetensors", images[0], "--json")

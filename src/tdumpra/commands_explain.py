@@ -17,7 +17,7 @@ from rich.markup import escape
 from tdumpra.artifacts import jsonable, make_folder, write_bytes
 from tdumpra.commands_predict import expand, load_predictor
 from tdumpra.data.decode import decode_file
-from tdumpra.data.sources.files import is_image
+from tdumpra.data.sources.files import is_image, printable
 from tdumpra.errors import BrokenImageError, InputFileError
 from tdumpra.evidence import Evidence, Match
 from tdumpra.pages import kit
@@ -104,7 +104,7 @@ def explain_images(
             )
         html = evidence_page(
             evidence,
-            case_id=name,
+            case_id=printable(name),
             image=decode_file(path),
             pictures={**_originals(evidence, originals or {}), **predictor.pictures(evidence)},
             missing_reason=_why_missing(predictor, sources),
@@ -149,9 +149,9 @@ def _show(each: Explained) -> None:
     console = Console(soft_wrap=True)
     prediction = each.prediction
     if each.page is None or prediction.evidence is None:
-        console.print(f"[red]{escape(prediction.path)}[/]: {escape(prediction.error or 'no evidence')}")
+        console.print(f"[red]{escape(printable(prediction.path))}[/]: {escape(prediction.error or 'no evidence')}")
         return
-    console.print(f"[bold]{escape(prediction.path)}[/]: {escape(prediction.evidence.sentence)}")
+    console.print(f"[bold]{escape(printable(prediction.path))}[/]: {escape(prediction.evidence.sentence)}")
     console.print(f"  {escape(str(each.page))}", highlight=False)
 
 

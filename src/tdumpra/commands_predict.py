@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tdumpra.artifacts import jsonable
-from tdumpra.data.sources.files import is_image
+from tdumpra.data.sources.files import is_image, printable
 from tdumpra.errors import InputFileError
 from tdumpra.predict import Prediction, Predictor
 
@@ -84,7 +84,7 @@ def _csv(predictions: list[Prediction], class_names: tuple[str, ...]) -> str:
     for each in predictions:
         p = [each.probabilities.get(name, "") for name in class_names]
         opened = "" if each.error is not None else str(each.opened).lower()
-        table.writerow([each.path, each.label, opened, *p, each.error or ""])
+        table.writerow([printable(each.path), each.label, opened, *p, each.error or ""])
     return text.getvalue()
 
 
@@ -92,11 +92,12 @@ def _show(predictions: list[Prediction], predictor: Predictor) -> None:
     console = Console()
     table = Table("image", "label", "probability", "gate")
     for each in predictions:
+        name = escape(printable(each.path))
         if each.error is not None:
-            table.add_row(escape(each.path), "", "", f"[red]{escape(each.error)}[/]")
+            table.add_row(name, "", "", f"[red]{escape(each.error)}[/]")
         else:
             moved = "opened" if each.opened else "shut"
-            table.add_row(escape(each.path), escape(each.label), f"{each.probabilities[each.label]:.3f}", moved)
+            table.add_row(name, escape(each.label), f"{each.probabilities[each.label]:.3f}", moved)
     console.print(table)
     if predictor.model.retrieval is not None:
         console.print(f"the second network looked at {predictor.rows_matched} of {predictor.rows_seen} images")

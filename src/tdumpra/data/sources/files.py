@@ -97,11 +97,16 @@ def is_file(path: Path) -> bool:
         return False
 
 
+def printable(name: str) -> str:
+    """A file name as text: the bytes of a name need not be any."""
+    return os.fsencode(name).decode(errors="replace")
+
+
 def _check_name(path: Path) -> None:
     try:
         path.name.encode()
     except UnicodeEncodeError:
-        shown = os.fsencode(path.name).decode(errors="replace")
+        shown = printable(path.name)
         raise SourceError(f"the file name {shown!r} in {path.parent} is not valid UTF-8: rename it") from None
 
 
