@@ -68,7 +68,7 @@ class TestOneChoiceForAllSeeds:
         assert tuning.decision.temperature == pytest.approx(temperature, rel=1e-5)
         p_cls: np.ndarray = softmax(np.log(p) / tuning.decision.temperature, axis=1)
         banks = [PrototypeBank.fit(each.train.z, each.train.y, 2, each.train.groups) for each in seeds]
-        prior = np.bincount(seeds[0].train.y) / len(seeds[0].train.y)
+        prior = np.bincount(torch.cat([each.train.y for each in seeds])) / sum(len(each.train.y) for each in seeds)
         values = []
         for number, kappa in enumerate(SMALL.kappa):
             scores = np.concatenate([
@@ -111,7 +111,7 @@ class TestOneChoiceForAllSeeds:
 
     def test_the_estimate_leaves_out_each_seed_in_turn(self):
         seeds = [with_own_lesions(replace_train_labels(splits_of(seed)), seed) for seed in range(3)]
-        fitted = fit(seeds[0], BANK, TuneConfig(), preset=SMALL, others=seeds[1:])
+        fitted = fit(seeds[0], BANK, TuneConfig(), preset=SMALL, others=seeds[1:], judge=True)
         right_before, right_after, retrieved, opened = [], [], [], 0
         for i, splits in enumerate(seeds):
             first, *others = seeds[:i] + seeds[i + 1 :]
@@ -135,7 +135,24 @@ class TestOneChoiceForAllSeeds:
     def test_no_estimate_where_seeds_hold_out_the_same_lesions(self):
         seeds = [with_own_lesions(splits_of(seed), seed) for seed in range(3)]
         shared = [seeds[0], seeds[1], seeds[0]]
-        assert fit(shared[0], BANK, TuneConfig(), preset=SMALL, others=shared[1:]).estimate is None
+        assert fit(shared[0], BANK, TuneConfig(), preset=SMALL, others=shared[1:], judge=True).estimate is None
+
+    def test_whoever_asks_gets_the_same_choice_and_estimate(self):
+        """Also where the seeds' training rows differ in their class shares; each applies its own."""
+        seeds = [with_own_lesions(splits_of(seed), seed) for seed in range(3)]
+        preset = PRESETS["rebalancing"]
+        fitted = [
+            fit(seeds[i], BANK, TuneConfig(), preset=preset, others=seeds[:i] + seeds[i + 1 :], judge=True)
+            for i in range(3)
+        ]
+        assert len({each.tuning.decision.thresholds for each in fitted}) == 1
+        assert len({each.tuning.decision.fused_exponent for each in fitted}) == 1
+        counts = [(each.estimate.fixed, each.estimate.broken) for each in fitted if each.estimate is not None]
+        assert len(counts) == 3
+        assert len(set(counts)) == 1
+        for splits, each in zip(seeds, fitted, strict=True):
+            own = torch.bincount(splits.train.y, minlength=4).double() / len(splits.train.y)
+            torch.testing.assert_close(each.tuning.decision.prior.double(), own)
 
     def test_another_seed_can_change_the_choice(self):
         alone = fit(splits_of(0), BANK, TuneConfig(), preset=SMALL)

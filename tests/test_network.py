@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
@@ -22,6 +23,7 @@ from tdumpra.network import (
     FrozenEncoder,
     NetworkError,
     SeveralViews,
+    arithmetic,
     build_network,
 )
 
@@ -282,3 +284,34 @@ def test_a_frozen_encoder_gives_the_backbones_features_and_no_opinion(images):
     torch.testing.assert_close(maps(images).z, normalise(maps.backbone(images).mean((2, 3))))
     with torch.autocast("cpu", torch.bfloat16):
         assert network(images).z.dtype == network(images).logits.dtype == torch.float32
+
+
+def float32_formats() -> tuple[str, str]:
+    return cast(Any, torch.backends.cudnn).conv.fp32_precision, torch.backends.cuda.matmul.fp32_precision
+
+
+def test_float32_means_it_on_a_gpu(monkeypatch):
+    """The switches are the process's own: they can be watched without a GPU."""
+    before = float32_formats()
+    gpu = torch.device("cuda")
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # a CUDA one warns where there is none
+    with arithmetic("float32", gpu):
+        assert float32_formats() == ("ieee", "ieee")
+        with arithmetic("float32", gpu):
+            assert float32_formats() == ("ieee", "ieee")
+        assert float32_formats() == ("ieee", "ieee")  # the outer block still asks for it
+    assert float32_formats() == before
+    with arithmetic("bfloat16", gpu), arithmetic("float32", torch.device("cpu")):
+        assert float32_formats() == before
+
+
+def test_threads_do_not_undo_each_others_float32(monkeypatch):
+    before, gpu = float32_formats(), torch.device("cuda")
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+    first, second = arithmetic("float32", gpu), arithmetic("float32", gpu)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)  # the one that came first leaves first
+    assert float32_formats() == ("ieee", "ieee")
+    second.__exit__(None, None, None)
+    assert float32_formats() == before

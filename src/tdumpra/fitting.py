@@ -48,6 +48,7 @@ def fit(
     *,
     preset: Preset | None = None,
     others: Sequence[SplitOutputs] = (),
+    judge: bool = False,
 ) -> Fitted:
     """Bank from train, everything else from validation.
 
@@ -57,6 +58,7 @@ def fit(
         settings: what is searched.
         preset: in place of the one that ``settings`` names.
         others: further seeds, whose validation rows have a say too, each scored by its own model and bank.
+        judge: with ``others``, also estimate what the choice earns on a seed that had no say.
     """
     preset = preset or PRESETS[settings.preset]
 
@@ -80,7 +82,7 @@ def fit(
     if others:
         goal = Goal.check(settings.objective, settings.costs, n_classes=splits.n_classes)
         chosen = tune_over_seeds(
-            [splits, *others], make_bank, prior, preset=preset, goal=goal, adjust_for_prior=settings.adjust_prior
+            [splits, *others], make_bank, preset=preset, goal=goal, adjust_for_prior=settings.adjust_prior, judge=judge
         )
         return Fitted(chosen.tuning, None, chosen.estimate, chosen.rows)
     if settings.certify:

@@ -6,7 +6,8 @@ import difflib
 import importlib
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from threading import Lock
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -18,6 +19,7 @@ from tdumpra.core.sphere import normalise
 from tdumpra.errors import TdumpraError
 from tdumpra.weights import load_backbone_weights, load_classifier_weights
 
+_CUDNN: Any = torch.backends.cudnn  # whose types do not know all of it
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -32,16 +34,40 @@ class Encoding(NamedTuple):
     z: Float[Tensor, "n d"]  # rows of length one, float32
 
 
+class _ExactFloat32:
+    """Keeps a GPU from rounding what it multiplies to eleven bits, as long as any thread asks for it."""
+
+    def __init__(self) -> None:
+        self._lock, self._asking, self._before = Lock(), 0, ("", "")
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._asking == 0:
+                self._before = (_CUDNN.conv.fp32_precision, torch.backends.cuda.matmul.fp32_precision)
+                self._set("ieee", "ieee")
+            self._asking += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._asking -= 1
+            if self._asking == 0:
+                self._set(*self._before)
+
+    @staticmethod
+    def _set(convolutions: str, products: str) -> None:
+        _CUDNN.conv.fp32_precision = convolutions
+        torch.backends.cuda.matmul.fp32_precision = products
+
+
+_exact_float32 = _ExactFloat32()
+
+
 @contextmanager
 def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Compute in this precision; ``float32`` means it on a GPU too, where convolutions would keep eleven bits."""
-    rounds = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = rounds and precision != "float32"
-    try:
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
-            yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = rounds
+    """Compute in this precision; ``float32`` means it on a GPU too."""
+    exact = _exact_float32 if precision == "float32" and device.type == "cuda" else nullcontext()
+    with exact, torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+        yield
 
 
 class DualHeadNetwork(nn.Module):

@@ -243,6 +243,10 @@ class Predictor:
             return self._classifier, self.model.classifier.transform
         return self._retrieval, self.model.retrieval.transform
 
+    def embed(self, pixels: Tensor) -> Tensor:
+        """Embeddings of transformed images (n, 3, s, s) in the bank's space."""
+        return self._run(self.matcher[0], self.model.retrieval or self.model.classifier, pixels).z
+
     def pictures(self, evidence: Evidence) -> dict[str, np.ndarray]:
         """Small pictures (h, w, 3) of the training images behind ``evidence``, as far as the model holds them."""
         held = self.model.thumbnails

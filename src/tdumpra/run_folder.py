@@ -19,12 +19,13 @@ from tdumpra.errors import TdumpraError
 from tdumpra.toml_tree import read_tree, to_toml
 
 _TRAINED_WITH = ("data", "augment", "network", "train")  # parts of the configuration that a checkpoint depends on
-_MAY_CHANGE = {  # what has no bearing on the weights
+_MAY_CHANGE = {  # what has no bearing on weights and outputs
     *(
         f"train.{name}"
         for name in ("accelerator", "checkpoint_every", "checkpoint_minutes", "log_every", "tensorboard")
     ),
     *(f"data.{name}" for name in ("allow_missing", "cache", "pipeline", "workers")),
+    "embed.batch_size",
 }
 
 
@@ -135,7 +136,8 @@ class RunFolder:
     def was_trained_with(self, config: Config, seed: int) -> bool:
         """Whether the tables here are those that training with these settings gives."""
         whole = all(self.outputs(part).exists() for part in SPLITS)
-        return whole and self.config.exists() and not self._differences(dataclasses.replace(config, seeds=(seed,)))
+        own = dataclasses.replace(config, seeds=(seed,))
+        return whole and self.config.exists() and not self._differences(own, (*_TRAINED_WITH, "embed"))
 
     def _refuse_other_training(self, config: Config) -> None:
         if not (self.checkpoint("last").exists() or self.outputs("train").exists()):
@@ -147,12 +149,12 @@ class RunFolder:
                 f"{self.root} was made with other settings: {'; '.join(differing[:3])}{more}; take another name"
             )
 
-    def _differences(self, config: Config) -> list[str]:
+    def _differences(self, config: Config, parts: tuple[str, ...] = _TRAINED_WITH) -> list[str]:
         before, now = _flat(read_tree(self.config, Config)), _flat(config)
         return [
             f"{key} was {before[key]!r} and is now {now[key]!r}"
             for key in now
-            if key.split(".")[0] in (*_TRAINED_WITH, "seeds") and key not in _MAY_CHANGE and before[key] != now[key]
+            if key.split(".")[0] in (*parts, "seeds") and key not in _MAY_CHANGE and before[key] != now[key]
         ]
 
 

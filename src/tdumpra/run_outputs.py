@@ -209,12 +209,12 @@ def _read(path: Path, space: Space) -> SplitOutputs:
     return read_outputs(path, space=space)
 
 
-def training_seconds(config: Config) -> float | None:
+def training_seconds(config: Config, seed: int) -> float | None:
     """How long :func:`outputs_for` would train; 0 where nothing needs training, ``None`` where nobody knows.
 
     What is known comes from trainings below the same run: their last step, and how many views they took in a second.
     """
-    if config.outputs:
+    if config.outputs or RunFolder(_place(config, seed)).was_trained_with(config, seed):
         return 0.0
     known = []
     for path in sorted(run_root(config).rglob("metrics.jsonl")):

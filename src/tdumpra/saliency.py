@@ -36,11 +36,11 @@ def occlusion_saliency(predictor: Predictor, image: str | Path, match: Match) ->
         from captum.attr import Occlusion
     except ImportError as error:
         raise MissingExtraError("captum", "saliency", "saliency") from error
-    network, transform = predictor.matcher
+    transform = predictor.matcher[1]
     prototype = predictor.model.decision.bank.prototypes[match.label, match.prototype].to(predictor.device)
 
     def cosine(images: Tensor) -> Tensor:
-        z: Tensor = network(images).z
+        z = predictor.embed(images)
         return torch.nn.functional.cosine_similarity(z.float(), prototype.float()[None], dim=1)
 
     pixels = transform(torch.from_numpy(transform.read(Path(image)))[None].to(predictor.device))

@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from tdumpra.bank import PrototypeBank
+from tdumpra.core.calibration import class_prior
 from tdumpra.crossfit import Estimate, estimate
+from tdumpra.decision import Decision
 from tdumpra.objective import Goal
 from tdumpra.output_files import SplitOutputs
 from tdumpra.outputs import TrainOutputs, ValidationOutputs
@@ -34,13 +35,19 @@ class Pooled(NamedTuple):
 def tune_over_seeds(
     parts: Sequence[SplitOutputs],
     make_bank: Callable[[TrainOutputs], PrototypeBank],
-    prior: Tensor,
     *,
     preset: Preset,
     goal: Goal,
     adjust_for_prior: bool = False,
+    judge: bool = False,
 ) -> Pooled:
-    """Choose once for all ``parts``."""
+    """Choose once for all ``parts``, whose order does not matter but for whose decision comes back: the first one's.
+
+    ``judge`` adds the estimate, at the cost of one more choice for each part.
+    """
+    n_classes = parts[0].n_classes
+    priors = [class_prior(part.train.y, n_classes) for part in parts]
+    prior = class_prior(torch.cat([part.train.y for part in parts]), n_classes)
     banks = [make_bank(part.train) for part in parts]
     scores = [
         {kappa: bank.class_scores(part.validation.z, kappa=kappa) for kappa in preset.kappa}
@@ -53,15 +60,20 @@ def tune_over_seeds(
         bank = banks[numbers[0]]
         return tune_on_scores(bank, rows, of_rows, prior, preset=preset, goal=goal, adjust_for_prior=adjust_for_prior)
 
+    def decision_of(number: int, tuning: Tuning) -> Decision:
+        return replace(tuning.decision, bank=banks[number], prior=priors[number])
+
     everyone = list(range(len(parts)))
     honest = None
-    if len(parts) > 1 and _apart([part.validation for part in parts]):
+    if judge and len(parts) > 1 and _apart([part.validation for part in parts]):
         decided = [
-            replace(choose([j for j in everyone if j != i]).decision, bank=banks[i]).decide(rows.p, rows.z)
+            decision_of(i, choose([j for j in everyone if j != i])).decide(rows.p, rows.z)
             for i, rows in enumerate(part.validation for part in parts)
         ]
         honest = estimate(decided, torch.cat([part.validation.y for part in parts]), goal, left_out="seed")
-    return Pooled(choose(everyone), honest, pooled([part.validation for part in parts]))
+    tuning = choose(everyone)
+    rows = pooled([part.validation for part in parts])
+    return Pooled(replace(tuning, decision=decision_of(0, tuning)), honest, rows)
 
 
 def pooled(parts: Sequence[ValidationOutputs]) -> ValidationOutputs:

@@ -161,7 +161,7 @@ def _other_seeds(config: Config, seed: int) -> list[SplitOutputs]:
 def tune_stage(config: Config, folder: RunFolder, seed: int) -> Fitted:
     """Choose temperatures and thresholds on validation outputs, and keep everything that was tried."""
     splits = outputs_for(config, folder, seed)
-    fitted = fit(splits, config.bank, config.tune, others=_other_seeds(config, seed))
+    fitted = fit(splits, config.bank, config.tune, others=_other_seeds(config, seed), judge=True)
     curve = {name: t for name, t in fitted.tuning.to_artifact().tensors.items() if name.startswith("curve.")}
     content = {
         "inputs": decision_inputs(config, folder, seed),

@@ -68,12 +68,40 @@ def test_each_weight_is_trained_once_and_the_runs_own_is_used(tmp_path, monkeypa
     assert trained == [0.0, 1.0]
 
 
-def test_one_weight_says_how_to_get_more() -> None:
-    config = Config(train=replace(Config().train, contrastive_weight=0.5))
-    (cell,) = lambda_sweep.cells(config)
-    assert cell.name == "run, seed 0: lambda 0.5"
-    results = {cell.name: {"points": [{"split": "test", "accuracy": 1.0}]}}
-    assert "name others in sweep.contrastive_weights" in lambda_sweep.table(config, results).notes[-1]
+@pytest.mark.filterwarnings(r"ignore:n_prototypes=\d+ is more than the distinct groups")
+def test_a_plain_sweep_trains_nothing(tmp_path, monkeypatch) -> None:
+    config = tiny_experiment(tmp_path)
+    stages.train_and_embed(config, RunFolder(tmp_path / "run"), 0)
+    monkeypatch.setattr(stages, "train_and_embed", lambda *_: pytest.fail("trained"))
+    changed = replace(config, train=replace(config.train, learning_rate=0.5))
+    (cell,) = lambda_sweep.cells(changed)
+    assert (cell.name, cell.seconds) == ("tiny_joint, seed 0: lambda 0.03", 1.5)
+    results = swept(changed, tmp_path / "out")
+    assert "name others in sweep.contrastive_weights" in lambda_sweep.table(changed, results).notes[-1]
+
+
+@pytest.mark.filterwarnings(r"ignore:n_prototypes=\d+ is more than the distinct groups")
+def test_from_nothing_each_weight_is_trained_and_nothing_else_moved(tmp_path) -> None:
+    config = replace(tiny_experiment(tmp_path), sweep=SweepConfig(contrastive_weights=(0.0, 1.0)))
+    cells = outcome.sweep.cells(config)
+    assert [cell.seconds for cell in cells] == [None, None]
+    results = dict(zip((cell.name for cell in cells), grid.run(cells, tmp_path / "out"), strict=True))
+    found = outcome.sweep.write(config, results, tmp_path / "out")
+    assert list(found.document) == ["sweep_lambda"]
+    assert "it needs  tdumpra train" in found.sentences[0]
+    assert [cell.seconds for cell in outcome.sweep.cells(config)] == [1.5, 1.5]
+
+
+def test_weights_that_look_alike_are_told_apart(tmp_path) -> None:
+    config = replace(tiny_experiment(tmp_path), sweep=SweepConfig(contrastive_weights=(1.0, 1.0000001)))
+    assert len({cell.name for cell in lambda_sweep.cells(config)}) == 2
+
+
+def test_a_network_that_is_taken_as_it_is_has_no_weight(tmp_path) -> None:
+    config = replace(tiny_experiment(tmp_path), sweep=SweepConfig(contrastive_weights=(1.0,)))
+    config = replace(config, network=replace(config.network, finished=True))
+    with pytest.raises(ValueError, match="this one is taken as it is"):
+        lambda_sweep.cells(config)
 
 
 def test_saved_outputs_cannot_be_trained() -> None:

@@ -10,6 +10,7 @@ from tdumpra import run_outputs
 from tdumpra.config import BankConfig, Config, TrainConfig, TuneConfig
 from tdumpra.demo_arrays import write_demo
 from tdumpra.errors import TdumpraError
+from tdumpra.run_folder import RunFolder
 
 CE, JOINT = "x/lite0_ce2_seed0.npz", "x/lite0_joint_seed3.npz"
 WITHOUT = TrainConfig(contrastive_weight=0.0)
@@ -72,7 +73,7 @@ def test_what_nobody_trained_is_trained_once_and_shared(tmp_path, monkeypatch):
     from tdumpra.experiments import ablate, grid
 
     config = tiny_experiment(tmp_path)
-    assert run_outputs.training_seconds(config) is None  # nobody knows yet
+    assert run_outputs.training_seconds(config, 0) is None  # nobody knows yet
     trained = []
     train = stages.train_and_embed
 
@@ -83,7 +84,9 @@ def test_what_nobody_trained_is_trained_once_and_shared(tmp_path, monkeypatch):
     monkeypatch.setattr(stages, "train_and_embed", counted)
     results = grid.run(ablate.cells(config), tmp_path / "out")
     assert len(results) == 6
-    assert (run_outputs.training_seconds(config) or 0) > 0  # what was trained tells
+    assert run_outputs.training_seconds(config, 0) == 0  # it is there
+    other = replace(config, train=replace(config.train, learning_rate=1.0))
+    assert (run_outputs.training_seconds(other, 0) or 0) > 0  # what was trained tells
     assert len(trained) == 2  # with the contrastive loss, and without
     assert all(root.parent == tmp_path / "run" / "trainings" for root in trained)
     grid.run(ablate.cells(config), tmp_path / "again")
@@ -101,3 +104,16 @@ def test_what_was_pooled_is_part_of_a_cells_name(tmp_path) -> None:
     assert run_outputs.pooled_runs_identity(config) != before
     alone = replace(config, tune=TuneConfig())
     assert run_outputs.pool_identity(alone) == run_outputs.pooled_runs_identity(alone) == {}
+
+
+@pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
+def test_outputs_of_another_precision_are_not_taken_for_these(tmp_path):
+    from tdumpra import stages
+
+    config = tiny_experiment(tmp_path)
+    rough = replace(config, embed=replace(config.embed, precision="bfloat16"))
+    folder = RunFolder(tmp_path / "run")
+    stages.train_and_embed(rough, folder, 0)
+    assert folder.was_trained_with(rough, 0)
+    assert not folder.was_trained_with(config, 0)
+    assert folder.was_trained_with(replace(rough, embed=replace(rough.embed, batch_size=3)), 0)

@@ -80,7 +80,7 @@ def _cell(number: int, variant: Variant, config: Config, seed: int) -> Cell:
             **run_outputs.pool_identity(config),
         },
         compute=compute,
-        seconds=_seconds(config),
+        seconds=_seconds(config, seed),
     )
 
 
@@ -148,6 +148,6 @@ def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTab
     )
 
 
-def _seconds(config: Config) -> float | None:
-    training = run_outputs.training_seconds(config)
+def _seconds(config: Config, seed: int) -> float | None:
+    training = run_outputs.training_seconds(config, seed)
     return None if training is None else training + 1.0

@@ -76,14 +76,14 @@ def _cell(
 def tune_run(config: Config, run: SavedRun) -> dict[str, Any]:
     """Fit and tune one run's outputs."""
     splits = run_outputs.read_saved(run, config)
-    fitted = fit(splits, config.bank, config.tune, others=run_outputs.other_seeds(config, run))
+    fitted = fit(splits, config.bank, config.tune, others=run_outputs.other_seeds(config, run), judge=True)
     return {"gate": gate_document(splits, fitted, config)}
 
 
 def evaluate_run(config: Config, run: SavedRun) -> dict[str, Any]:
     """Fit, tune and score one run's outputs."""
     splits = run_outputs.read_saved(run, config)
-    fitted = fit(splits, config.bank, config.tune, others=run_outputs.other_seeds(config, run))
+    fitted = fit(splits, config.bank, config.tune, others=run_outputs.other_seeds(config, run), judge=True)
     return _documents(config, run, splits, fitted, evaluation_document(splits, fitted, config, run.seed))
 
 

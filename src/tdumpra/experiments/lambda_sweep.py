@@ -48,8 +48,7 @@ class Trained(NamedTuple):
     @property
     def name(self) -> str:
         """For a person, and to find the result again."""
-        weight = "?" if self.weight is None else f"{self.weight:g}"
-        return f"{self.model}, seed {self.seed}: lambda {weight}"
+        return f"{self.model}, seed {self.seed}: lambda {'?' if self.weight is None else self.weight}"
 
 
 def cells(config: Config) -> list[Cell]:
@@ -59,11 +58,13 @@ def cells(config: Config) -> list[Cell]:
 
 def trainings(config: Config) -> list[Trained]:
     """The networks behind the table."""
-    if config.outputs:
-        if config.sweep.contrastive_weights:
-            raise ValueError("sweep.contrastive_weights trains networks, and outputs are saved ones: choose one")
+    weights = config.sweep.contrastive_weights
+    if not weights:
         return [_saved(config, run) for run in run_outputs.saved_runs(config)]
-    weights = config.sweep.contrastive_weights or (config.train.contrastive_weight,)
+    if config.outputs:
+        raise ValueError("sweep.contrastive_weights trains networks, and outputs are saved ones: choose one")
+    if config.network.as_it_is:
+        raise ValueError("sweep.contrastive_weights trains networks, and this one is taken as it is: leave one out")
     return [
         _to_train(replace(config, train=replace(config.train, contrastive_weight=weight)), seed)
         for weight in weights
@@ -77,7 +78,11 @@ def _saved(config: Config, run: run_outputs.SavedRun) -> Trained:
         return splits, fit(splits, config.bank, config.tune, others=run_outputs.other_seeds(config, run))
 
     weight = {"ce": 0.0, "joint": config.train.contrastive_weight, None: None}[run.training]
-    settings = {"outputs": run_outputs.run_identity(run), **run_outputs.pooled_runs_identity(config)}
+    settings = {
+        "outputs": run_outputs.run_identity(run),
+        **run_outputs.space_identity(config, run.seed),
+        **run_outputs.pooled_runs_identity(config),
+    }
     return Trained(run.model, run.seed, weight, config, settings, fitted, 1.5)
 
 
@@ -91,7 +96,7 @@ def _to_train(config: Config, seed: int) -> Trained:
         **run_outputs.space_identity(config, seed),
         **run_outputs.pool_identity(config),
     }
-    training = run_outputs.training_seconds(config)
+    training = run_outputs.training_seconds(config, seed)
     seconds = None if training is None else training + 1.5
     return Trained(config.name, seed, config.train.contrastive_weight, config, settings, fitted, seconds)
 

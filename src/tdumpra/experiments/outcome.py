@@ -100,7 +100,7 @@ def _write_sweep(config: Config, results: Results, out: Path) -> Found:
     tables = sweeps.tables(config, results)
     files = [path.name for stem, table in tables.items() for path in table.write(out, stem)]
     drawings: dict[str, Callable[[], Chart]] = {}
-    for run in run_outputs.saved_runs(config):
+    for run in sweeps.curve_runs(config):
         of_run = {p: results[f"{run.model}, seed {run.seed}: {p}"] for p in (*sweeps.PARAMETERS, "surface")}
         label = f"{run.model}_seed{run.seed}"
         surface = sweeps.surface_table(results, run)
@@ -122,8 +122,11 @@ def _write_sweep(config: Config, results: Results, out: Path) -> Found:
         drawings[f"surface_{label}.png"] = partial(charts.surface, points, base, label)
     drawn = _draw(drawings, out)
     document = {stem: table.to_json() for stem, table in tables.items()}
-    shown = ["sweep_summary", "sweep_lambda"] if config.sweep.contrastive_weights else ["sweep_summary"]
-    return Found(document, [tables[stem] for stem in shown], drawn.sentences, [*files, *drawn.files])
+    shown = [tables[stem] for stem in ("sweep_summary", "sweep_lambda") if stem in tables]
+    sentences = list(drawn.sentences)
+    if "sweep_summary" not in tables:
+        sentences.append("Of this run itself nothing was moved: it needs  tdumpra train  and  tdumpra embed  for that.")
+    return Found(document, shown if config.sweep.contrastive_weights else shown[:1], sentences, [*files, *drawn.files])
 
 
 def _write_reproduction(dataset: str, config: Config, results: Results, out: Path) -> Found:

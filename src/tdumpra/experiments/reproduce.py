@@ -77,7 +77,7 @@ def _cell(dataset: str, entry: Entry, seed: int) -> Cell:
         fitted = fit(splits, config.bank, config.tune, others=run_outputs.other_seeds_for(config, seed))
         return score(splits, fitted, "gated" if entry.with_method else "none", config)
 
-    training = run_outputs.training_seconds(config)
+    training = run_outputs.training_seconds(config, seed)
     return Cell(
         name=_name(entry, seed),
         settings={

@@ -29,6 +29,7 @@ from tdumpra.fitting import fit
 from tdumpra.functional import widen
 from tdumpra.output_files import SplitOutputs
 from tdumpra.preset import PRESETS
+from tdumpra.run_folder import RunFolder
 from tdumpra.run_outputs import SavedRun
 
 MARGIN = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
@@ -63,8 +64,18 @@ class _Bench(NamedTuple):
 
 def cells(config: Config) -> list[Cell]:
     """One cell for each model, seed and parameter, and one for each λ."""
-    runs, curves = run_outputs.saved_runs(config), (*PARAMETERS, "surface")
-    return [*(_cell(config, run, curve) for run in runs for curve in curves), *lambda_sweep.cells(config)]
+    curves = (*PARAMETERS, "surface")
+    return [
+        *lambda_sweep.cells(config),
+        *(_cell(config, run, curve) for run in curve_runs(config) for curve in curves),
+    ]
+
+
+def curve_runs(config: Config) -> tuple[SavedRun, ...]:
+    """The runs whose settings are moved. None where λ alone can be, as the run itself was not trained."""
+    runs = run_outputs.saved_runs(config)
+    there = [run.is_file or RunFolder(run.path).outputs("train").exists() for run in runs]
+    return runs if all(there) or not config.sweep.contrastive_weights else ()
 
 
 def _cell(config: Config, run: SavedRun, parameter: str) -> Cell:
@@ -202,9 +213,9 @@ def _chosen(bench: _Bench, parameter: str, config: Config) -> float:
 
 def tables(config: Config, results: Mapping[str, Mapping[str, Any]]) -> dict[str, ResultTable]:
     """A table for each parameter, and the surface; by file name."""
-    runs = run_outputs.saved_runs(config)
+    runs = curve_runs(config)
     found = {}
-    for parameter in PARAMETERS:
+    for parameter in PARAMETERS if runs else ():
         rows: list[dict[str, Value]] = []
         notes = ["Other settings are held; the test column is for reading, not for choosing."]
         for run in runs:
@@ -218,7 +229,8 @@ def tables(config: Config, results: Mapping[str, Mapping[str, Any]]) -> dict[str
             title=f"Sweep of {SYMBOLS[parameter]}", columns=columns, rows=rows, notes=notes
         )
     found["sweep_lambda"] = lambda_sweep.table(config, results)
-    found["sweep_summary"] = _summary(runs, results)
+    if runs:
+        found["sweep_summary"] = _summary(runs, results)
     return found
 
 

@@ -95,13 +95,16 @@ def _gallery(material: Material, out: Path, limit: int) -> dict[str, Any] | str:
 def _calibration(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     scores = evaluation["comparators"]
     fitted = f" A temperature alone brings it to {scores['temperature']['ece']:.3f}." if "temperature" in scores else ""
-    noise = evaluation["calibration"]["gate"]["ece_if_calibrated"]
+    noise = evaluation["calibration"]["gate"].get("ece_if_calibrated")  # evaluations of an earlier version have none
+    chance = "" if noise is None else (
+        f" On as many cases chance alone leaves {noise['mean']:.3f}, and seldom more than {noise['upper']:.3f} (95 %), "
+        "where probabilities mean exactly what they say."
+    )  # fmt: skip
     caption = "Bars that end below the diagonal: too sure of itself."
     return {
         "words": "How far confidence can be taken at its word: the expected calibration error is "
         f"{scores['student']['ece']:.3f} for the classifier as it came and {scores['gate']['ece']:.3f} for the gate."
-        f"{fitted} On as many cases chance alone leaves {noise['mean']:.3f}, and seldom more than {noise['upper']:.3f} "
-        "(95 %), where probabilities mean exactly what they say.",
+        f"{fitted}{chance}",
         "charts": [
             sections.chart(charts.reliability(evaluation, (name,)), f"reliability_{name}", f"{title} {caption}")
             for name, title in (("student", "Before: the classifier as it came."), ("gate", "After: the gate."))
