@@ -19,7 +19,6 @@ from tdumpra.core.sphere import normalise
 from tdumpra.errors import TdumpraError
 from tdumpra.weights import load_backbone_weights, load_classifier_weights
 
-_CUDNN: Any = torch.backends.cudnn  # whose types do not know all of it
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -38,25 +37,26 @@ class _ExactFloat32:
     """Keeps a GPU from rounding what it multiplies to eleven bits, as long as any thread asks for it."""
 
     def __init__(self) -> None:
-        self._lock, self._asking, self._before = Lock(), 0, ("", "")
+        cudnn: Any = torch.backends.cudnn  # whose types do not know its parts
+        self._switches: list[Any] = [cudnn.conv, torch.backends.cuda.matmul]
+        self._lock, self._asking, self._before = Lock(), 0, ["", ""]
 
     def __enter__(self) -> None:
         with self._lock:
             if self._asking == 0:
-                self._before = (_CUDNN.conv.fp32_precision, torch.backends.cuda.matmul.fp32_precision)
-                self._set("ieee", "ieee")
+                self._before = [switch.fp32_precision for switch in self._switches]
+                self._set(["ieee", "ieee"])
             self._asking += 1
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._asking -= 1
             if self._asking == 0:
-                self._set(*self._before)
+                self._set(self._before)
 
-    @staticmethod
-    def _set(convolutions: str, products: str) -> None:
-        _CUDNN.conv.fp32_precision = convolutions
-        torch.backends.cuda.matmul.fp32_precision = products
+    def _set(self, formats: list[str]) -> None:
+        for switch, format_ in zip(self._switches, formats, strict=True):
+            switch.fp32_precision = format_
 
 
 _exact_float32 = _ExactFloat32()
