@@ -277,6 +277,15 @@ class TestMistakes:
         assert ran.code == 2
         assert "has 5 classes and" in ran.err
 
+    def test_outputs_in_place_of_a_configuration(self, run, tmp_path):
+        ran = run("evaluate", write_outputs(tmp_path / "a.npz"))
+        assert (ran.code, "for saved outputs there is tdumpra attach" in ran.err) == (2, True)
+
+    def test_a_source_that_the_paper_does_not_know(self, run, tmp_path):
+        (tmp_path / "run.toml").write_text('[data]\nsource = "folder:pictures"\n')
+        ran = run("reproduce", tmp_path / "run.toml", "--plan")
+        assert (ran.code, "say which to compare with" in ran.err) == (2, True)
+
     def test_a_missing_file_and_a_wrong_table(self, run, tmp_path):
         ran = run("evaluate", write_config(tmp_path, [tmp_path / "gone.npz"]), "--out", tmp_path / "out")
         assert (ran.code, "gone.npz" in ran.err) == (2, True)

@@ -22,7 +22,7 @@ from tdumpra.commands_run import run_command
 from tdumpra.config import read_config
 from tdumpra.data.sources import open_source
 from tdumpra.demo_arrays import write_demo
-from tdumpra.errors import InputFileError
+from tdumpra.errors import InputFileError, TdumpraError
 from tdumpra.pages.image_material import of_folder
 from tdumpra.predict import Model
 from tdumpra.table_stages import table_outputs
@@ -296,6 +296,18 @@ def test_another_run_is_compared_with_as_it_is_now(tdumpra, tmp_path, cache):
     scored.append(run_command(config, second, quiet=True)[0].evaluation["comparators"])
     assert scored[1]["baseline"] == pytest.approx(evaluated["comparators"]["baseline"])
     assert scored[1]["gate"] == scored[0]["gate"]
+
+
+def test_another_configurations_model_is_not_written_over(tmp_path, cache):
+    first = write_config(tmp_path / "first.toml", cache)
+    run_command(first, tmp_path / "run", quiet=True)
+    model = (tmp_path / "run" / "model.safetensors").read_bytes()
+    second = write_config(tmp_path / "second.toml", cache, extra='[tune]\nobjective = "nll"')
+    second.write_text(second.read_text().replace('name = "tiny"', 'name = "second"'))
+    with pytest.raises(TdumpraError, match=r"holds the model and the results of 'tiny'.* tdumpra evaluate CONFIG"):
+        run_command(second, tmp_path / "run", quiet=True)
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == model
+    run_command(first, tmp_path / "run", quiet=True)  # its own it may
 
 
 # --- predict

@@ -56,9 +56,10 @@ class TestSentence:
         found = evidence(replace(decision, thresholds=replace(THRESHOLDS, theta=1.0, margin=0.0)), UNSURE, MELANOMA)
         said = {clause.name: clause.statement for clause in found.clauses}
         assert found.opened
-        assert said["theta"].endswith("; any value will do)")
-        assert said["margin"] == "retrieval's lead large (0.92; any value will do)"
-        assert "any value" not in said["beta"]
+        assert said["theta"].startswith("classifier's confidence 0.")
+        assert said["margin"] == "retrieval's lead 0.92 (this gate does not ask)"
+        assert [clause.name for clause in found.clauses if not clause.asked] == ["theta", "margin"]
+        assert "does not ask" not in said["beta"] + found.sentence
 
     @pytest.mark.parametrize(
         ("p", "z", "changes", "reason"),

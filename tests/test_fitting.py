@@ -135,7 +135,20 @@ class TestOneChoiceForAllSeeds:
     def test_no_estimate_where_seeds_hold_out_the_same_lesions(self):
         seeds = [with_own_lesions(splits_of(seed), seed) for seed in range(3)]
         shared = [seeds[0], seeds[1], seeds[0]]
-        assert fit(shared[0], BANK, TuneConfig(), preset=SMALL, others=shared[1:], judge=True).estimate is None
+        fitted = fit(shared[0], BANK, TuneConfig(), preset=SMALL, others=shared[1:], judge=True)
+        assert fitted.estimate is None
+        assert "the seeds share validation lesions" in fitted.tuning.notes[-1]
+
+    def test_a_choice_that_loses_where_it_had_no_say_is_told(self):
+        """A classifier that is always wrong in one seed teaches the others, where it is right, to distrust it."""
+        seeds = [with_own_lesions(splits_of(seed), seed) for seed in range(3)]
+        said = [each.validation.p.argmax(1) for each in seeds]
+        labels = [said[0], said[1], (said[2] + 1) % 4]
+        parts = [each._replace(validation=replace(each.validation, y=y)) for each, y in zip(seeds, labels, strict=True)]
+        fitted = fit(parts[0], BANK, TuneConfig(), preset=SMALL, others=parts[1:], judge=True)
+        assert fitted.estimate is not None
+        assert fitted.estimate.accuracy < fitted.estimate.base_accuracy
+        assert "on seeds that had no say in the choice the gate lost accuracy" in fitted.tuning.notes[-1]
 
     def test_whoever_asks_gets_the_same_choice_and_estimate(self):
         """Also where the seeds' training rows differ in their class shares; each applies its own."""

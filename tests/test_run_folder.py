@@ -125,3 +125,13 @@ def test_a_line_cut_short_is_left_out(tmp_path):
     with folder.metrics.open("a") as file:
         file.write('{"step": 2, "lo' + os.linesep)
     assert folder.read_metrics() == [{"step": 1, "loss": None}]
+
+
+def test_one_seed_of_a_run_that_had_several_is_where_it_was(tmp_path):
+    config = settings(seeds=(0, 1))
+    for seed, folder in run_folders(tmp_path, config.seeds).items():
+        with folder.claim(config, seed):
+            pass
+    assert run_folders(tmp_path, (1,))[1].root == tmp_path / "seed-1"
+    assert run_folders(tmp_path, (2,))[2].root == tmp_path
+    assert run_folders(tmp_path / "new", (0,))[0].root == tmp_path / "new"

@@ -166,5 +166,5 @@ def test_the_folder_of_several_seeds_stands_for_that_of_the_same_seed(tmp_path):
 
 
 def test_a_folder_without_tables_is_said_to_lack_them(tmp_path):
-    with pytest.raises(ArtifactError, match=r"evaluate\.baseline = .* is not the folder .*: run  tdumpra embed  on"):
+    with pytest.raises(ArtifactError, match=r"evaluate\.baseline = .* is not the folder .*: train and embed its"):
         run_with_tables(str(tmp_path), 0, "evaluate.baseline")

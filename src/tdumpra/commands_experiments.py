@@ -95,6 +95,11 @@ def reproduce_command(
     elif config is None and what.endswith(".toml"):
         settings = _read(Path(what))
         kind = settings.data.source.split(":")[0]
+        if kind not in DATASETS and not settings.outputs:
+            raise ValueError(
+                f"the paper has tables for {' and '.join(DATASETS)}, and the source of {what} is {kind}: say which to "
+                f"compare with, as in  tdumpra reproduce {DATASETS[0]} {what}"
+            )
         experiment = reproduce(kind if kind in DATASETS else DATASETS[0])
     else:
         raise ValueError(f"reproduce takes {' or '.join(DATASETS)}, or a run's TOML file, not {what!r}")

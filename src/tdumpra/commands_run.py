@@ -22,7 +22,15 @@ from tdumpra.experiments.evaluation import keep_finished
 from tdumpra.predict import Model
 from tdumpra.run_folder import RunFolder, run_folders, run_root
 from tdumpra.stages import Dataset, claimed_by_first, embed_stage, open_data, train_stage
-from tdumpra.table_stages import Banked, bank_stage, decision_inputs, evaluate_stage, is_evaluated, tune_stage
+from tdumpra.table_stages import (
+    Banked,
+    bank_stage,
+    decision_inputs,
+    evaluate_stage,
+    is_evaluated,
+    refuse_results_of_another,
+    tune_stage,
+)
 from tdumpra.train import make_fabric
 
 Work = Callable[[Config, Dataset, RunFolder, int, Fabric, Console], None]
@@ -98,6 +106,7 @@ def _embed(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: 
 
 def _decide(config: Config, data: Dataset, folder: RunFolder, seed: int, console: Console) -> dict[str, Any]:
     """Bank, tuning, evaluation and model: everything that needs no training."""
+    refuse_results_of_another(config, folder)
     _show_bank(bank_stage(config, folder, seed), folder, console)
     if is_evaluated(config, folder, seed) and _is_assembled(config, folder, seed):
         console.print(f"{folder.evaluation} is up to date", soft_wrap=True)

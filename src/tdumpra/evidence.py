@@ -14,6 +14,10 @@ from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds
 from tdumpra.decision import Decided, Decision
 
 _SHOWN_PROTOTYPES = 5
+_MEASURES = {
+    "theta": "classifier's confidence", "beta": "retrieval's confidence", "margin": "retrieval's lead",
+    "delta": "distance of the posteriors", "entropy": "classifier's entropy",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,7 @@ class Clause:
     value: float
     threshold: float
     holds: bool
+    asked: bool = True  # False where the gate's threshold lets every value pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,26 +125,28 @@ def explain(
 
 def _clauses(decision: Decision, decided: Decided, names: tuple[str, ...]) -> tuple[Clause, ...]:
     t, s = decision.thresholds, decided.signals
-    # (name, value, threshold, words where it holds, words where it does not, whether small values hold)
+    # (name, value, threshold, words where it holds, words where it does not)
     rows = [
-        ("theta", float(s.gamma_cls), t.theta, "classifier unsure", "classifier sure", True),
-        ("beta", float(s.gamma_sim), t.beta, "retrieval decisive", "retrieval not decisive", False),
-        ("margin", float(s.margin_sim), t.margin, "retrieval's lead large", "retrieval's lead small", False),
-        ("delta", float(s.js), t.delta, "posteriors differ", "posteriors alike", False),
+        ("theta", float(s.gamma_cls), t.theta, "classifier unsure", "classifier sure"),
+        ("beta", float(s.gamma_sim), t.beta, "retrieval decisive", "retrieval not decisive"),
+        ("margin", float(s.margin_sim), t.margin, "retrieval's lead large", "retrieval's lead small"),
+        ("delta", float(s.js), t.delta, "posteriors differ", "posteriors alike"),
     ]
     if t.entropy is not None:
-        rows.append(("entropy", float(s.entropy_cls), t.entropy, "classifier spread", "classifier concentrated", False))
+        rows.append(("entropy", float(s.entropy_cls), t.entropy, "classifier spread", "classifier concentrated"))
     clauses = []
-    for name, value, threshold, yes, no, small_holds in rows:
+    for name, value, threshold, yes, no in rows:
+        small_holds = name == "theta"
         # As the gate compares, in the signals' own precision: float32's 0.7 is not below a threshold of 0.7.
         limit = float(torch.tensor(threshold, dtype=s.gamma_cls.dtype))
         holds = value < limit if small_holds else value > limit
         sign = ("<" if holds else "≥") if small_holds else (">" if holds else "≤")
         asks_nothing = holds and (limit >= 1 if small_holds else limit <= 0)
-        figures = f"{value:.2f}; any value will do" if asks_nothing else _figures(value, limit, sign)
-        statement = f"{yes if holds else no} ({figures})"
+        statement = f"{yes if holds else no} ({_figures(value, limit, sign)})"
+        if asks_nothing:
+            statement = f"{_MEASURES[name]} {value:.2f} (this gate does not ask)"
         if decision.calibrated is None or not holds:  # a calibrated gate's thresholds hold nothing back, nor say much
-            clauses.append(Clause(name, statement, value, threshold, holds))
+            clauses.append(Clause(name, statement, value, threshold, holds, not asks_nothing))
     if decision.calibrated is not None:
         clauses.append(_calibrated_clause(decision.calibrated, s))
     differ = bool(s.label_cls != s.label_sim)
@@ -204,7 +211,7 @@ def _matches(
 def _sentence(decision: Decision, decided: Decided, clauses: tuple[Clause, ...], names: tuple[str, ...]) -> str:
     before, after = names[int(decided.signals.label_cls)], names[int(decided.p.argmax())]
     if decided.opened:
-        why = "; ".join(clause.statement for clause in clauses)
+        why = "; ".join(clause.statement for clause in clauses if clause.asked)
         moved = f"prediction moved from {before} to {after}" if after != before else f"prediction stays {after}"
         return f"{why}: {moved}"
     if decision.thresholds == GateThresholds.shut():

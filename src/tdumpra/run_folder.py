@@ -164,9 +164,13 @@ def run_root(config: Config) -> Path:
 
 
 def run_folders(root: Path, seeds: tuple[int, ...]) -> dict[int, RunFolder]:
-    """A run of one seed lives in its folder itself, several seeds each in a folder of their own below it."""
+    """A run of one seed lives in its folder itself, several seeds each in a folder of their own below it.
+
+    One seed of a run that had several is where it was.
+    """
     if len(seeds) == 1:
-        return {seeds[0]: RunFolder(root)}
+        among = RunFolder(root / f"seed-{seeds[0]}")
+        return {seeds[0]: among if among.config.exists() and not RunFolder(root).config.exists() else RunFolder(root)}
     return {seed: RunFolder(root / f"seed-{seed}") for seed in seeds}
 
 

@@ -73,7 +73,23 @@ def tune_over_seeds(
         honest = estimate(decided, torch.cat([part.validation.y for part in parts]), goal, left_out="seed")
     tuning = choose(everyone)
     rows = pooled([part.validation for part in parts])
-    return Pooled(replace(tuning, decision=decision_of(0, tuning)), honest, rows)
+    notes = (*tuning.notes, *_notes(parts, honest))
+    return Pooled(replace(tuning, decision=decision_of(0, tuning), notes=notes), honest, rows)
+
+
+def _notes(parts: Sequence[SplitOutputs], honest: Estimate | None) -> list[str]:
+    notes = []
+    if not _apart([part.validation for part in parts]):
+        notes.append(
+            "the seeds share validation lesions, so that pooling them adds rows and hardly cases: data.val_by_seed "
+            "gives each its own"
+        )
+    if honest is not None and honest.accuracy < honest.base_accuracy:
+        notes.append(
+            f"on seeds that had no say in the choice the gate lost accuracy ({honest.base_accuracy:.4f} to "
+            f"{honest.accuracy:.4f}): do not expect it to help"
+        )
+    return notes
 
 
 def pooled(parts: Sequence[ValidationOutputs]) -> ValidationOutputs:

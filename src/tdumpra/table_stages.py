@@ -150,6 +150,19 @@ def is_evaluated(config: Config, folder: RunFolder, seed: int) -> bool:
     )
 
 
+def refuse_results_of_another(config: Config, folder: RunFolder) -> None:
+    """A configuration may share another one's training; its model and its results it must not write over."""
+    try:
+        owner = read_json(folder.evaluation, kind="evaluation", schema=_SCHEMA).get("name", config.name)
+    except (ArtifactError, OSError):
+        return  # missing or damaged
+    if owner != config.name:
+        raise TdumpraError(
+            f"{folder.root} holds the model and the results of {owner!r}, which shares this training: move them "
+            f"elsewhere first, or only score {config.name!r} with  tdumpra evaluate CONFIG --out FOLDER"
+        )
+
+
 def _other_seeds(config: Config, seed: int) -> list[SplitOutputs]:
     """The outputs of the run's other seeds, where one choice is made for all."""
     if not config.tune.pool_seeds:
@@ -177,6 +190,7 @@ def evaluate_stage(config: Config, folder: RunFolder, seed: int, fitted: Fitted)
     splits = outputs_for(config, folder, seed)
     evaluation = {
         "inputs": decision_inputs(config, folder, seed),
+        "name": config.name,
         **evaluation_document(splits, fitted, config, seed),
     }
     write_json(folder.evaluation, kind="evaluation", schema=_SCHEMA, content=evaluation)

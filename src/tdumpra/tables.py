@@ -108,7 +108,7 @@ def run_with_tables(place: str, seed: int, name: str = "bank.space") -> RunFolde
         if RunFolder(root).outputs("train").exists():
             return RunFolder(root)
     seeds = sorted(path.name for path in Path(place).glob("seed-*"))
-    hint = f"there are {', '.join(seeds)}" if seeds else "run  tdumpra embed  on its configuration first"
+    hint = f"there are {', '.join(seeds)}" if seeds else "train and embed its configuration first"
     kinds = "'teacher', 'student' or " if name == "bank.space" else ""
     raise ArtifactError(f"{name} = {place!r} is not {kinds}the folder of a run with tables of seed {seed}: {hint}")
 

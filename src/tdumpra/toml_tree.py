@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from tdumpra.errors import TdumpraError
 
 T = TypeVar("T")
+_OUTPUTS = {".npz", ".csv", ".parquet"}  # what one may hand over in place of a configuration
 
 
 class ConfigError(TdumpraError):
@@ -27,7 +28,8 @@ def read_tree(path: str | Path, kind: type[T]) -> T:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+        hint = ": for saved outputs there is  tdumpra attach" if Path(path).suffix in _OUTPUTS else ""
+        raise ConfigError(f"{path} is not valid TOML: {error}{hint}") from error
     try:
         return from_plain(content, kind)
     except ConfigError as error:

@@ -178,7 +178,8 @@ class Tuning:
         if self.is_shut:
             return f"{tried}; none {bettered} {name} without lowering accuracy, so the gate stays shut"
         before, after = (shown_value(self.objective, each.objective) for each in (self.base, self.best))
+        unharmed = f" at accuracy {self.best.accuracy:.4f} (before: {self.base.accuracy:.4f})"
         return (
-            f"{tried}; the best ({self.best.gate}) {better} {name} from {before:.4f} to {after:.4f} at accuracy "
-            f"{self.best.accuracy:.4f} (before: {self.base.accuracy:.4f}), open on {self.best.opened} rows"
+            f"{tried}; the best ({self.best.gate}) {better} {name} from {before:.4f} to {after:.4f}"
+            f"{'' if self.objective == 'accuracy' else unharmed}, open on {self.best.opened} rows"
         )

@@ -128,6 +128,12 @@ class TestOpinions:
 
 
 class TestClauses:
+    def test_a_clause_that_asks_nothing_is_not_ticked(self, decision):
+        found = evidence(replace(decision, thresholds=replace(THRESHOLDS, beta=0.0)))
+        rows = page(found).one("table", class_="clauses").one("tbody").all("tr")
+        (row,) = (row for row in rows if row.attributes["data-clause"] == "beta")
+        assert (row.one(class_="result").text, row.one(class_="needed").text) == ("not asked", "any")
+
     @pytest.mark.parametrize("changes", [{}, {"theta": 0.4}, {"beta": 0.99, "delta": 0.69}, {"entropy": 0.1}])
     def test_each_with_value_threshold_and_result_in_words(self, decision, changes):
         found = evidence(replace(decision, thresholds=replace(THRESHOLDS, **changes)))

@@ -129,8 +129,9 @@ def _clause_row(clause: Clause) -> dict[str, Any]:
         "meaning": words.meaning,
         "statement": clause.statement,
         "holds": clause.holds,
+        "asked": clause.asked,
         "value": value if words.needs else ("yes" if clause.holds else "no"),
-        "needed": f"{words.needs} {limit}" if words.needs else "yes",
+        "needed": "any" if not clause.asked else f"{words.needs} {limit}" if words.needs else "yes",
     }
 
 
