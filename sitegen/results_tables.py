@@ -26,7 +26,8 @@ BACKBONES = {
 GATES = (
     "lite0-preset-paper", "lite0-preset-paper-swapped", "lite0-preset-default", "lite0-rebalancing",
     "lite0-ce-rebalancing", "lite2-preset-paper", "lite2-preset-paper-swapped", "lite2-preset-default",
-    "system-frozen", "system-lite0", "system-turned", "system-lite2-ce", "joint-system", "system", "system-accuracy",
+    "system-frozen", "system-lite0", "system-turned", "system-lite2-ce", "joint-system", "system-default", "system",
+    "system-accuracy",
 )  # fmt: skip
 
 Rows = list[list[str]]  # the first is the heading
@@ -207,6 +208,7 @@ def in_short() -> Rows:
         ("+ a bank in a second network's space, tuned for macro-F1", found["comparators"], "gate"),
         ("+ the same, tuned for accuracy", accurate["comparators"], "gate"),
         ("the two networks' classifiers averaged, no bank", found["comparators"], "ensemble"),
+        ("the same, divided by a power of the prior (tuned for macro-F1)", found["comparators"], "ensemble_adjusted"),
     ):
         rows.append([title, *(f"{comparators_[who][metric]:.3f}" for metric in METRICS[:3])])
     for title, of_one in (("lead of the third row, in points", found), ("lead of the fourth", accurate)):

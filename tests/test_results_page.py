@@ -66,16 +66,42 @@ def test_counts_in_the_text() -> None:
     assert f"opened on {paper['opened']} of {paper['n']:,} and moved {paper['flipped']} labels" in TEXT
 
 
+@pytest.mark.parametrize(("name", "tuned_for"), [("system", "macro-F1"), ("system-accuracy", "accuracy")])
+def test_what_tuning_chose(name: str, tuned_for: str) -> None:
+    found = evaluation(name)
+    (chosen,) = {json.dumps(each) for each in found["gate"]["thresholds"]}
+    (power,) = {each["gate"]["fused_exponent"] for each in found["by_seed"].values()}
+    gate = json.loads(chosen)
+    decisive = f", retrieval above {gate['beta']:g}" if gate["beta"] else ""
+    weights = f"p_cls^{gate['alpha']:g} · p_sim^{1 - gate['alpha']:g}"
+    row = (
+        f"| {tuned_for} | labels differ, classifier below {gate['theta']:g}{decisive} | {weights}, divided by the class"
+    )
+    assert f"{row} shares to the power {power:g} |" in TEXT
+
+
 def test_what_validation_said() -> None:
     counts: list[str] = []
-    for name in ("system", "system-accuracy"):
+    for name in ("system", "system-accuracy", "system-default"):
         story = evaluation(name)["tuning"]
         assert story.startswith("for all seeds: ")
         told = re.search(r"chosen without the seed .* fixed (\d+) of .* and broke (\d+)", story)
         assert told is not None
         counts += told.groups()
     words = "tuned for macro-F1 fixed {} predictions and broke {}, the one tuned for accuracy {} and {}"
-    assert words.format(*counts) in TEXT
+    assert words.format(*counts[:4]) in TEXT
+    assert "validation spoke against it ({} fixed, {} broken)".format(*counts[4:]) in TEXT
+
+
+def test_without_a_power_of_the_prior() -> None:
+    found = evaluation("system-default")
+    gate, lead = found["gate"], found["paired"]["baseline"]
+    assert {each["gate"]["fused_exponent"] for each in found["by_seed"].values()} == {0.0}
+    assert f"it fixed {gate['fixed']} and broke {gate['broken']}" in TEXT
+    words = [f"{100 * lead[metric]['difference']:+.1f}" for metric in FIRST[::2]]
+    assert "for {} points of accuracy and {} of balanced accuracy".format(*words) in TEXT
+    chosen = gate["thresholds"][0]
+    assert f"(above {chosen['beta']:g}, its lead above {chosen['margin']:g})" in TEXT
 
 
 def test_the_floor_of_calibration() -> None:
