@@ -116,7 +116,13 @@ def test_what_a_run_has_tuned_and_scored_is_not_planned_again(tdumpra, tmp_path,
     for command in ("tune", "evaluate"):
         planned = json.loads(tdumpra(command, config, "--out", out, "--plan", "--json").out)
         assert [cell["finished"] for cell in planned["cells"]] == [True] * len(json.loads(seeds))
-    by_run = [json.loads(path.read_text())["comparators"] for path in sorted(out.rglob("evaluation.json"))]
+    several = sorted(out.glob("seed-*/evaluation.json"))
+    by_run = [json.loads(path.read_text())["comparators"] for path in several or [out / "evaluation.json"]]
+    if several:
+        overall = json.loads((out / "evaluation.json").read_text())
+        assert overall["seeds"] == [0, 1]
+        accuracies = [each["gate"]["accuracy"] for each in by_run]
+        assert overall["comparators"]["gate"]["accuracy"] == pytest.approx(sum(accuracies) / 2)
     evaluated = tdumpra("evaluate", config, "--out", out, "--json")
     assert evaluated.code == 0, evaluated.err
     found = json.loads(evaluated.out)
@@ -150,6 +156,18 @@ def test_run_as_json_over_several_seeds(tdumpra, tmp_path, cache):
     for seed in (0, 3):
         assert (tmp_path / "run" / f"seed-{seed}" / "model.safetensors").exists()
     assert evaluations["0"]["comparators"] != evaluations["3"]["comparators"]
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["seeds"] == [0, 3]
+
+
+def test_several_seeds_end_in_one_table_and_say_each_note_once(tdumpra, tmp_path, cache):
+    config = write_config(tmp_path / "run.toml", cache, seeds="[0, 1]")
+    config.write_text(config.read_text().replace("workers = 0", "workers = 0\n        val_by_seed = true"))
+    done = tdumpra("run", config, "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    notes = [line for line in done.out.splitlines() if line.startswith("note: ")]
+    assert len(notes) == len(set(notes))
+    assert done.out.count(" oracle ") == 1
+    assert "test rows, seeds 0, 1" in done.out
 
 
 def test_run_on_saved_outputs_trains_nothing(tdumpra, tmp_path):

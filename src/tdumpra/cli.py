@@ -190,7 +190,7 @@ def bench_command(
 def _run(config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False) -> None:
     """Every stage of a run, skipping those whose inputs have not changed."""
     from tdumpra.artifacts import jsonable
-    from tdumpra.commands_experiments import evaluate_command
+    from tdumpra.commands_experiments import evaluate_command, write_evaluation
     from tdumpra.commands_report import finish_with_report
     from tdumpra.commands_run import run_command
     from tdumpra.config import read_config
@@ -206,9 +206,12 @@ def _run(config: ConfigArgument, out: OutOption = None, as_json: JsonOption = Fa
     if as_json and evaluated:
         documents = {str(seed): jsonable(each.evaluation) for seed, each in evaluated.items()}
         typer.echo(json.dumps(documents, indent=2))
-    for each in () if as_json else evaluated.values():
-        for note in each.evaluation["notes"]:
-            Console().print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+    notes = dict.fromkeys(note for each in evaluated.values() for note in each.evaluation["notes"])
+    for note in () if as_json else notes:
+        Console().print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+    if len(evaluated) > 1:
+        write_evaluation(config, out) if as_json else evaluate_command(config, out)
+    for each in () if as_json or len(evaluated) > 1 else evaluated.values():
         _show(each.evaluation, each.folder.root, as_json=False)
     if evaluated:  # one process of several has them
         finish_with_report(root, quiet=as_json)

@@ -22,7 +22,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from tdumpra.config import Config
     from tdumpra.experiments.grid import Cell, Planned, Watch
-    from tdumpra.experiments.outcome import Experiment
+    from tdumpra.experiments.outcome import Experiment, Found
     from tdumpra.experiments.tables import ResultTable
 
 ConfigArgument = Annotated[Path, typer.Argument(help="The run's TOML file.", show_default=False)]
@@ -106,20 +106,40 @@ def reproduce_command(
     _run(experiment, settings, out, as_json, plan)
 
 
-def _run(experiment: Experiment, config: Config, out: Path | None, as_json: bool, plan: bool) -> None:
-    from tdumpra.experiments import grid
+def write_evaluation(config: Path, out: Path | None) -> None:
+    """The evaluation over seeds, without a word."""
+    from tdumpra.experiments.outcome import evaluate
+
+    settings, folder = _placed(_read(config), out)
+    _found(evaluate, settings, folder, quiet=True)
+
+
+def _placed(config: Config, out: Path | None) -> tuple[Config, Path]:
+    """The configuration of the run that ``out`` is, if it is one, and the folder of the results."""
     from tdumpra.run_folder import run_root
 
-    folder = run_root(config) if out is None else out
     if out is not None and not _elsewhere(config, out):
         config = replace(config, folder=str(out))
+    return config, run_root(config) if out is None else out
+
+
+def _found(experiment: Experiment, config: Config, folder: Path, *, quiet: bool) -> Found:
+    from tdumpra.experiments import grid
+
     cells = experiment.cells(config)
-    if plan:
-        _show_plan(grid.plan(cells, folder), as_json)
-        return
-    with _progress(quiet=as_json) as watch:
+    with _progress(quiet=quiet) as watch:
         results = dict(zip((cell.name for cell in cells), grid.run(cells, folder, watch), strict=True))
-    found = experiment.write(config, results, folder)
+    return experiment.write(config, results, folder)
+
+
+def _run(experiment: Experiment, config: Config, out: Path | None, as_json: bool, plan: bool) -> None:
+    from tdumpra.experiments import grid
+
+    config, folder = _placed(config, out)
+    if plan:
+        _show_plan(grid.plan(experiment.cells(config), folder), as_json)
+        return
+    found = _found(experiment, config, folder, quiet=as_json)
     if as_json:
         from tdumpra.artifacts import jsonable
 

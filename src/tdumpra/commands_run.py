@@ -137,10 +137,10 @@ def _for_each_seed(config: Config, *rounds: Work, quiet: bool = False) -> None:
     fabric = make_fabric(config.train)
     fabric.launch()
     console = Console(quiet=quiet or not fabric.is_global_zero)
-    data = None
+    data, told = None, set[str]()
     for work, (seed, folder) in itertools.product(rounds, run_folders(run_root(config), config.seeds).items()):
         if data is None or config.data.val_by_seed:
-            data = open_data(config, console, seed)
+            data = open_data(config, console, seed, told)
         with claimed_by_first(folder, config, seed, fabric):
             if fabric.is_global_zero:
                 data.split.write(folder.split)

@@ -67,9 +67,10 @@ class Encoders(NamedTuple):
     identity: dict[str, str]
 
 
-def open_data(config: Config, console: Console, seed: int = 0) -> Dataset:
+def open_data(config: Config, console: Console, seed: int = 0, told: set[str] | None = None) -> Dataset:
     """Read the source, split it, and decode its images once; ``seed`` matters where each holds out lesions of its own.
 
+    Notes are printed, but for those in ``told``, to which they are added.
     The split is drawn over all records before any pixel is looked at, so that a broken image moves no other one.
     """
     data = config.data
@@ -90,8 +91,11 @@ def open_data(config: Config, console: Console, seed: int = 0) -> Dataset:
     prepared = prepare(manifest, data.cache, data.framing, progress=console.is_terminal)
     where = dict(zip(split.ids, split.codes.tolist(), strict=True))
     codes = np.array([where[record.id] for record in prepared.manifest.records], dtype=np.int8)
+    told = set() if told is None else told
     for note in (*manifest.notes, *split.notes, *prepared.notes):
-        console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+        if note not in told:
+            console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+            told.add(note)
     return Dataset(prepared, codes, split)
 
 
