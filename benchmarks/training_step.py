@@ -4,6 +4,8 @@ Bare is forward, cross-entropy, backward and optimiser on images that lie on the
 batch, precision, memory layout, optimiser and compilation, in turns. On a GPU:
 
     python benchmarks/run.py training_step
+
+``BACKBONES`` names some of the five, ``COMPILED`` those that are also measured compiled (ConvNeXt-Tiny if left out).
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ PAPER_BACKBONES = {  # and what a quick eager version reached on an H200, in ima
     "vit_base_patch16_224": 0.95,
     "swin_base_patch4_window7_224": 0.97,
 }
+COMPILED_AIM = {"convnext_tiny": 1.3}  # times eager; others should not lose
 BATCH, SIZE, CLASSES, IMAGES = 64, 224, 7, 1024
 
 
@@ -59,20 +62,20 @@ class RandomImages:
 
 def run() -> list[Row]:
     names = os.environ.get("BACKBONES", ",".join(PAPER_BACKBONES)).split(",")
+    compiled_too = os.environ.get("COMPILED", "convnext_tiny").split(",")
     rows = []
-    speed = {}
     for name in names:
-        for compiled in (False, True) if name == "convnext_tiny" else (False,):
+        speed = {}
+        for compiled in (False, True) if name in compiled_too else (False,):
             measured = _measure(name, compiled=compiled)
-            speed[name, compiled] = measured["full"]
+            speed[compiled] = measured["full"]
             rows += _rows(name, measured, compiled=compiled)
-    if ("convnext_tiny", True) in speed:
-        ratio = speed["convnext_tiny", True] / speed["convnext_tiny", False]
-        rows.append(
-            Row(name="convnext_tiny, compiled against eager, full step", ours=speed["convnext_tiny", True],
-                peer=speed["convnext_tiny", False], ratio=ratio, goal="≥ 1.3 ×", met=ratio >= 1.3, unit="views/s",
-                against="eager")
-        )  # fmt: skip
+        if name in compiled_too:
+            ratio, aim = speed[True] / speed[False], COMPILED_AIM.get(name, 1.0)
+            rows.append(
+                Row(name=f"{name}, compiled against eager, full step", ours=speed[True], peer=speed[False], ratio=ratio,
+                    goal=f"≥ {aim:g} ×", met=ratio >= aim, unit="views/s", against="eager")
+            )  # fmt: skip
     return rows
 
 
