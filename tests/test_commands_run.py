@@ -180,6 +180,8 @@ def test_run_on_saved_outputs_trains_nothing(tdumpra, tmp_path):
     assert done.code == 0, done.err
     assert (tmp_path / "run" / "evaluation.json").exists()
     assert not (tmp_path / "run" / "checkpoints" / "last.safetensors").exists()
+    done = tdumpra("predict", tmp_path / "run", tmp_path)
+    assert (done.code, "was made from saved outputs and has no network" in done.err) == (2, True)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "cells").iterdir()}
     assert tdumpra("run", config, "--out", tmp_path / "run").code == 0
     assert before

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tdumpra.artifacts import jsonable
+from tdumpra.config import read_config
 from tdumpra.data.sources.files import is_image, printable
 from tdumpra.errors import InputFileError
 from tdumpra.predict import Prediction, Predictor
@@ -64,6 +65,12 @@ def model_file(path: Path) -> Path:
     if re.fullmatch(r"seed-\d+", own.parent.name) and above.is_file():
         raise InputFileError(f"{own.parent} does not exist: a run of one seed lies in its own folder, {above}")
     if own.parent.is_dir():
+        settings = own.parent / "config.toml"
+        if settings.is_file() and read_config(settings).outputs:
+            raise InputFileError(
+                f"{own.parent} was made from saved outputs and has no network to look at images with: hand its own "
+                "model's probabilities and embeddings to DualPathClassifier"
+            )
         raise InputFileError(f"{own.parent} holds no {own.name}: run  tdumpra run  to its end")
     raise InputFileError(f"{own.parent} does not exist")
 

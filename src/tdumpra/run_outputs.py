@@ -175,7 +175,10 @@ def read_saved(run: SavedRun, config: Config) -> SplitOutputs:
     if not run.is_file:
         return _of_folder(RunFolder(run.path), config, run.seed)
     if config.bank.space not in ("teacher", "student"):
-        raise TdumpraError(f"saved outputs hold the teacher's and the student's space, not {config.bank.space!r}")
+        raise TdumpraError(
+            f"saved outputs hold the teacher's and the student's space, not {config.bank.space!r}: put the other "
+            "encoder's embeddings into the file as zt, and leave bank.space out"
+        )
     return _read(run.path, config.bank.space)
 
 

@@ -123,7 +123,10 @@ def outputs_for(config: Config, folder: RunFolder, seed: int) -> SplitOutputs:
         entry = config.outputs[config.seeds.index(seed) % len(config.outputs)]
         path, space = entry.removeprefix("ce=").removeprefix("joint="), config.bank.space
         if space not in ("teacher", "student"):
-            raise TdumpraError(f"saved outputs hold the teacher's and the student's space, not {space!r}")
+            raise TdumpraError(
+                f"saved outputs hold the teacher's and the student's space, not {space!r}: put the other encoder's "
+                "embeddings into the file as zt, and leave bank.space out"
+            )
         return read_outputs(path, space="teacher" if space == "teacher" else "student")
     return table_outputs(config, read_tables(folder), seed)
 
