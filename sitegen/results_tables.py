@@ -43,10 +43,9 @@ def comparators(name: str) -> Rows:
     found = evaluation(name)
     rows = [["row", "accuracy", "macro-F1", "bal. accuracy", "AUROC", "ECE", "NLL"]]
     for who, of_row in found["comparators"].items():
-        spread = found["comparators_std"][who]
-        with_spread = [f"{of_row[metric]:.4f} ± {spread[metric]:.4f}" for metric in METRICS[:3]]
         if who != "baseline":
-            rows.append([f"`{who}`", *with_spread, *(f"{of_row[metric]:.4f}" for metric in METRICS[3:])])
+            means = [f"{of_row[metric]:.4f}" for metric in METRICS[3:]]
+            rows.append([f"`{who}`", *_with_spread(found, who, METRICS[:3]), *means])
     return rows
 
 
@@ -112,9 +111,9 @@ def paths() -> Rows:
     return rows
 
 
-def _with_spread(found: dict[str, Any], who: str) -> list[str]:
+def _with_spread(found: dict[str, Any], who: str, names: tuple[str, ...] = METRICS[:5]) -> list[str]:
     mean, spread = found["comparators"][who], found["comparators_std"][who]
-    return [f"{mean[metric]:.4f} ± {spread[metric]:.4f}" for metric in METRICS[:5]]
+    return [f"{mean[metric]:.4f} ± {spread[metric]:.4f}" for metric in names]
 
 
 def gates() -> Rows:

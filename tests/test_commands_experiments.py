@@ -127,6 +127,18 @@ class TestEvaluate:
         assert told.count("settings were tried on") == (1 if together else 2)
         assert told.startswith("for all seeds: " if together else "seed 0: ")
 
+    @pytest.mark.parametrize("command", ["tune", "evaluate"])
+    def test_one_choice_is_judged_on_seeds_that_had_no_say(self, run, tmp_path, command):
+        lesions = [np.concatenate([part.groups for part in make_problem(seed)]) for seed in (0, 1)]
+        files = [
+            write_outputs(tmp_path / f"net_joint_seed{i}.npz", i, group=[f"{i}-{name}" for name in lesions[i]])
+            for i in (0, 1)
+        ]
+        path = write_config(tmp_path, files)
+        path.write_text(path.read_text().replace("[tune]", "[tune]\npool_seeds = true"))
+        ran = run(command, path, "--out", tmp_path / "o")
+        assert "chosen without the seed that it is judged on, on 400 rows" in " ".join(ran.out.split())
+
     def test_the_sign_flip_test_takes_seeds_of_a_lesion_together(self, run, tmp_path):
         """The same run twice doubles every lesion's difference: the flips' p-value must not shrink."""
         first = write_outputs(tmp_path / "net_joint_seed0.npz")

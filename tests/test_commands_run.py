@@ -244,6 +244,7 @@ def test_one_choice_for_seeds_that_hold_out_lesions_of_their_own(tdumpra, tmp_pa
     assert gates[0]["cases"] == gates[1]["cases"]
     assert gates[0]["cases"]["rows"] == sum(len(each["val"]) for each in tables)
     assert gates[0]["best"] == gates[1]["best"]
+    assert [gate["out_of_fold"]["left_out"] for gate in gates] == ["seed", "seed"]
 
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
     capsys.readouterr()
@@ -321,12 +322,14 @@ def test_another_run_is_compared_with_as_it_is_now(tdumpra, tmp_path, cache):
 def test_another_configurations_model_is_not_written_over(tmp_path, cache):
     first = write_config(tmp_path / "first.toml", cache)
     run_command(first, tmp_path / "run", quiet=True)
-    model = (tmp_path / "run" / "model.safetensors").read_bytes()
+    before = {
+        name: (tmp_path / "run" / name).read_bytes() for name in ("model.safetensors", "config.toml", "gate.json")
+    }
     second = write_config(tmp_path / "second.toml", cache, extra='[tune]\nobjective = "nll"')
     second.write_text(second.read_text().replace('name = "tiny"', 'name = "second"'))
     with pytest.raises(TdumpraError, match=r"holds the model and the results of 'tiny'.* tdumpra evaluate CONFIG"):
         run_command(second, tmp_path / "run", quiet=True)
-    assert (tmp_path / "run" / "model.safetensors").read_bytes() == model
+    assert {name: (tmp_path / "run" / name).read_bytes() for name in before} == before
     run_command(first, tmp_path / "run", quiet=True)  # its own it may
 
 

@@ -203,18 +203,22 @@ def _run(config: ConfigArgument, out: OutOption = None, as_json: JsonOption = Fa
         finish_with_report(root, quiet=as_json)
         return
     evaluated = run_command(config, out, quiet=as_json)
-    if as_json and evaluated:
+    if not evaluated:  # one process of several has them
+        return
+    if as_json:
         documents = {str(seed): jsonable(each.evaluation) for seed, each in evaluated.items()}
         typer.echo(json.dumps(documents, indent=2))
-    notes = dict.fromkeys(note for each in evaluated.values() for note in each.evaluation["notes"])
-    for note in () if as_json else notes:
-        Console().print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
-    if len(evaluated) > 1:
-        write_evaluation(config, out) if as_json else evaluate_command(config, out)
-    for each in () if as_json or len(evaluated) > 1 else evaluated.values():
-        _show(each.evaluation, each.folder.root, as_json=False)
-    if evaluated:  # one process of several has them
-        finish_with_report(root, quiet=as_json)
+        if len(evaluated) > 1:
+            write_evaluation(config, out)
+    else:
+        for note in dict.fromkeys(note for each in evaluated.values() for note in each.evaluation["notes"]):
+            Console().print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+        if len(evaluated) > 1:
+            evaluate_command(config, out)
+        else:
+            (only,) = evaluated.values()
+            _show(only.evaluation, only.folder.root, as_json=False)
+    finish_with_report(root, quiet=as_json)
 
 
 @app.command("predict")

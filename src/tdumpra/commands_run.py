@@ -79,6 +79,8 @@ def run_command(config: Path, out: Path | None, *, quiet: bool = False) -> dict[
         decide(*arguments)
 
     settings = _in_folder(config, out)
+    for folder in run_folders(run_root(settings), settings.seeds).values():
+        refuse_results_of_another(settings, folder)
     # one choice for all seeds can be made only when all are there; else each seed is finished before the next begins
     rounds = (encode, decide) if settings.tune.pool_seeds else (both,)
     _for_each_seed(settings, *rounds, quiet=quiet)
@@ -106,7 +108,6 @@ def _embed(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: 
 
 def _decide(config: Config, data: Dataset, folder: RunFolder, seed: int, console: Console) -> dict[str, Any]:
     """Bank, tuning, evaluation and model: everything that needs no training."""
-    refuse_results_of_another(config, folder)
     _show_bank(bank_stage(config, folder, seed), folder, console)
     if is_evaluated(config, folder, seed) and _is_assembled(config, folder, seed):
         console.print(f"{folder.evaluation} is up to date", soft_wrap=True)

@@ -56,9 +56,9 @@ class Estimate(NamedTuple):
         """For a person."""
         how = "out of fold" if self.left_out == "fold" else "chosen without the seed that it is judged on"
         return (
-            f"{how}, on {self.rows:,} rows, the gate opened {self.opened} times, fixed {self.fixed} of {self.fixable} "
-            f"predictions that retrieval had right, and broke {self.broken}: accuracy {self.base_accuracy:.4f} to "
-            f"{self.accuracy:.4f}"
+            f"{how}, on {self.rows:,} rows, the gate opened {self.opened} times, fixed {self.fixed} predictions and "
+            f"broke {self.broken} (retrieval was right on {self.fixable} of the classifier's errors): accuracy "
+            f"{self.base_accuracy:.4f} to {self.accuracy:.4f}"
         )
 
 

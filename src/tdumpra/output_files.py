@@ -13,7 +13,7 @@ import csv
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -31,7 +31,7 @@ _BY_CLASS = ("p", "logits", "pt")  # a column for each class
 _COLUMNS = ("y", "split", "group", "id")
 _CLASSES = "classes"  # names, in the order of p's columns
 _SHOWN = 8  # names of columns in a message
-Space = Literal["teacher", "student"]
+SPACES = ("teacher", "student")
 
 
 class SplitOutputs(NamedTuple):
@@ -45,9 +45,17 @@ class SplitOutputs(NamedTuple):
     class_names: tuple[str, ...] = ()  # empty where the source has only numbers
 
 
-def read_outputs(path: str | Path, *, space: Space = "teacher") -> SplitOutputs:
-    """Read, check and split a file of outputs; rows of probabilities are renormalised once, in float64."""
+def read_outputs(path: str | Path, *, space: str = "teacher") -> SplitOutputs:
+    """Read, check and split a file of outputs; rows of probabilities are renormalised once, in float64.
+
+    ``space`` is ``teacher`` or ``student``: a file holds no other run's.
+    """
     path = Path(path)
+    if space not in SPACES:
+        raise InputFileError(
+            f"saved outputs hold the teacher's and the student's space, not {space!r}: put the other encoder's "
+            "embeddings into the file as zt, and leave bank.space out"
+        )
     arrays = _read_arrays(path)
     try:
         return _split(arrays, fingerprint(path.read_bytes(), space), space)
@@ -150,7 +158,7 @@ def _require(path: Path, arrays: Mapping[str, Array], found: list[str], of_matri
         )
 
 
-def _split(arrays: Mapping[str, Array], digest: str, space: Space) -> SplitOutputs:
+def _split(arrays: Mapping[str, Array], digest: str, space: str) -> SplitOutputs:
     p = _probabilities(arrays)
     z = arrays.get("zt", arrays.get("z")) if space == "teacher" else arrays.get("z")
     if z is None:

@@ -121,13 +121,7 @@ def outputs_for(config: Config, folder: RunFolder, seed: int) -> SplitOutputs:
     """The outputs that everything after embedding stands on: saved ones, or this run's own tables."""
     if config.outputs:
         entry = config.outputs[config.seeds.index(seed) % len(config.outputs)]
-        path, space = entry.removeprefix("ce=").removeprefix("joint="), config.bank.space
-        if space not in ("teacher", "student"):
-            raise TdumpraError(
-                f"saved outputs hold the teacher's and the student's space, not {space!r}: put the other encoder's "
-                "embeddings into the file as zt, and leave bank.space out"
-            )
-        return read_outputs(path, space="teacher" if space == "teacher" else "student")
+        return read_outputs(entry.removeprefix("ce=").removeprefix("joint="), space=config.bank.space)
     return table_outputs(config, read_tables(folder), seed)
 
 

@@ -122,11 +122,14 @@ def _write_sweep(config: Config, results: Results, out: Path) -> Found:
         drawings[f"surface_{label}.png"] = partial(charts.surface, points, base, label)
     drawn = _draw(drawings, out)
     document = {stem: table.to_json() for stem, table in tables.items()}
-    shown = [tables[stem] for stem in ("sweep_summary", "sweep_lambda") if stem in tables]
-    sentences = list(drawn.sentences)
-    if "sweep_summary" not in tables:
+    shown, sentences = [], list(drawn.sentences)
+    if "sweep_summary" in tables:
+        shown.append(tables["sweep_summary"])
+    else:
         sentences.append("Of this run itself nothing was moved: it needs  tdumpra train  and  tdumpra embed  for that.")
-    return Found(document, shown if config.sweep.contrastive_weights else shown[:1], sentences, [*files, *drawn.files])
+    if config.sweep.contrastive_weights:
+        shown.append(tables["sweep_lambda"])
+    return Found(document, shown, sentences, [*files, *drawn.files])
 
 
 def _write_reproduction(dataset: str, config: Config, results: Results, out: Path) -> Found:
