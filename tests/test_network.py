@@ -315,3 +315,19 @@ def test_threads_do_not_undo_each_others_float32(monkeypatch):
     assert float32_formats() == ("ieee", "ieee")
     second.__exit__(None, None, None)
     assert float32_formats() == before
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_float32_on_a_gpu_keeps_all_digits():
+    """Left to itself, cuDNN rounds a convolution's inputs to eleven bits; half a thousand products show it."""
+    torch.manual_seed(0)
+    layer, images = nn.Conv2d(64, 64, 3, dtype=torch.float64), torch.randn(4, 64, 32, 32, dtype=torch.float64)
+    exact = layer(images)
+    layer, images = layer.float().cuda(), images.float().cuda()
+    left_to_itself = (layer(images).cpu() - exact).abs().max()
+    with arithmetic("float32", images.device):
+        asked_for = (layer(images).cpu() - exact).abs().max()
+    with arithmetic("bfloat16", images.device):
+        coarse = (layer(images).cpu() - exact).abs().max()
+    assert asked_for < 1e-5 < left_to_itself < coarse
