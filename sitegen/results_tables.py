@@ -1,6 +1,6 @@
 """The tables of the results pages, from the files beside them: ``python -m sitegen.results_tables`` writes them anew.
 
-A table follows a comment that names it, ``<!-- table: NAME -->``, in ``docs/results/ham10000.md`` and in the README.
+A table follows a comment that names it, ``<!-- table: NAME -->``, on one of the pages.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from tdumpra.artifacts import read_json
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = ROOT / "docs" / "results" / "ham10000"
-PAGES = (ROOT / "docs" / "results" / "ham10000.md", ROOT / "README.md")
+ON_A_GPU = ROOT / "docs" / "results" / "h200"
+PAGES = (ROOT / "docs" / "results" / "ham10000.md", ON_A_GPU / "README.md", ROOT / "README.md")
 METRICS = ("accuracy", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "nll")
 LEADS = ("accuracy", "macro_f1", "balanced_accuracy", "ambiguous_accuracy", "aurc", "macro_auroc")
 RIVALS = ("baseline", "temperature", "logit_adjusted", "teacher_adjusted", "ensemble", "ensemble_adjusted")
@@ -162,13 +164,15 @@ def weights() -> Rows:
     """λ moved, on test; the last row is the paper's sum, which is a larger weight on the mean."""
     table = json.loads((FILES / "lambda" / "sweep_lambda.json").read_text(encoding="utf-8"))
     rows = [["λ", "classifier: acc / bal.", "retrieval alone: acc / bal.", "gate: acc / bal.", "fixed : broken"]]
-    for row in table["rows"]:
-        if row["split"] == "test":
-            cells = [
-                f"{row[f'{prefix}accuracy']:.4f} / {row[f'{prefix}balanced_accuracy']:.4f}"
-                for prefix in ("classifier_", "similarity_", "")
-            ]
-            rows.append([f"{row['value']:g}", *cells, f"{row['fixed']} : {row['broken']}"])
+    on_test = [row for row in table["rows"] if row["split"] == "test"]
+    for value in sorted({row["value"] for row in on_test}):
+        seeds = [row for row in on_test if row["value"] == value]
+        cells = [
+            " / ".join(f"{fmean(row[prefix + metric] for row in seeds):.4f}" for metric in METRICS[:3:2])
+            for prefix in ("classifier_", "similarity_", "")
+        ]
+        fixed, broken = (sum(row[name] for row in seeds) for name in ("fixed", "broken"))
+        rows.append([f"{value:g}", *cells, f"{fixed} : {broken}"])
     summed = evaluation("lite0-sum")
     cells = [
         f"{summed['comparators'][who]['accuracy']:.4f} / {summed['comparators'][who]['balanced_accuracy']:.4f}"
@@ -189,6 +193,27 @@ def backbones() -> Rows:
         ends = [f"{sum(part) / 5:.2f}" for part in (losses[:5], losses[-5:])]
         by_epoch = [" → ".join(f"{score[metric]:.3f}" for score in scores) for metric in ("nll", "macro_auroc")]
         rows.append([title, *ends, *by_epoch])
+    return rows
+
+
+def steps() -> Rows:
+    """The full training step against the bare one, as measured together; compiled where that was measured."""
+    kinds = ("eager", "compiled")
+    head = [column for kind in kinds for column in (f"{kind}: views/s", "of bare", "memory, of bare")]
+    rows = [["backbone", *head, "compiled, of eager"]]
+    earlier, later = (
+        {row["name"]: row for row in json.loads((ON_A_GPU / file).read_text(encoding="utf-8"))["rows"]}
+        for file in ("training-step.json", "compiled-step.json")
+    )
+    for key, title in BACKBONES.items():
+        measured = later if f"{key}, eager, full step" in later else earlier
+        cells: list[str] = []
+        for kind in kinds:
+            found = [measured.get(f"{key}, {kind}, {what}") for what in ("full step", "memory")]
+            cells += [f"{found[0]['ours']:,.0f}" if found[0] else ""]
+            cells += [f"{each['ratio']:.2f}" if each else "" for each in found]
+        gained = measured.get(f"{key}, compiled against eager, full step")
+        rows.append([title, *cells, f"{gained['ratio']:.2f}" if gained else ""])
     return rows
 
 
@@ -234,6 +259,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "leak": leak,
     "lambda": weights,
     "backbones": backbones,
+    "steps": steps,
     "in-short": in_short,
 }
 _TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:\|.*\n)*")

@@ -16,7 +16,7 @@ TEXT = " ".join(PAGE.read_text(encoding="utf-8").split())
 FIRST = ("accuracy", "macro_f1", "balanced_accuracy")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
 def test_tables_are_those_of_the_files(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert fill(text) == text, "run  python -m sitegen.results_tables"
