@@ -14,8 +14,9 @@ from tdumpra.config import NetworkConfig
 from tdumpra.core.gate import GateThresholds
 from tdumpra.data.transform import EvalTransform
 from tdumpra.decision import Decision
+from tdumpra.model_file import Encoder, Model
 from tdumpra.network import build_network
-from tdumpra.predict import Encoder, Model, Predictor
+from tdumpra.predict import Predictor
 
 CLASSES, SHARES = 7, (0.1, 0.3)
 

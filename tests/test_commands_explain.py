@@ -21,8 +21,9 @@ from tdumpra.bank import PrototypeBank
 from tdumpra.core.calibration import class_prior
 from tdumpra.core.gate import GateThresholds
 from tdumpra.decision import Decision
-from tdumpra.predict import Model, Predictor
-from tdumpra.stages import Dataset
+from tdumpra.model_file import Model
+from tdumpra.predict import Predictor
+from tdumpra.run_data import Dataset
 from tdumpra.table_stages import read_tables, table_outputs
 from tests.support import fit_and_tune, make_problem
 

@@ -23,8 +23,8 @@ from tdumpra.config import read_config
 from tdumpra.data.sources import open_source
 from tdumpra.demo_arrays import write_demo
 from tdumpra.errors import InputFileError, TdumpraError
+from tdumpra.model_file import Model
 from tdumpra.pages.image_material import of_folder
-from tdumpra.predict import Model
 from tdumpra.table_stages import table_outputs
 from tdumpra.tables import OutputsTable
 from tdumpra.train_screen import Screen
@@ -474,7 +474,7 @@ def test_a_stop_is_one_line_and_exit_code_130(tdumpra, config, tmp_path, monkeyp
 
 
 def test_ctrl_c_elsewhere_is_one_line_too(tdumpra, config, tmp_path, monkeypatch):
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

@@ -22,9 +22,11 @@ from tdumpra.core.gate import GateThresholds
 from tdumpra.data.transform import Framing
 from tdumpra.decision import Decision
 from tdumpra.errors import ArtifactError
-from tdumpra.predict import Model, Predictor
+from tdumpra.model_file import Model
+from tdumpra.predict import Predictor
+from tdumpra.run_data import Dataset
 from tdumpra.run_folder import RunFolder
-from tdumpra.stages import Dataset, embed_stage
+from tdumpra.stages import embed_stage
 from tdumpra.table_stages import read_tables, table_outputs
 
 BAND = 1e-5  # around a threshold, where rounding may decide

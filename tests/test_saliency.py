@@ -15,9 +15,10 @@ from tdumpra.data.transform import EvalTransform, Framing
 from tdumpra.decision import Decision
 from tdumpra.errors import MissingExtraError
 from tdumpra.evidence import Match
+from tdumpra.model_file import Encoder, Model
 from tdumpra.network import Encoding, build_network
 from tdumpra.pages.heatmap import heatmap
-from tdumpra.predict import Encoder, Model, Predictor
+from tdumpra.predict import Predictor
 from tdumpra.saliency import Saliency, occlusion_saliency
 
 MATCH = Match(label=0, name="blob", prototype=0, cosine=1.0, share=1.0, weight=1.0, exemplars=(), own=0)

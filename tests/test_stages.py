@@ -16,8 +16,9 @@ from tdumpra.bank import PrototypeBank
 from tdumpra.config import BankConfig, Config
 from tdumpra.data.splits import make_split
 from tdumpra.errors import ArtifactError, TdumpraError
+from tdumpra.run_data import Dataset
 from tdumpra.run_folder import RunFolder
-from tdumpra.stages import Dataset, embed_stage, load_encoders, open_data
+from tdumpra.stages import embed_stage, load_encoders
 from tdumpra.table_stages import (
     bank_stage,
     evaluate_stage,
@@ -50,38 +51,6 @@ def run(tmp_path, data) -> RunFolder:
 
 def embed_again(config: Config, data: Dataset, folder: RunFolder) -> bool:
     return embed_stage(config, data, folder, fabric=launched(config), console=silent())
-
-
-# --- data
-
-
-def test_data_are_split_before_they_are_decoded(tmp_path):
-    config = settings()
-    config = replace(config, data=replace(config.data, source="synthetic:n=40,size=32", cache=str(tmp_path / "cache")))
-    opened = open_data(config, silent())
-    rows = [set(opened.rows(part)) for part in ("train", "val", "test")]
-    assert sum(map(len, rows)) == len(opened.manifest) == 40
-    groups = [{opened.manifest.records[i].group for i in part} for part in rows]
-    assert not groups[0] & groups[2]
-    opened.split.write(tmp_path / "split.json")
-    again = open_data(replace(config, data=replace(config.data, split_file=str(tmp_path / "split.json"))), silent())
-    assert again.codes.tolist() == opened.codes.tolist()
-
-
-def test_each_seed_holds_out_lesions_of_its_own(tmp_path):
-    config = settings()
-    source = replace(config.data, source="synthetic:n=60,size=32", cache=str(tmp_path / "cache"), val_share=0.25)
-    by_seed = replace(config, data=replace(source, val_by_seed=True))
-    opened = [open_data(by_seed, silent(), seed) for seed in range(5)]
-    held_out = [set(each.rows("val")) for each in opened]
-    assert all(set(each.rows("test")) == set(opened[0].rows("test")) for each in opened)
-    assert sum(map(len, held_out[:4])) == len(set.union(*held_out[:4]))  # none twice
-    assert held_out[4] == held_out[0]  # there are four quarters
-    for each, rows in zip(opened, held_out, strict=True):
-        groups = [{each.manifest.records[i].group for i in part} for part in (each.rows("train"), rows)]
-        assert not groups[0] & groups[1]
-    fixed = [open_data(replace(config, data=source), silent(), seed) for seed in (0, 1)]
-    assert fixed[0].codes.tolist() == fixed[1].codes.tolist() == opened[0].codes.tolist()
 
 
 # --- embedding

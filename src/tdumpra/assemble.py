@@ -13,9 +13,10 @@ from tdumpra.bank import Exemplar, PrototypeBank
 from tdumpra.config import Config, read_config
 from tdumpra.decision import Decision
 from tdumpra.errors import ArtifactError
-from tdumpra.predict import Encoder, Model
+from tdumpra.model_file import Encoder, Model
+from tdumpra.run_data import Dataset
 from tdumpra.run_folder import RunFolder
-from tdumpra.stages import Dataset, Encoders, load_encoders, read_encoders
+from tdumpra.stages import Encoders, load_encoders, read_encoders
 from tdumpra.tables import OutputsTable, run_with_tables
 
 THUMBNAIL_SIZE = 96  # pixels of the longer side: enough to recognise a lesion, too little to measure one

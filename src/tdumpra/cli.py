@@ -7,7 +7,6 @@ it: ``tdumpra --help`` must not wait for torch.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,15 +15,13 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from typer.core import TyperGroup
 
 from tdumpra import __version__
 from tdumpra.commands_experiments import register as register_experiments
 from tdumpra.errors import StopRequestedError, TdumpraError
+from tdumpra.screen import complain, show_notes
 
 app = typer.Typer(
     add_completion=False,
@@ -69,16 +66,6 @@ _INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended: 128 + S
 
 _printed: set[str] = set()  # notes of this command
 
-_HEADINGS = {
-    "accuracy": "accuracy",
-    "macro_f1": "macro-F1",
-    "balanced_accuracy": "bal. acc",
-    "macro_auroc": "AUROC",
-    "ece": "ECE ↓",
-    "nll": "NLL ↓",
-    "brier": "Brier ↓",
-}
-
 
 def main() -> None:
     """Entry point of ``tdumpra``."""
@@ -88,20 +75,16 @@ def main() -> None:
         app()
     except SystemExit as end:
         if end.code == _INTERRUPTED:  # typer's answer to Ctrl-C, which says nothing
-            _complain("stopped")
+            complain("stopped")
         raise
     except StopRequestedError as error:
-        _complain(str(error))
+        complain(str(error))
         sys.exit(_INTERRUPTED)
     except (TdumpraError, ValueError, TypeError) as error:
         if os.environ.get("TDUMPRA_TRACEBACK"):
             raise
-        _complain(str(error))
+        complain(str(error))
         sys.exit(2)
-
-
-def _complain(sentence: str) -> None:
-    Console(stderr=True, soft_wrap=True).print(f"[bold red]tdumpra:[/] {escape(' '.join(sentence.split()))}")
 
 
 def _version(value: bool) -> None:
@@ -136,6 +119,7 @@ def attach_command(
     """Add the second path to your own saved probabilities and embeddings, and see what it is worth."""
     from tdumpra.attach import attach
     from tdumpra.estimator import DualPathClassifier
+    from tdumpra.evaluation_screen import show_evaluation
 
     classifier = DualPathClassifier(
         n_prototypes,
@@ -147,7 +131,7 @@ def attach_command(
     )
     folder = out if out is not None else Path("runs") / outputs.stem
     attached = attach(outputs, folder, classifier, force=force)
-    _show(attached.evaluation, attached.folder, as_json)
+    show_evaluation(attached.evaluation, attached.folder, as_json=as_json)
     if report:
         from tdumpra.commands_report import finish_with_report
 
@@ -189,36 +173,9 @@ def bench_command(
 @app.command("run")
 def _run(config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False) -> None:
     """Every stage of a run, skipping those whose inputs have not changed."""
-    from tdumpra.artifacts import jsonable
-    from tdumpra.commands_experiments import evaluate_command, write_evaluation
-    from tdumpra.commands_report import finish_with_report
-    from tdumpra.commands_run import run_command
-    from tdumpra.config import read_config
-    from tdumpra.run_folder import run_root
+    from tdumpra.commands_whole import whole_run
 
-    settings = read_config(config)
-    root = run_root(settings) if out is None else out
-    if settings.outputs:  # nothing to train or to embed, and no model of images
-        evaluate_command(config, out, as_json)
-        finish_with_report(root, quiet=as_json)
-        return
-    evaluated = run_command(config, out, quiet=as_json)
-    if not evaluated:  # one process of several has them
-        return
-    if as_json:
-        documents = {str(seed): jsonable(each.evaluation) for seed, each in evaluated.items()}
-        typer.echo(json.dumps(documents, indent=2))
-        if len(evaluated) > 1:
-            write_evaluation(config, out)
-    else:
-        for note in dict.fromkeys(note for each in evaluated.values() for note in each.evaluation["notes"]):
-            Console().print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
-        if len(evaluated) > 1:
-            evaluate_command(config, out)
-        else:
-            (only,) = evaluated.values()
-            _show(only.evaluation, only.folder.root, as_json=False)
-    finish_with_report(root, quiet=as_json)
+    whole_run(config, out, as_json=as_json)
 
 
 @app.command("predict")
@@ -310,44 +267,8 @@ def _report(
     report_command(run, out, cases=cases, as_json=as_json)
 
 
-def _show(evaluation: dict[str, Any], folder: Path, as_json: bool) -> None:
-    if as_json:
-        from tdumpra.artifacts import jsonable
-
-        typer.echo(json.dumps(jsonable(evaluation), indent=2))
-        return
-    console = Console()
-    console.print(_comparator_table(evaluation))
-    console.print(_gate_story(evaluation), soft_wrap=True)
-    console.print(f"Written to {folder}: evaluation.json, model.safetensors", soft_wrap=True)
-
-
-def _comparator_table(evaluation: dict[str, Any]) -> Table:
-    rows = evaluation["rows"]
-    title = f"{rows['test']:,} test rows (bank: {rows['train']:,}, tuning: {rows['val']:,})"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
-    table.add_column("comparator", no_wrap=True)
-    for heading in _HEADINGS.values():
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, scores in evaluation["comparators"].items():
-        cells = ["undefined" if scores[key] != scores[key] else f"{scores[key]:.4f}" for key in _HEADINGS]
-        style = {"gate": "bold", "oracle": "dim"}.get(name)
-        table.add_row(name, *cells, style=style, end_section=name in {"average", "gate"})
-    return table
-
-
-def _gate_story(evaluation: dict[str, Any]) -> str:
-    from tdumpra.gate_story import gate_story
-
-    story = gate_story(evaluation)
-    lines = [f"Tuning: {evaluation['tuning']}.", story[0].upper() + story[1:]]
-    if not evaluation["grouped"]:
-        lines.append("No groups were given: images of one lesion or patient may stand on both sides of the split.")
-    return "\n".join(lines)
-
-
 def _print_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     """Each note once, however many stages have it to give."""
     if issubclass(category, UserWarning) and str(message) not in _printed:
         _printed.add(str(message))
-        Console(stderr=True, soft_wrap=True).print(f"[yellow]note:[/] {escape(str(message))}")
+        show_notes([str(message)], Console(stderr=True))

@@ -44,9 +44,10 @@ from tdumpra.data.augment import AugmentConfig
 from tdumpra.data.transform import Framing
 from tdumpra.demo_story import BEST_POSSIBLE, demo_results, prior_for_balance
 from tdumpra.errors import StopRequestedError, TdumpraError
+from tdumpra.model_file import Model
 from tdumpra.pages.runs import write_report
-from tdumpra.predict import Model
 from tdumpra.run_folder import RunFolder
+from tdumpra.screen import show_notes
 from tdumpra.table_stages import outputs_for
 from tdumpra.toml_tree import to_toml
 
@@ -166,7 +167,7 @@ def _report(folder: Path, console: Console) -> bool:
     try:
         write_report(folder)
     except TdumpraError as error:  # it takes nothing from the results
-        console.print(f"[yellow]note:[/] no report: {escape(str(error))}", soft_wrap=True)
+        show_notes([f"no report: {error}"], console)
         return False
     return True
 

@@ -12,6 +12,7 @@ from rich.markup import escape
 from tdumpra.errors import TdumpraError
 from tdumpra.pages.cases import SHOWN
 from tdumpra.pages.runs import write_report
+from tdumpra.screen import show_notes
 
 
 def report_command(run: Path, out: Path | None, *, cases: int | None, as_json: bool) -> None:
@@ -31,6 +32,6 @@ def finish_with_report(run: Path, *, quiet: bool = False) -> None:
     try:
         page = write_report(run)
     except TdumpraError as error:
-        console.print(f"[yellow]note:[/] no report: {escape(str(error))}", soft_wrap=True)
+        show_notes([f"no report: {error}"], console)
         return
     console.print(f"Report: {escape(str(page))}", soft_wrap=True, highlight=False)

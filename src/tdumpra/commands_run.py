@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from lightning_fabric import Fabric
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from tdumpra.artifacts import read_json
@@ -19,9 +18,11 @@ from tdumpra.bank_health import BankHealth
 from tdumpra.config import Config, read_config
 from tdumpra.errors import ArtifactError
 from tdumpra.experiments.evaluation import keep_finished
-from tdumpra.predict import Model
+from tdumpra.model_file import Model
+from tdumpra.run_data import Dataset, open_data
 from tdumpra.run_folder import RunFolder, run_folders, run_root
-from tdumpra.stages import Dataset, claimed_by_first, embed_stage, open_data, train_stage
+from tdumpra.screen import show_notes
+from tdumpra.stages import claimed_by_first, embed_stage, train_stage
 from tdumpra.table_stages import (
     Banked,
     bank_stage,
@@ -138,10 +139,12 @@ def _for_each_seed(config: Config, *rounds: Work, quiet: bool = False) -> None:
     fabric = make_fabric(config.train)
     fabric.launch()
     console = Console(quiet=quiet or not fabric.is_global_zero)
-    data, told = None, set[str]()
+    data, told = None, dict[str, None]()
     for work, (seed, folder) in itertools.product(rounds, run_folders(run_root(config), config.seeds).items()):
         if data is None or config.data.val_by_seed:
-            data = open_data(config, console, seed, told)
+            data = open_data(config.data, seed, progress=console.is_terminal)
+            show_notes([note for note in data.notes if note not in told], console)
+            told |= dict.fromkeys(data.notes)
         with claimed_by_first(folder, config, seed, fabric):
             if fabric.is_global_zero:
                 data.split.write(folder.split)
@@ -153,8 +156,7 @@ def _show_bank(banked: Banked, folder: RunFolder, console: Console) -> None:
         console.print(f"{folder.bank} is up to date", soft_wrap=True)
         return
     console.print(_health_table(banked.health))
-    for note in banked.health.notes:
-        console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+    show_notes(banked.health.notes, console)
     console.print(f"Written to {folder.bank} ({int(banked.bank.mask.sum())} prototypes)", soft_wrap=True)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,46 +17,24 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
-from rich.markup import escape
 from torch import Tensor
 
 from tdumpra.artifacts import fingerprint
 from tdumpra.checkpoint import is_finished, read_networks
 from tdumpra.checks import SPLITS
 from tdumpra.config import Config
-from tdumpra.data.manifest import Manifest
 from tdumpra.data.pipeline import Pipeline, make_pipeline
-from tdumpra.data.prepare import Prepared, prepare
-from tdumpra.data.sources import open_source, with_external_test
-from tdumpra.data.splits import Split, make_split, val_folds
 from tdumpra.data.transform import EvalTransform
 from tdumpra.encode import encode
 from tdumpra.errors import ArtifactError, MissingExtraError, TdumpraError
+from tdumpra.model_file import Encoder
 from tdumpra.network import Built, Encoding, build_network
-from tdumpra.predict import Encoder
+from tdumpra.run_data import Dataset, open_data
 from tdumpra.run_folder import RunFolder
+from tdumpra.screen import show_notes
 from tdumpra.tables import OutputsTable
 from tdumpra.train import Task, TrainingError, make_fabric, train
 from tdumpra.train_screen import Screen
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Dataset:
-    """Images that can be read, and which part each belongs to."""
-
-    prepared: Prepared
-    codes: np.ndarray  # 0 train, 1 val, 2 test, by record of ``prepared``
-    split: Split
-
-    @property
-    def manifest(self) -> Manifest:
-        """The records whose pixels can be had."""
-        return self.prepared.manifest
-
-    def rows(self, *parts: str) -> np.ndarray:
-        """Numbers of the images of these parts, in the manifest's order."""
-        wanted = [SPLITS.index(part) for part in parts]
-        return np.flatnonzero(np.isin(self.codes, wanted))
 
 
 class Encoders(NamedTuple):
@@ -65,38 +43,6 @@ class Encoders(NamedTuple):
     student: Encoder
     teacher: Encoder | None  # a network that was taken as it is has none
     identity: dict[str, str]
-
-
-def open_data(config: Config, console: Console, seed: int = 0, told: set[str] | None = None) -> Dataset:
-    """Read the source, split it, and decode its images once; ``seed`` matters where each holds out lesions of its own.
-
-    Notes are printed, but for those in ``told``, to which they are added.
-    The split is drawn over all records before any pixel is looked at, so that a broken image moves no other one.
-    """
-    data = config.data
-    manifest = open_source(data.source, allow_missing=data.allow_missing, group_column=data.group_by)
-    if data.test_source is not None:
-        manifest = with_external_test(manifest, open_source(data.test_source, allow_missing=data.allow_missing))
-    if data.split_file is not None:
-        split = Split.read(data.split_file, manifest)
-    else:
-        split = make_split(
-            manifest,
-            data.protocol,
-            seed=data.split_seed,
-            test_share=data.test_share,
-            val_share=data.val_share,
-            val_fold=seed % val_folds(data.val_share) if data.val_by_seed else 0,
-        )
-    prepared = prepare(manifest, data.cache, data.framing, progress=console.is_terminal)
-    where = dict(zip(split.ids, split.codes.tolist(), strict=True))
-    codes = np.array([where[record.id] for record in prepared.manifest.records], dtype=np.int8)
-    told = set() if told is None else told
-    for note in (*manifest.notes, *split.notes, *prepared.notes):
-        if note not in told:
-            console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
-            told.add(note)
-    return Dataset(prepared, codes, split)
 
 
 def train_stage(
@@ -137,7 +83,8 @@ def train_and_embed(config: Config, folder: RunFolder, seed: int) -> None:
     fabric = make_fabric(config.train)
     fabric.launch()
     console = Console(stderr=True, quiet=not fabric.is_global_zero)
-    data = open_data(config, console, seed)
+    data = open_data(config.data, seed, progress=console.is_terminal)
+    show_notes(data.notes, console)
     with claimed_by_first(folder, config, seed, fabric):
         if fabric.is_global_zero:
             data.split.write(folder.split)

@@ -20,8 +20,9 @@ from tdumpra.data.prepare import Prepared
 from tdumpra.data.splits import make_split
 from tdumpra.data.transform import EvalTransform, Framing
 from tdumpra.network import build_network
+from tdumpra.run_data import Dataset
 from tdumpra.run_folder import RunFolder
-from tdumpra.stages import Dataset, embed_stage, train_stage
+from tdumpra.stages import embed_stage, train_stage
 from tdumpra.train import Task, make_fabric
 
 SIZE = 16

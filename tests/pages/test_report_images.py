@@ -14,8 +14,8 @@ import torch
 from parsed_page import parse
 
 from tdumpra import cli
+from tdumpra.model_file import Model
 from tdumpra.pages.runs import write_report
-from tdumpra.predict import Model
 
 pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
 

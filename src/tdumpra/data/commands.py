@@ -29,6 +29,7 @@ from tdumpra.data.prepare import QUARANTINE, prepare
 from tdumpra.data.sources import SOURCE_KINDS, open_source, with_external_test
 from tdumpra.data.splits import make_split
 from tdumpra.data.transform import Framing
+from tdumpra.screen import show_notes
 
 app = typer.Typer(name="data", help="Look at a data set before training on it.", no_args_is_help=True)
 
@@ -150,8 +151,7 @@ def prepare_command(
         _print_json(document)
         return
     console = Console()
-    for note in (*manifest.notes, *prepared.notes):
-        console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+    show_notes((*manifest.notes, *prepared.notes), console)
     console.print(
         f"{document['images']:,} images of {height}×{width}, {prepared.images.nbytes / 1e9:.2f} GB, in "
         f"{escape(str(document['folder']))}; {document['broken']} broken",
@@ -201,7 +201,7 @@ def _show_inspection(inspection: Inspection) -> None:
     _line(console, "missing files", [f"{len(inspection.missing):,}"])
     _line(console, "broken files", [f"{len(inspection.broken):,}"])
     _show_reasons(console, inspection.broken)
-    _show_notes(console, inspection.notes)
+    show_notes(inspection.notes, console)
 
 
 def _show_audit(document: dict[str, Any], out: Path | None) -> None:
@@ -229,7 +229,7 @@ def _show_audit(document: dict[str, Any], out: Path | None) -> None:
             _line(console, "pairs to look at", [str(out / "near_duplicates.html")])
         elif near["pairs"]:
             _line(console, "to look at them", ["add --out DIR"])
-    _show_notes(console, document["notes"])
+    show_notes(document["notes"], console)
 
 
 def _show_unreadable(console: Console, document: dict[str, Any]) -> None:
@@ -246,11 +246,6 @@ def _show_unreadable(console: Console, document: dict[str, Any]) -> None:
 def _show_reasons(console: Console, broken: Mapping[str, str]) -> None:
     for image, reason in list(broken.items())[:_SHOWN]:
         console.print(f"  {image}: {reason}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _show_notes(console: Console, notes: list[str] | tuple[str, ...]) -> None:
-    for note in notes:
-        console.print(f"note: {note}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def _line(console: Console, name: str, values: list[str]) -> None:

@@ -12,9 +12,9 @@ from tdumpra.config import Config, read_config
 from tdumpra.data.sources import open_source, with_external_test
 from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.fitting import fit
+from tdumpra.model_file import Model
 from tdumpra.output_files import SplitOutputs
 from tdumpra.pages.material import Material, Pictures, decide_again, read_environment, tuning_document
-from tdumpra.predict import Model
 from tdumpra.run_folder import RunFolder
 from tdumpra.table_stages import read_tables, table_outputs
 from tdumpra.tables import OutputsTable

@@ -1,0 +1,59 @@
+"""The images of a run: read, split, and decoded once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tdumpra.checks import SPLITS
+from tdumpra.config import DataConfig
+from tdumpra.data.manifest import Manifest
+from tdumpra.data.prepare import Prepared, prepare
+from tdumpra.data.sources import open_source, with_external_test
+from tdumpra.data.splits import Split, make_split, val_folds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """Images that can be read, and which part each belongs to."""
+
+    prepared: Prepared
+    codes: np.ndarray  # 0 train, 1 val, 2 test, by record of ``prepared``
+    split: Split
+    notes: tuple[str, ...] = ()  # what a user should know of source, split and pixels
+
+    @property
+    def manifest(self) -> Manifest:
+        """The records whose pixels can be had."""
+        return self.prepared.manifest
+
+    def rows(self, *parts: str) -> np.ndarray:
+        """Numbers of the images of these parts, in the manifest's order."""
+        wanted = [SPLITS.index(part) for part in parts]
+        return np.flatnonzero(np.isin(self.codes, wanted))
+
+
+def open_data(data: DataConfig, seed: int = 0, *, progress: bool = False) -> Dataset:
+    """Read the source, split it, and decode its images once; ``seed`` matters where each holds out lesions of its own.
+
+    The split is drawn over all records before any pixel is looked at, so that a broken image moves no other one.
+    """
+    manifest = open_source(data.source, allow_missing=data.allow_missing, group_column=data.group_by)
+    if data.test_source is not None:
+        manifest = with_external_test(manifest, open_source(data.test_source, allow_missing=data.allow_missing))
+    if data.split_file is not None:
+        split = Split.read(data.split_file, manifest)
+    else:
+        split = make_split(
+            manifest,
+            data.protocol,
+            seed=data.split_seed,
+            test_share=data.test_share,
+            val_share=data.val_share,
+            val_fold=seed % val_folds(data.val_share) if data.val_by_seed else 0,
+        )
+    prepared = prepare(manifest, data.cache, data.framing, progress=progress)
+    where = dict(zip(split.ids, split.codes.tolist(), strict=True))
+    codes = np.array([where[record.id] for record in prepared.manifest.records], dtype=np.int8)
+    return Dataset(prepared, codes, split, (*manifest.notes, *split.notes, *prepared.notes))
