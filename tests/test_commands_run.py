@@ -333,6 +333,23 @@ def test_another_configurations_model_is_not_written_over(tmp_path, cache):
     run_command(first, tmp_path / "run", quiet=True)  # its own it may
 
 
+def test_another_configurations_evaluation_is_not_written_over(tdumpra, tmp_path, cache):
+    first = write_config(tmp_path / "first.toml", cache)
+    run_command(first, tmp_path / "run", quiet=True)
+    before = (tmp_path / "run" / "evaluation.json").read_bytes()
+    second = write_config(tmp_path / "second.toml", cache, extra='[tune]\nobjective = "nll"')
+    shared = f'name = "second"\nfolder = "{tmp_path / "run"}"'
+    second.write_text(second.read_text().replace('name = "tiny"', shared))
+    refused = tdumpra("evaluate", second)
+    assert refused.code == 2
+    assert "is the evaluation of 'tiny', which shares this folder" in refused.err
+    assert (tmp_path / "run" / "evaluation.json").read_bytes() == before
+    for _ in range(2):  # a folder of its own it may write over
+        assert tdumpra("evaluate", second, "--out", tmp_path / "elsewhere").code == 0
+    assert json.loads((tmp_path / "elsewhere" / "evaluation.json").read_text())["name"] == "second"
+    assert tdumpra("evaluate", first, "--out", tmp_path / "run").code == 0
+
+
 # --- predict
 
 

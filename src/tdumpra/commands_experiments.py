@@ -126,6 +126,7 @@ def _placed(config: Config, out: Path | None) -> tuple[Config, Path]:
 def _found(experiment: Experiment, config: Config, folder: Path, *, quiet: bool) -> Found:
     from tdumpra.experiments import grid
 
+    experiment.refuse(config, folder)
     cells = experiment.cells(config)
     with _progress(quiet=quiet) as watch:
         results = dict(zip((cell.name for cell in cells), grid.run(cells, folder, watch), strict=True))

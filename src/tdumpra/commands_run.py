@@ -80,7 +80,8 @@ def run_command(config: Path, out: Path | None, *, quiet: bool = False) -> dict[
         decide(*arguments)
 
     settings = _in_folder(config, out)
-    for folder in run_folders(run_root(settings), settings.seeds).values():
+    root = run_root(settings)
+    for folder in {root, *(each.root for each in run_folders(root, settings.seeds).values())}:
         refuse_results_of_another(settings, folder)
     # one choice for all seeds can be made only when all are there; else each seed is finished before the next begins
     rounds = (encode, decide) if settings.tune.pool_seeds else (both,)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tdumpra.artifacts import jsonable, write_bytes
+from tdumpra.artifacts import jsonable, read_json, write_bytes
 from tdumpra.checks import SPLITS
 from tdumpra.config import Config
 from tdumpra.data.lock import exclusive
 from tdumpra.environment import write_environment
-from tdumpra.errors import TdumpraError
+from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.toml_tree import read_tree, to_toml
 
 _TRAINED_WITH = ("data", "augment", "network", "train")  # parts of the configuration that a checkpoint depends on
@@ -161,6 +161,15 @@ class RunFolder:
 def run_root(config: Config) -> Path:
     """The folder of a run, above those of its seeds."""
     return Path("runs") / config.name if config.folder is None else Path(config.folder)
+
+
+def owner_of_results(root: Path) -> str | None:
+    """The name of the configuration whose evaluation lies in a folder: several may share one training."""
+    try:
+        owner: str | None = read_json(root / "evaluation.json", kind="evaluation", schema=1).get("name")
+    except (ArtifactError, OSError):
+        return None  # missing or damaged
+    return owner
 
 
 def run_folders(root: Path, seeds: tuple[int, ...]) -> dict[int, RunFolder]:

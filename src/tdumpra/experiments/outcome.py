@@ -12,7 +12,7 @@ from tdumpra import charts, run_outputs
 from tdumpra.artifacts import make_folder, write_bytes, write_json
 from tdumpra.config import Config
 from tdumpra.drawing import Chart
-from tdumpra.errors import MissingExtraError
+from tdumpra.errors import MissingExtraError, TdumpraError
 from tdumpra.experiments import ablate as ablation
 from tdumpra.experiments import evaluation as evaluations
 from tdumpra.experiments import reproduce as reproduction
@@ -20,6 +20,7 @@ from tdumpra.experiments import sweep as sweeps
 from tdumpra.experiments.grid import Cell
 from tdumpra.experiments.tables import ResultTable
 from tdumpra.gate_story import gate_story
+from tdumpra.run_folder import owner_of_results
 from tdumpra.toml_tree import to_toml
 
 SCHEMA = 1
@@ -40,6 +41,7 @@ class Experiment(NamedTuple):
 
     cells: Callable[[Config], list[Cell]]
     write: Callable[[Config, Results, Path], Found]
+    refuse: Callable[[Config, Path], None] = lambda config, out: None  # a folder that holds what must not be lost
 
 
 def _write_tune(config: Config, results: Results, out: Path) -> Found:
@@ -60,7 +62,7 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
     """Each model in a folder of its own; ``evaluation.json`` itself is the first model's, with the others beside it."""
     models = evaluations.models(config, results)
     first = next(iter(models.values()))
-    document = {**first, "models": models} if len(models) > 1 else first
+    document = {**first, "name": config.name} | ({"models": models} if len(models) > 1 else {})
     tables, sentences, files = [], [], []
     for name, evaluation in models.items():
         folder = out if len(models) == 1 else out / name
@@ -88,6 +90,15 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
         write_bytes(out / "config.toml", to_toml(replace(config, outputs=where)).encode())
     write_json(out / "evaluation.json", kind="evaluation", schema=SCHEMA, content=document)
     return Found(document, tables, sentences, ["evaluation.json", *files])
+
+
+def _refuse_evaluation(config: Config, out: Path) -> None:
+    owner = owner_of_results(out)
+    if owner not in (None, config.name):
+        raise TdumpraError(
+            f"{out / 'evaluation.json'} is the evaluation of {owner!r}, which shares this folder: name another one for "
+            f"that of {config.name!r} with  --out FOLDER"
+        )
 
 
 def _write_ablation(config: Config, results: Results, out: Path) -> Found:
@@ -154,7 +165,7 @@ def _draw(drawings: Mapping[str, Callable[[], Chart]], folder: Path) -> _Drawn:
 
 
 tune = Experiment(evaluations.gate_cells, _write_tune)
-evaluate = Experiment(evaluations.cells, _write_evaluation)
+evaluate = Experiment(evaluations.cells, _write_evaluation, _refuse_evaluation)
 ablate = Experiment(ablation.cells, _write_ablation)
 sweep = Experiment(sweeps.cells, _write_sweep)
 

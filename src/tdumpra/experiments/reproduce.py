@@ -38,10 +38,11 @@ def entries(config: Config) -> list[Entry]:
         configs = [(name, replace(config, outputs=_files_of(config, name))) for name in backbones]
     else:
         seeds = config.seeds if len(config.seeds) > 1 else SEEDS
+        weights = "none" if config.network.weights == "none" else "timm"  # a file's fit one backbone at best
         configs = [
             (
                 each.name,
-                replace(config, seeds=seeds, network=replace(config.network, backbone=each.timm, weights="timm")),
+                replace(config, seeds=seeds, network=replace(config.network, backbone=each.timm, weights=weights)),
             )
             for each in paper.BACKBONES
         ]
