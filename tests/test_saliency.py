@@ -88,6 +88,21 @@ def test_against_the_other_prototype_it_is_the_other_way_round(predictor, image)
     assert found.drop[: SIZE // 2, : SIZE // 2].max() < 0
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_network_is_asked_in_the_precision_of_its_tuning(predictor, image, precision):
+    seen: set[bool] = set()
+
+    class Watched(Corner):
+        def forward(self, images: Tensor) -> Encoding:
+            seen.add(torch.is_autocast_enabled("cpu"))
+            return super().forward(images)
+
+    predictor._classifier = Watched()
+    predictor.model = replace(predictor.model, classifier=replace(predictor.model.classifier, precision=precision))
+    occlusion_saliency(predictor, image, MATCH)
+    assert seen == {precision == "bfloat16"}
+
+
 class TestHeatmap:
     def test_orange_where_the_cosine_falls(self):
         drop = np.zeros((4, 4), np.float32)
