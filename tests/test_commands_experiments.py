@@ -88,6 +88,12 @@ class TestTune:
         assert found["costs"]["gate"]["cheapest"] >= 0
         assert found["retrieval_worth"]["objective"] == "cost"
 
+    def test_a_setting_that_does_nothing_is_named(self, run, config, tmp_path):
+        config.write_text(config.read_text() + "[network]\nbackbone = 'resnet50'\n")
+        done = run("tune", config, "--out", tmp_path / "o", "--json")
+        assert "note: outputs are saved ones: network.backbone does nothing here\n" in done.err
+        json.loads(done.out)
+
 
 class TestEvaluate:
     def test_one_file(self, run, tmp_path):

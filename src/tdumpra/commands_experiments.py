@@ -19,6 +19,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tdumpra.screen import show_notes
+
 if TYPE_CHECKING:
     from tdumpra.config import Config
     from tdumpra.experiments.grid import Cell, Planned, Watch
@@ -135,8 +137,10 @@ def _found(experiment: Experiment, config: Config, folder: Path, *, quiet: bool)
 
 def _run(experiment: Experiment, config: Config, out: Path | None, as_json: bool, plan: bool) -> None:
     from tdumpra.experiments import grid
+    from tdumpra.idle_settings import idle_settings
 
     config, folder = _placed(config, out)
+    show_notes(idle_settings(config), Console(stderr=True))
     if plan:
         _show_plan(grid.plan(experiment.cells(config), folder), as_json)
         return

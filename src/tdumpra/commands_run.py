@@ -18,6 +18,7 @@ from tdumpra.bank_health import BankHealth
 from tdumpra.config import Config, read_config
 from tdumpra.errors import ArtifactError
 from tdumpra.experiments.evaluation import keep_finished
+from tdumpra.idle_settings import idle_settings
 from tdumpra.model_file import Model
 from tdumpra.run_data import Dataset, open_data
 from tdumpra.run_folder import RunFolder, run_folders, run_root
@@ -81,6 +82,7 @@ def run_command(config: Path, out: Path | None, *, quiet: bool = False) -> dict[
 
     settings = _in_folder(config, out)
     root = run_root(settings)
+    show_notes(idle_settings(settings), Console(stderr=True, quiet=quiet))
     for folder in {root, *(each.root for each in run_folders(root, settings.seeds).values())}:
         refuse_results_of_another(settings, folder)
     # one choice for all seeds can be made only when all are there; else each seed is finished before the next begins
