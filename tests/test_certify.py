@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import binom
@@ -62,8 +64,21 @@ class TestCertificate:
         assert certificate.sentence().startswith("certified at level 0.05: on ")
         assert tuning.decision.thresholds == tuning.best.thresholds
         plain = certificate.to_json()
+        assert Certificate.from_json(plain) == certificate
         assert plain["granted"] is True
         assert plain["tested"][0]["setting"]["thresholds"]["alpha"] == 0.1
+
+    def test_the_sentence_speaks_of_the_gate_that_is_used(self):
+        """The first on the list is the most promising, which need not be the best of the proven."""
+        tuning, certificate = trial(0, cls_right=0.1, sim_right=0.8)
+        assert certificate.chosen is not None
+        assert tuning.best == certificate.chosen.setting
+        first = certificate.tested[0]
+        better = first._replace(setting=first.setting._replace(objective=0.99), fixed=7, broken=3)
+        unproven = better._replace(setting=first.setting._replace(objective=1.0), proven=False)
+        certificate = replace(certificate, tested=(first, better, unproven))
+        assert certificate.chosen == better
+        assert "the gate fixed 7 predictions and broke 3 " in certificate.sentence()
 
     def test_the_halves_share_no_lesion_and_all_rows_are_used(self):
         rows = planted(0, cls_right=0.2, sim_right=0.6)

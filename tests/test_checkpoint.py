@@ -169,8 +169,10 @@ def save(path, network, teacher, optimizer, progress=None) -> None:
     )
 
 
-def load(path, network, teacher, optimizer):
-    return load_checkpoint(path, network=network, teacher=teacher, optimizer=optimizer, rank=0)
+def load(path, network, teacher, optimizer, **identity):
+    return load_checkpoint(
+        path, network=network, teacher=teacher, optimizer=optimizer, identity={"data": "abc", **identity}, rank=0
+    )
 
 
 def test_a_restored_state_goes_on_as_the_saved_one(tmp_path):
@@ -248,3 +250,14 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path):
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["c.safetensors"]  # no rubbish beside it
     load(path, *parts())
+
+
+def test_a_state_of_other_data_is_refused_and_changes_nothing(tmp_path):
+    saved, other = parts(), parts()
+    take_step(*saved)
+    save(tmp_path / "c.safetensors", *saved)
+    before = {name: tensor.clone() for name, tensor in other[0].state_dict().items()}
+    with pytest.raises(ArtifactError, match=r"was trained with other data than this configuration names"):
+        load(tmp_path / "c.safetensors", *other, data="xyz")
+    assert all(torch.equal(tensor, before[name]) for name, tensor in other[0].state_dict().items())
+    load(tmp_path / "c.safetensors", *other, later="a key that this state lacks")

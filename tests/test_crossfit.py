@@ -96,10 +96,11 @@ def test_the_estimator_cross_fits_and_its_file_comes_back(tmp_path):
     classifier = DualPathClassifier(n_prototypes=2, preset=PRESET, folds=3).fit(*problem.train[1:4])
     before = classifier.bank_
     classifier.tune(*problem.val[:4])
-    assert classifier.bank_ is not before
+    assert classifier.bank_ is before
+    assert classifier.decision_.bank is not before  # it holds the validation rows too
     assert classifier.estimate_.rows == 200
     classifier.save(tmp_path / "model.safetensors")
     loaded = DualPathClassifier.load(tmp_path / "model.safetensors")
     test = problem.test
     assert (loaded.predict_proba(test.p, test.z) == classifier.predict_proba(test.p, test.z)).all()
-    assert torch.equal(loaded.bank_.prototypes, classifier.bank_.prototypes)
+    assert torch.equal(loaded.bank_.prototypes, classifier.decision_.bank.prototypes)

@@ -606,3 +606,25 @@ def test_rows_on_a_gpu(problem):
     np.testing.assert_allclose(p.cpu(), here.predict_proba(*problem.test[:2]), atol=1e-5)
     assert jsonable(there.report(*on_gpu.test[:4])) == jsonable(here.report(*problem.test[:4]))  # NaN is not NaN
     assert there.explain(on_gpu.test.p[0], on_gpu.test.z[0]) == here.explain(problem.test.p[0], problem.test.z[0])
+
+
+def test_the_bank_of_the_training_rows_outlives_cross_fitting(problem):
+    """Else the same rows, tuned again without folds, would meet prototypes that were made of them."""
+    plain = fit_and_tune(problem)
+    crossed = fit_and_tune(problem, folds=3)
+    assert torch.equal(crossed.bank_.prototypes, plain.bank_.prototypes)
+    assert crossed.decision_.bank is not crossed.bank_
+    again = crossed.set_params(folds=0).tune(*problem.val[:4])
+    assert again.tuning_.best == plain.tuning_.best
+
+
+def test_what_an_earlier_tuning_proved_is_forgotten(problem, tmp_path):
+    classifier = fit_and_tune(problem, certify=True)
+    classifier.save(tmp_path / "a.safetensors")
+    loaded = DualPathClassifier.load(tmp_path / "a.safetensors")
+    assert loaded.certificate_ == classifier.certificate_
+    classifier.set_params(certify=False).tune(*problem.val[:4])
+    assert not hasattr(classifier, "certificate_")
+    crossed = fit_and_tune(problem, folds=3)
+    crossed.save(tmp_path / "b.safetensors")
+    assert DualPathClassifier.load(tmp_path / "b.safetensors").estimate_ == crossed.estimate_

@@ -13,6 +13,7 @@ import torch
 from scipy.special import softmax
 
 from tdumpra import GateThresholds, PrototypeBank, fuse
+from tdumpra.comparators import calibrated_gate, paper_gate, similarity
 from tdumpra.config import BankConfig, Config, EvaluateConfig, TuneConfig
 from tdumpra.errors import ArtifactError, InputFileError
 from tdumpra.fitting import (
@@ -318,3 +319,42 @@ def test_an_altered_table_of_columns_asks_for_a_new_evaluation(tmp_path):
     table.write_text("id,site\na,face\n")
     assert metadata_fingerprint(config) != before
     assert metadata_fingerprint(Config()) == {}
+
+
+@pytest.mark.filterwarnings("ignore:n_prototypes=120 is more than")
+class TestCrossFitted:
+    """Validation rows are in the bank that goes into use, so nothing may be judged by how well it knows them."""
+
+    @pytest.fixture
+    def noise(self) -> SplitOutputs:
+        rng = np.random.default_rng(0)
+        splits = splits_of(0)
+        parts = {
+            name: replace(part, z=torch.from_numpy(rng.normal(size=part.z.shape)))
+            for name, part in splits._asdict().items()
+            if name in ("train", "validation", "test")
+        }
+        return splits._replace(**parts)
+
+    def test_retrieval_that_knows_nothing_rehearses_at_chance(self, noise):
+        bank = BankConfig(n_prototypes=120)  # nearly every row is its own prototype
+        fitted = fit(noise, bank, TuneConfig(folds=3), preset=SMALL)
+        validation = noise.validation
+        memorised = fitted.tuning.decision.decide(validation.p, validation.z).p_sim
+        assert (memorised.argmax(1) == validation.y).double().mean() > 0.8  # what must not be used
+        rehearsal = case_of(noise, fitted, TuneConfig(folds=3)).rehearsal()
+        assert rehearsal is not None
+        assert (rehearsal.decided.p_sim.argmax(1) == validation.y).double().mean() < 0.5
+        for comparator in (similarity, calibrated_gate, paper_gate):
+            posterior = comparator(rehearsal)
+            assert posterior is not None
+            gained = (posterior.argmax(1) == validation.y).double().mean() - (
+                validation.p.argmax(1) == validation.y
+            ).double().mean()
+            assert gained < 0.05
+
+    def test_what_a_gate_won_is_not_counted_on_rows_of_its_own_bank(self, noise):
+        config = Config(bank=BankConfig(n_prototypes=120), tune=TuneConfig(folds=3))
+        fitted = fit(noise, config.bank, config.tune, preset=replace(SMALL, beta=(0.0,), delta=(0.0,)))
+        won = gate_document(noise, fitted, config)["won_by"]
+        assert won["fixed"] <= won["broken"] + 5

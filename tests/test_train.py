@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tdumpra.checkpoint import is_finished, read_networks
 from tdumpra.config import TrainConfig
 from tdumpra.core import metrics
 from tdumpra.data.sampling import BatchPlan
-from tdumpra.errors import StopRequestedError
+from tdumpra.errors import ArtifactError, StopRequestedError
 from tdumpra.run_folder import RunFolder, RunFolderError
 from tdumpra.stages import train_stage
 from tdumpra.train import TrainingError, batches_in_step, learning_rate_at, make_fabric, train
@@ -332,6 +333,20 @@ def test_a_signal_saves_stops_and_can_be_resumed_to_the_bit(tmp_path, monkeypatc
     assert_same_weights(weights(folder), whole)
     logged = [row["step"] for row in folder.read_metrics() if "loss" in row]
     assert logged == sorted(set(logged))  # no step twice
+
+
+def test_training_does_not_go_on_with_other_images(tmp_path, monkeypatch):
+    """An image that is tested now may have been trained on before."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Screen, "log", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(StopRequestedError):
+            train_run(settings(), tmp_path)
+    data = colours()
+    codes = data.codes.copy()
+    codes[data.rows("train")[0]], codes[data.rows("test")[0]] = 2, 0
+    moved = replace(data, codes=codes, split=replace(data.split, codes=codes))
+    with pytest.raises(ArtifactError, match=r"was trained with other split than this configuration names"):
+        train_run(settings(), tmp_path, moved)
 
 
 def test_a_resumed_run_logs_each_line_once(tmp_path):

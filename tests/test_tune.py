@@ -394,6 +394,25 @@ class TestWhatMayBeTunedOn:
         assert np.isfinite(tuning.curve.objective).all()
         assert np.isfinite(tuning.decision.temperature)
 
+    @pytest.mark.parametrize("gates", [("clauses",), ("calibrated",), ("clauses", "calibrated")])
+    def test_a_certain_classifier_is_not_asked_when_tuned_as_when_used(self, gates):
+        """Retrieval could mend much here, but a probability of one leaves nothing to decide."""
+        val = make_problem(0, dtype=np.float64).val
+        preset = replace(SMALL, theta=(0.5, 1.0), gates=gates)
+        assert tune_on(0, preset, p=np.eye(4)[val.p.argmax(1)]).is_shut
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_certain_rows_are_no_part_of_what_a_calibrated_gate_is_credited_with(self, seed):
+        val = make_problem(seed, dtype=np.float64).val
+        certain = val.p.max(1) > 0.6
+        p = np.where(certain[:, None], np.eye(4)[val.p.argmax(1)], val.p)
+        tuning = tune_on(seed, replace(SMALL, gates=("calibrated",)), p=p)
+        assert tuning.calibrated_curve is not None
+        decided = tuning.decision.decide(torch.from_numpy(p), torch.from_numpy(val.z))
+        disagree = (decided.p_cls.argmax(1) != decided.p_sim.argmax(1)).numpy()
+        assert (disagree & certain).any()
+        assert tuning.calibrated_curve.opened.max() <= (disagree & ~certain).sum()
+
 
 def test_artifact_round_trip_keeps_the_whole_curve():
     tuning = tune_on(0)

@@ -64,18 +64,23 @@ class Certificate:
     @property
     def granted(self) -> bool:
         """Whether some gate was proven to fix more than it breaks."""
-        return any(each.proven for each in self.tested)
+        return self.chosen is not None
+
+    @property
+    def chosen(self) -> Tested | None:
+        """The gate that may open: of the proven ones, the best on the first half."""
+        proven = [each for each in self.tested if each.proven]
+        return max(proven, key=lambda each: each.setting.objective, default=None)
 
     def sentence(self) -> str:
         """The verdict, for a person."""
         data = f"{self.proof_rows:,} rows of {self.proof_groups:,} lesions that took no part in choosing"
         if not self.tested:
             return "no gate was better than the classifier on the first half of the validation lesions: it stays shut"
-        if self.granted:
-            best = next(each for each in self.tested if each.proven)
+        if (proven := self.chosen) is not None:
             return (
-                f"certified at level {self.level:g}: on {data}, the gate fixed {best.fixed} predictions and broke "
-                f"{best.broken} (p = {best.p_value:.3g})"
+                f"certified at level {self.level:g}: on {data}, the gate fixed {proven.fixed} predictions and broke "
+                f"{proven.broken} (p = {proven.p_value:.3g})"
             )
         best = min(self.tested, key=lambda each: each.p_value)
         return (
@@ -88,6 +93,13 @@ class Certificate:
         """Plain values."""
         tested = [{**each._asdict(), "setting": each.setting.to_json()} for each in self.tested]
         return {**asdict(self), "tested": tested, "granted": self.granted, "sentence": self.sentence()}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Certificate:
+        """The inverse of :meth:`to_json`."""
+        tested = tuple(Tested(**{**each, "setting": Setting.from_json(each["setting"])}) for each in content["tested"])
+        said = {name: value for name, value in content.items() if name not in ("granted", "sentence")}
+        return cls(**{**said, "tested": tested})
 
 
 def certify(
@@ -136,9 +148,9 @@ def certify(
         proof_rows=len(proof),
         proof_groups=int(lesion.max()) + 1,
     )
-    if not certificate.granted:
+    if certificate.chosen is None:
         return _kept_shut(tune(bank, validation, prior, **settings)), certificate
-    best = max((each.setting for each in tested if each.proven), key=lambda setting: setting.objective)
+    best = certificate.chosen.setting
     return replace(tuning, decision=best.apply_to(tuning.decision), best=best), certificate
 
 

@@ -7,6 +7,7 @@ else is random, dropout and stochastic depth, follows the generators saved here.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,10 +67,20 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: Path, *, network: nn.Module, teacher: EmaTeacher, optimizer: Optimizer, rank: int
+    path: Path,
+    *,
+    network: nn.Module,
+    teacher: EmaTeacher,
+    optimizer: Optimizer,
+    identity: Mapping[str, str],
+    rank: int,
 ) -> tuple[Progress, dict[str, Any], dict[str, Tensor]]:
-    """Put a saved state back; returns the progress, the scaler's state and this process's generators."""
+    """Put a saved state back; returns the progress, the scaler's state and this process's generators.
+
+    A state that belongs to other data is refused: images that are tested now may have been trained on then.
+    """
     artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
+    refuse_other_identity(path, artifact.meta["identity"], identity)
     try:
         network.load_state_dict(_unprefixed("student", artifact.tensors))
         teacher.load_state_dict(_unprefixed("teacher", artifact.tensors))
@@ -79,6 +90,16 @@ def load_checkpoint(
         return Progress(**artifact.meta["progress"]), artifact.meta["scaler"], generators
     except (KeyError, RuntimeError, TypeError) as error:
         raise ArtifactError(f"{path} does not belong to this network: {str(error).splitlines()[0]}") from error
+
+
+def refuse_other_identity(path: Path, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
+    """What a checkpoint was trained with must be what the configuration names now."""
+    differing = [key for key in expected if found.get(key, expected[key]) != expected[key]]
+    if differing:
+        raise ArtifactError(
+            f"{path} was trained with other {' and '.join(differing)} than this configuration names (images, labels, "
+            "their split or the network have changed since): train into another folder with --out, or remove this one"
+        )
 
 
 class Networks(NamedTuple):

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tdumpra.bank import PrototypeBank
 from tdumpra.core.calibration import adjust_prior, apply_temperature, fit_temperature
 from tdumpra.core.metrics import Objective
 from tdumpra.core.risk import bayes_gate
@@ -48,6 +49,7 @@ class Case:
     decision: Decision
     decided: Decided  # the decision's own result on the test rows
     pool: ValidationOutputs | None = None  # validation rows of all seeds, where the decision was chosen on them
+    unseen_bank: PrototypeBank | None = None  # one without validation rows, where the decision's own holds them
     objective: Objective = "balanced_accuracy"
     costs: np.ndarray | None = None
 
@@ -65,8 +67,9 @@ class Case:
         """The same case with the validation rows in the place of test, for choices that test must not make."""
         if self.validation is None:
             return None
-        decided = self.decision.decide(self.validation.p, self.validation.z)
-        return replace(self, test=self.validation, decided=decided)
+        decision = replace(self.decision, bank=self.unseen_bank or self.decision.bank)
+        decided = decision.decide(self.validation.p, self.validation.z)
+        return replace(self, test=self.validation, decision=decision, decided=decided)
 
 
 Comparator = Callable[[Case], Tensor | None]
@@ -248,14 +251,14 @@ def _gate_of(case: Case, preset: Preset) -> Tensor | None:
     if case.validation is None:
         return None
     tuned = tune(
-        case.decision.bank,
+        case.unseen_bank or case.decision.bank,
         case.validation,
         case.decision.prior,
         preset=preset,
         objective=case.objective,
         costs=case.costs,
     )
-    return tuned.decision.decide(case.test.p, case.test.z).p
+    return replace(tuned.decision, bank=case.decision.bank).decide(case.test.p, case.test.z).p
 
 
 def best_harmless(candidates: Iterable[tuple[T, Tensor]], p: Tensor, y: Tensor, goal: Goal) -> T:

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from tdumpra.artifacts import jsonable, read_artifact, write_artifact
 from tdumpra.bank import PrototypeBank
-from tdumpra.certify import certify
+from tdumpra.certify import Certificate, certify
 from tdumpra.comparators import Case
 from tdumpra.core.calibration import class_prior
 from tdumpra.core.metrics import Objective
-from tdumpra.crossfit import cross_fit
+from tdumpra.crossfit import Estimate, cross_fit
 from tdumpra.decision import Decision
 from tdumpra.evaluate import evaluate
 from tdumpra.evaluation_settings import EvaluateConfig
@@ -107,8 +107,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         self._prior = class_prior(train.y, self.bank_.n_classes)
         self._train: TrainOutputs | None = train
         self._validation: ValidationOutputs | None = None
-        for name in ("tuning_", "certificate_", "estimate_"):  # a new bank needs new thresholds
-            self.__dict__.pop(name, None)
+        self._forget_tuning()  # a new bank needs new thresholds
         return self
 
     def tune(self, p_val: Any, z_val: Any, y_val: Any, groups: Any = None) -> Self:
@@ -126,6 +125,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 "certify and folds exclude each other: a proof needs lesions that took no part in choosing"
             )
+        self._forget_tuning()
         if self.certify:
             self.tuning_, self.certificate_ = certify(bank, validation, self._prior, **settings)
         elif self.folds:
@@ -137,6 +137,10 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
             warnings.warn(note, stacklevel=2)
         return self
 
+    def _forget_tuning(self) -> None:
+        for name in ("tuning_", "certificate_", "estimate_"):
+            self.__dict__.pop(name, None)
+
     def _cross_fit(self, validation: ValidationOutputs, settings: dict[str, Any]) -> None:
         if self._train is None:
             raise NotFittedError("cross-fitting needs the training rows, which a saved model does not keep: fit again")
@@ -145,7 +149,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
             return self._make_bank(part, self._preset(), n_classes=self.bank_.n_classes)
 
         fitted = cross_fit(self._train, validation, make_bank, folds=self.folds, **settings)
-        self.tuning_, self.estimate_, self.bank_ = fitted.tuning, fitted.estimate, fitted.tuning.decision.bank
+        self.tuning_, self.estimate_ = fitted.tuning, fitted.estimate
 
     def _make_bank(self, train: TrainOutputs, preset: Preset, n_classes: int | None = None) -> PrototypeBank:
         return PrototypeBank.fit(
@@ -232,6 +236,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
                 test=test,
                 decision=decision,
                 decided=decision.decide(test.p, test.z),
+                unseen_bank=self.bank_ if decision.bank is not self.bank_ else None,
                 objective=self.tuning_.objective,
                 costs=Goal.check(self.tuning_.objective, self.costs, n_classes=test.n_classes).costs,
             ),
@@ -246,7 +251,14 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         if isinstance(self.preset, Preset):
             params["preset"] = asdict(self.preset)
         params = jsonable(params)  # a numpy integer is a fine n_prototypes
-        meta = {**fitted.meta, "params": params, "class_names": self.class_names_}
+        certificate, estimate = (getattr(self, name, None) for name in ("certificate_", "estimate_"))
+        meta = {
+            **fitted.meta,
+            "params": params,
+            "class_names": self.class_names_,
+            "certificate": certificate and certificate.to_json(),
+            "estimate": estimate and estimate._asdict(),
+        }
         write_artifact(path, kind=KIND, schema=SCHEMA, tensors=fitted.tensors, meta=meta)
 
     @classmethod
@@ -261,6 +273,10 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         self.bank_, self._prior = self.decision_.bank, self.decision_.prior
         self.classes_ = np.arange(self.bank_.n_classes)
         self.class_names_ = _check_names(artifact.meta.get("class_names"), self.bank_.n_classes)
+        if artifact.meta.get("certificate"):
+            self.certificate_ = Certificate.from_json(artifact.meta["certificate"])
+        if artifact.meta.get("estimate"):
+            self.estimate_ = Estimate(**artifact.meta["estimate"])
         self._train = self._validation = None
         return self
 

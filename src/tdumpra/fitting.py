@@ -39,6 +39,7 @@ class Fitted(NamedTuple):
     certificate: Certificate | None
     estimate: Estimate | None
     pool: ValidationOutputs | None = None  # validation rows of all seeds, where they were chosen on
+    unseen_bank: PrototypeBank | None = None  # one without validation rows, where the decision's own holds them
 
 
 def fit(
@@ -77,7 +78,7 @@ def fit(
             splits.train, splits.validation, make_bank, folds=settings.folds, training_rows=settings.training_rows,
             **search,
         )  # fmt: skip
-        return Fitted(crossed.tuning, None, crossed.estimate)
+        return Fitted(crossed.tuning, None, crossed.estimate, unseen_bank=make_bank(splits.train))
     prior = class_prior(splits.train.y, splits.n_classes)
     if others:
         goal = Goal.check(settings.objective, settings.costs, n_classes=splits.n_classes)
@@ -101,6 +102,7 @@ def case_of(splits: SplitOutputs, fitted: Fitted, settings: TuneConfig) -> Case:
         decision=decision,
         decided=decision.decide(splits.test.p, splits.test.z),
         pool=fitted.pool,
+        unseen_bank=fitted.unseen_bank,
         objective=goal.objective,
         costs=goal.costs,
     )
@@ -110,7 +112,8 @@ def gate_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[
     """The contents of ``gate.json``: what was tried, what won, by how much, on how many cases."""
     tuning, validation = fitted.tuning, splits.validation
     chosen_on = fitted.pool if fitted.pool is not None else validation
-    decided = tuning.decision.decide(validation.p, validation.z)
+    unseen = replace(tuning.decision, bank=fitted.unseen_bank or tuning.decision.bank)
+    decided = unseen.decide(validation.p, validation.z)
     report = gate_report(
         decided.p_cls, decided.p_sim, decided.p, validation.y, validation.groups, opened=decided.opened
     )

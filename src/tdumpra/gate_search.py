@@ -19,7 +19,7 @@ from tdumpra.core.calibrated_gate import (
     confidence_features,
     fit_chance,
 )
-from tdumpra.core.gate import GateSignals, fuse_rows, gate_signals
+from tdumpra.core.gate import GateSignals, GateThresholds, fuse_rows, gate_opens, gate_signals
 from tdumpra.core.metrics import ClassCounts
 from tdumpra.folds import group_folds
 from tdumpra.objective import Goal
@@ -28,6 +28,8 @@ from tdumpra.preset import Preset
 
 Array = np.ndarray
 _FOLDS, _FOLD_SEED = 5, 0
+# clauses that leave the word to the calibrated gate, but for rows on which the classifier is certain
+LEAST_ASKED = GateThresholds(theta=1.0, beta=0.0, margin=0.0, delta=0.0, alpha=0.0)
 
 
 class Searched(NamedTuple):
@@ -72,8 +74,11 @@ def search_calibrated(
     p_cls: Tensor, p_sim: Tensor, y: Tensor, out_of_fold: Array, preset: Preset, goal: Goal, prior: Tensor
 ) -> Searched:
     """All combinations of the outer settings and margin, each row judged by weights fitted without its group."""
-    disagree = p_cls.argmax(1) != p_sim.argmax(1)
-    axes = (search.above(out_of_fold, preset.advantage),)
+    signals = gate_signals(p_cls, p_sim)
+    disagree = signals.label_cls != signals.label_sim
+    # a classifier that leaves no doubt at all is not asked, here as in use
+    asked = gate_opens(signals, LEAST_ASKED)[disagree].numpy()
+    axes = (search.above(np.where(asked, out_of_fold, -np.inf), preset.advantage),)
     return _score_grid(axes, p_cls, p_sim, y, disagree, preset, goal, prior)
 
 

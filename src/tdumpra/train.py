@@ -97,8 +97,9 @@ def train(
     torch.manual_seed(seed * fabric.world_size + fabric.global_rank)  # dropout differs between processes
     if folder.checkpoint("last").exists():
         progress, scaler, generators = load_checkpoint(
-            folder.checkpoint("last"), network=network, teacher=teacher, optimizer=optimizer, rank=fabric.global_rank
-        )
+            folder.checkpoint("last"), network=network, teacher=teacher, optimizer=optimizer, identity=task.identity,
+            rank=fabric.global_rank,
+        )  # fmt: skip
         set_generator_states(generators)
         restore_scaler(fabric, scaler)
     if fabric.is_global_zero:

@@ -24,7 +24,14 @@ from tdumpra.core.metrics import Objective
 from tdumpra.core.posterior import similarity_posterior
 from tdumpra.decision import Decision
 from tdumpra.functional import widen
-from tdumpra.gate_search import FittedChances, fit_chances, search_calibrated, search_clauses, stacked
+from tdumpra.gate_search import (
+    LEAST_ASKED,
+    FittedChances,
+    fit_chances,
+    search_calibrated,
+    search_clauses,
+    stacked,
+)
 from tdumpra.objective import Goal
 from tdumpra.objective import check_objective as check_objective
 from tdumpra.outputs import ScoredOutputs, ValidationOutputs
@@ -37,7 +44,6 @@ from tdumpra.validation_notes import validation_notes
 
 Array = np.ndarray
 PRIOR_EXPONENTS = tuple(np.round(np.linspace(0, 1, 21), 2).tolist())
-_ALWAYS = {"theta": 1.0, "beta": 0.0, "margin": 0.0, "delta": 0.0}  # clauses that leave the word to the calibrated gate
 
 
 def tune(
@@ -143,15 +149,14 @@ def choose(curve: Curve, base: Setting) -> Setting:
 def setting_at(curve: Curve, index: tuple[int, ...], fits: list[FittedChances] | None = None) -> Setting:
     """The combination at one place of a curve; a calibrated one needs its fits, one for each kappa."""
     at = {name: axis[i] for (name, axis), i in zip(curve.axes.items(), index, strict=True)}
-    thresholds = {name: float(at[name]) for name in (*_ALWAYS, "alpha")} if fits is None else {
-        **_ALWAYS, "alpha": float(at["alpha"])
-    }  # fmt: skip
+    alpha = float(at["alpha"])
+    clauses = {name: float(at[name]) for name in ("theta", "beta", "margin", "delta")} if fits is None else {}
     fit = None if fits is None else fits[index[0]]
     return Setting(
         kappa=float(at["kappa"]),
         tau=curve.tau[index[0]],
         rule=at["rule"],  # type: ignore[arg-type]
-        thresholds=GateThresholds(**thresholds),
+        thresholds=replace(LEAST_ASKED, alpha=alpha, **clauses),
         objective=float(curve.objective[index]),
         accuracy=float(curve.accuracy[index]),
         opened=int(curve.opened[index]),

@@ -1,4 +1,5 @@
 import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -216,3 +217,15 @@ def test_another_network_is_refused_and_changes_nothing():
     with pytest.raises(ValueError, match=r"'weight' has shape \(1, 3\), where the teacher has \(2, 3\)"):
         teacher.update(nn.Linear(3, 1))
     assert values(teacher) == before
+
+
+def test_copies_and_pickles_hold_the_teacher_alone():
+    student = nn.Linear(64, 64)
+    teacher = EmaTeacher(student)
+    before = len(pickle.dumps(teacher))
+    teacher.update(student)
+    assert len(pickle.dumps(teacher)) < before + 200
+    twin = copy.deepcopy(teacher)
+    twin.update(student)
+    teacher.update(student)
+    assert all(torch.equal(a, b) for a, b in zip(twin.parameters(), teacher.parameters(), strict=True))

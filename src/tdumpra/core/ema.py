@@ -19,7 +19,7 @@ class EmaTeacher(nn.Module):
     not reach it. Half-precision weights are widened to float32, where an update of one in a thousand does not vanish.
 
     Args:
-        student: the network to follow; it is copied, not kept.
+        student: the network to follow; it is copied.
         momentum: :math:`\mu`, in [0, 1).
         warmup: start with :math:`\min(\mu, (1 + t) / (10 + t))` after ``t`` updates, so that the random start is
             forgotten in the first epoch. The paper has none.
@@ -60,6 +60,10 @@ class EmaTeacher(nn.Module):
         if pairs.copied:
             torch._foreach_copy_(pairs.copied, pairs.originals)
         self.step += 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles, which take the teacher alone: whom it follows is found again at the next update."""
+        return {**self.__dict__, "_pairs": None}
 
     def get_extra_state(self) -> Tensor:
         """The number of updates, for the state dict."""
