@@ -96,6 +96,19 @@ def test_training_curves_prototypes_and_environment(page, seed):
     assert page.one("p", class_="eyebrow").text == "tiny & <small>, seed 0"
 
 
+def test_a_run_too_short_to_note_its_loss(seed, tmp_path):
+    folder = copied(seed, tmp_path / "short")
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(line for line in lines if '"validation"' in line))
+    training = parse(write_report(folder, limit=0).read_text()).one("section", id="training")
+    assert len(training.all("svg")) == 1
+    said = "no curve of the training loss: it is noted every 1 steps (train.log_every), and the run took fewer"
+    assert said in training.text
+    (folder / "metrics.jsonl").unlink()
+    training = parse(write_report(folder, limit=0).read_text()).one("section", id="training")
+    assert "no training curves: metrics.jsonl is empty or not there" in training.text
+
+
 def test_classes_go_by_the_datas_names(page):
     rows = page.one("section", id="classes").one("tbody").all("tr")
     assert [row.all("th")[0].text for row in rows] == ["akiec", "bcc", "bkl", "df", "mel", "nv", "vasc"]
