@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import sys
@@ -9,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from parsed_page import parse
+from PIL import Image
 
 from tdumpra import cli
 from tdumpra.model_file import Model
@@ -249,6 +252,30 @@ def test_nothing_runs_over_the_edge(browser, run, width, scheme):
         tab, complaints = look(browser, path, width=width, scheme=scheme)
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
         assert complaints == []
+
+
+@pytest.mark.parametrize("width", [1152, 1200, 1280])
+def test_the_table_of_comparators_fits_beside_the_contents(browser, attached, width):
+    tab, _ = look(browser, attached / "report" / "index.html", width=width)
+    hidden = "(() => { const e = document.querySelector('#results .scroll'); return e.scrollWidth - e.clientWidth; })()"
+    assert tab.evaluate(hidden) <= 0
+
+
+def test_a_table_that_goes_on_has_a_shadow(browser, attached):
+    tab, _ = look(browser, attached / "report" / "index.html", width=700)
+    place = tab.locator("#results .scroll")
+    place.scroll_into_view_if_needed()
+
+    def edges() -> tuple[float, float]:
+        """Brightness of a column of pixels at the left and right edge, below the text of the head."""
+        pixels = np.asarray(Image.open(io.BytesIO(place.screenshot())).convert("L"), dtype=float)
+        return float(np.median(pixels[:, 1])), float(np.median(pixels[:, -2]))
+
+    left, right = edges()
+    assert right < left - 20
+    place.evaluate("e => { e.scrollLeft = e.scrollWidth; }")
+    left, right = edges()
+    assert left < right - 20
 
 
 def test_on_paper_nothing_is_cut_off(browser, run):
