@@ -30,6 +30,12 @@ def live_prototypes(bank: PrototypeBank) -> list[tuple[int, int]]:
     return [(c, k) for c, k in np.argwhere(bank.mask.numpy())]
 
 
+def test_it_prints_in_a_line(bank):
+    assert repr(bank) == "PrototypeBank(12 prototypes of 4 classes in 8 dimensions)"
+    near = PrototypeBank.fit(directions(0, 0.1, 90, 91), [0, 0, 1, 1], 2, list("abcd"), merge_above=0.9999)
+    assert repr(near) == "PrototypeBank(3 prototypes of 2 classes in 2 dimensions, 1 merged)"
+
+
 class TestSlots:
     def test_a_class_gets_as_many_prototypes_as_it_has_groups(self):
         # class 0: four rows of four groups; class 1: four rows of two groups, far apart

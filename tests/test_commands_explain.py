@@ -17,7 +17,8 @@ from PIL import Image
 from tiny_runs import CLASS_NAMES, colour_of, colours, embed_run, settings
 
 from tdumpra.assemble import assemble_model
-from tdumpra.bank import PrototypeBank
+from tdumpra.bank import Exemplar, PrototypeBank
+from tdumpra.commands_explain import find_originals
 from tdumpra.core.calibration import class_prior
 from tdumpra.core.gate import GateThresholds
 from tdumpra.decision import Decision
@@ -74,6 +75,22 @@ def originals(tmp_path_factory, data) -> Path:
 
 def read(path: Path) -> Element:
     return parse(path.read_text(encoding="utf-8"))
+
+
+def with_paths(model: Model) -> Model:
+    """As of a ``csv:`` or ``folder:`` source, whose ids are relative paths."""
+    bank = model.decision.bank
+    exemplars = tuple(tuple(tuple(e._replace(id=f"im/{e.id}.png") for e in k) for k in c) for c in bank.exemplars)
+    thumbnails = {f"im/{name}.png": picture for name, picture in model.thumbnails.items()}
+    decision = replace(model.decision, bank=replace(bank, exemplars=exemplars))
+    return replace(model, decision=decision, thumbnails=thumbnails)
+
+
+def assert_seen(shown: Element, exemplar: Exemplar) -> None:
+    assert "This image is itself one of the training images" in shown.text
+    assert f"own group ({exemplar.group})" in shown.text
+    alts = [image.attributes["alt"] for image in shown.all("img")]
+    assert not any(alt.startswith(f"Training image {exemplar.id}") for alt in alts)
 
 
 def test_a_page_for_each_image_and_its_sentence(tdumpra, run, model, images, tmp_path):
@@ -164,14 +181,37 @@ class TestTheOwnLesion:
         with pytest.raises(ValueError, match="groups needs one entry per image: 2, not 1"):
             list(Predictor(model, device="cpu").predict(images[:2], groups=["a"]))
 
-    def test_a_training_image_is_known_by_its_name(self, tdumpra, run, model, originals, tmp_path):
+    def test_a_training_image_is_known_by_its_content(self, tdumpra, run, model, originals, tmp_path):
         exemplar = model.decision.bank.exemplars[0][0][0]
-        tdumpra("explain", run, originals / f"{exemplar.id}.png", "--out", tmp_path)
-        shown = read(tmp_path / f"{exemplar.id}.html")
-        assert "This image is itself one of the training images" in shown.text
-        assert f"own group ({exemplar.group})" in shown.text
-        alts = [image.attributes["alt"] for image in shown.all("img")]
-        assert not any(alt.startswith(f"Training image {exemplar.id}") for alt in alts)
+        renamed = tmp_path / "renamed.png"
+        renamed.write_bytes((originals / f"{exemplar.id}.png").read_bytes())
+        tdumpra("explain", run, renamed, "--out", tmp_path)
+        assert_seen(read(tmp_path / "renamed.html"), exemplar)
+
+    def test_also_where_ids_are_paths(self, tdumpra, model, originals, tmp_path):
+        exemplar = model.decision.bank.exemplars[0][0][0]
+        with_paths(model).write(tmp_path / "m.safetensors")
+        tdumpra("explain", tmp_path / "m.safetensors", originals / f"{exemplar.id}.png", "--out", tmp_path)
+        assert_seen(read(tmp_path / f"{exemplar.id}.html"), exemplar._replace(id=f"im/{exemplar.id}.png"))
+
+    def test_a_namesake_of_a_training_image_is_another_image(self, tdumpra, run, model, images, tmp_path):
+        exemplar = model.decision.bank.exemplars[0][0][0]
+        namesake = tmp_path / f"{exemplar.id}.png"
+        namesake.write_bytes(images[0].read_bytes())
+        done = tdumpra("explain", run, namesake, "--out", tmp_path, "--json")
+        assert json.loads(done.out)[0]["evidence"]["group"] is None
+        assert "one of the training images" not in read(tmp_path / f"{exemplar.id}.html").text.lower()
+
+    def test_without_pictures_a_namesake_is_a_question(self, tdumpra, model, originals, tmp_path):
+        exemplar = model.decision.bank.exemplars[0][0][0]
+        replace(with_paths(model), thumbnails={}).write(tmp_path / "m.safetensors")
+        case = ("explain", tmp_path / "m.safetensors", originals / f"{exemplar.id}.png", "--out", tmp_path)
+        tdumpra(*case)
+        shown = read(tmp_path / f"{exemplar.id}.html").text
+        assert f"has the same name (im/{exemplar.id}.png), and there is no picture to compare the two by" in shown
+        assert "This image is itself" not in shown
+        tdumpra(*case, "--images", originals)  # the same bytes
+        assert_seen(read(tmp_path / f"{exemplar.id}.html"), exemplar._replace(id=f"im/{exemplar.id}.png"))
 
     def test_where_nothing_else_is_left_the_page_says_so(self, run, model, images, tmp_path, tdumpra):
         bank = model.decision.bank
@@ -200,6 +240,16 @@ class TestWithoutPictures:
         assert not shown.all(class_="missing")
         assert len(shown.all("img")) > 4
 
+    def test_the_originals_of_ids_that_are_paths(self, tdumpra, model, images, originals, tmp_path):
+        replace(with_paths(model), thumbnails={}).write(tmp_path / "m.safetensors")
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "im").symlink_to(originals)
+        for sources in (tmp_path / "data", originals):
+            tdumpra("explain", tmp_path / "m.safetensors", images[0], "--images", sources, "--out", tmp_path)
+            shown = read(tmp_path / f"{images[0].stem}.html")
+            assert not shown.all(class_="missing")
+            assert len(shown.all("img")) > 4
+
     def test_some_have_moved(self, tdumpra, model, images, tmp_path):
         kept = dict(list(model.thumbnails.items())[::2])
         replace(model, thumbnails=kept).write(tmp_path / "m.safetensors")
@@ -207,9 +257,8 @@ class TestWithoutPictures:
         tdumpra("explain", tmp_path / "m.safetensors", images[0], "--images", tmp_path / "empty", "--out", tmp_path)
         shown = read(tmp_path / f"{images[0].stem}.html")
         said = shown.one(class_="missing").text
-        assert (
-            f"the model holds no picture of them, and {tmp_path / 'empty'} has no readable image of that name" in said
-        )
+        nowhere = f"{tmp_path / 'empty'} has no readable image of that name, or several"
+        assert f"the model holds no picture of them, and {nowhere}" in said
         assert shown.all(class_="no-picture")
 
 
@@ -225,6 +274,22 @@ def test_markup_in_names_of_classes_and_files(tdumpra, model, images, tmp_path):
     assert evil not in html
     assert "<img src=x>" not in html
     assert evil in parse(html).one("table", class_="opinions").text
+
+
+def test_originals_by_place_then_by_a_name_that_is_given_once(tmp_path):
+    for place in ("a/9.png", "b/9.png", "a/7.JPG", "x.y.png", "text.txt"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_bytes(b"")
+    (tmp_path / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    ids = ["a/9.png", "b/9", "a\\9.png", "9", "c/9.png", "c/7.png", "x.y", "../a/9.png", "text", "gone"]
+    found = {name: path.relative_to(tmp_path).as_posix() for name, path in find_originals(tmp_path, ids).items()}
+    assert found == {
+        "a/9.png": "a/9.png",
+        "b/9": "b/9.png",
+        "a\\9.png": "a/9.png",
+        "c/7.png": "a/7.JPG",
+        "x.y": "x.y.png",
+    }
 
 
 @pytest.mark.parametrize("command", ["explain", "predict"])

@@ -34,6 +34,9 @@ def evidence(decision: Decision, p: list[float], z: list[float], **arguments: An
 
 UNSURE, MELANOMA = [0.5, 0.3, 0.2], [0.1, 0.1, 1.0, 0.1]  # the classifier wavers; retrieval is sure of class 1
 
+THIRD = GateThresholds(theta=0.6, beta=0.0, margin=0.0, delta=0.0, alpha=0.5)
+BETWEEN = [0.5, 0.48, 0.02], [0.0, 0.0, 1.0, 1.05]  # melanoma is each path's close second
+
 
 class TestSentence:
     def test_opened_and_moved(self, decision):
@@ -43,6 +46,14 @@ class TestSentence:
         assert found.sentence.endswith(": prediction moved from nevus to melanoma")
         assert found.sentence.startswith("classifier unsure (0.50 < 0.60); retrieval decisive (0.")
         assert "labels disagree (nevus against melanoma)" in found.sentence
+
+    def test_a_third_class_wins(self, decision):
+        found = evidence(replace(decision, thresholds=THIRD), *BETWEEN)
+        assert found.opened
+        assert (found.label, found.label_classifier, found.label_similarity) == (1, 0, 2)
+        assert found.is_third
+        assert found.sentence.endswith(": prediction moved from nevus to melanoma, neither path's first choice")
+        assert not evidence(decision, UNSURE, MELANOMA).is_third
 
     def test_opened_and_not_moved(self, decision):
         cautious = replace(decision, thresholds=replace(THRESHOLDS, alpha=0.95))

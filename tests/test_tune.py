@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tdumpra import GateThresholds, PrototypeBank, fuse
+from tdumpra.core.calibrated_gate import CalibratedGate
 from tdumpra.core.calibration import class_prior
 from tdumpra.core.metrics import OBJECTIVES
 from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs
@@ -412,6 +413,36 @@ class TestWhatMayBeTunedOn:
         disagree = (decided.p_cls.argmax(1) != decided.p_sim.argmax(1)).numpy()
         assert (disagree & certain).any()
         assert tuning.calibrated_curve.opened.max() <= (disagree & ~certain).sum()
+
+
+class TestInANotebook:
+    def test_what_was_found_in_two_lines(self):
+        tuning = tune_on(0)
+        thresholds = tuning.best.thresholds
+        assert thresholds is not None
+        first, second = repr(tuning).splitlines()
+        assert first == f"Tuning({tuning.sentence()};"
+        assert second.startswith(f"  kappa {tuning.best.kappa:.3g}, tau {tuning.best.tau:.3g}, ")
+        assert f"alpha {thresholds.alpha:.3g}" in second
+        assert len(repr(tuning.decision)) < 1000
+
+    def test_of_a_calibrated_gate_only_what_holds(self):
+        tuning = tune_on(0)
+        weights = (0.0, 1.0, 0.0)
+        best = tuning.best._replace(calibrated=CalibratedGate(weights, weights, 0.125))
+        said = repr(replace(tuning, best=best))
+        assert said.endswith("lead 0.125)")
+        assert "theta" not in said
+
+    def test_a_shut_gate_has_no_thresholds(self):
+        tuning = tune_on(0)
+        assert repr(replace(tuning, best=tuning.base)) == f"Tuning({replace(tuning, best=tuning.base).sentence()})"
+
+    def test_a_curve(self):
+        curve = tune_on(0).curve
+        said = repr(curve)
+        assert said.startswith(f"Curve({curve.objective.size:,} settings: {len(curve.axes['kappa'])} kappa × ")
+        assert len(said) < 200
 
 
 def test_artifact_round_trip_keeps_the_whole_curve():

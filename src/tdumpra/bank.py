@@ -51,6 +51,13 @@ class PrototypeBank:
     exemplars: tuple[tuple[tuple[Exemplar, ...], ...], ...]  # [class][prototype]: nearest first, one per group
     reference: Float[Tensor, " q"]  # quantiles of the training rows' top cosine, for familiarity
 
+    def __repr__(self) -> str:
+        merged = f", {sum(self.merged)} merged" if any(self.merged) else ""
+        return (
+            f"PrototypeBank({int(self.mask.sum())} prototypes of {self.mask.shape[0]} classes in "
+            f"{self.prototypes.shape[2]} dimensions{merged})"
+        )
+
     @classmethod
     def fit(
         cls,

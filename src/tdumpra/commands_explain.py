@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
-from pathlib import Path
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
+from torch import Tensor
 
 from tdumpra.artifacts import jsonable, make_folder, write_bytes
+from tdumpra.assemble import _shrink
+from tdumpra.bank import Exemplar
 from tdumpra.commands_predict import expand, load_predictor
 from tdumpra.data.decode import decode_file
-from tdumpra.data.sources.files import is_image, printable
+from tdumpra.data.sources.files import IMAGE_SUFFIXES, is_file, is_image, printable
+from tdumpra.data.transform import EvalTransform
 from tdumpra.errors import BrokenImageError, InputFileError
 from tdumpra.evidence import Evidence, Match
 from tdumpra.pages import kit
@@ -25,6 +30,13 @@ from tdumpra.pages.evidence_page import Heatmap, evidence_page
 from tdumpra.predict import Prediction, Predictor
 
 FOLDER = Path("evidence")
+
+_BATCH = 16
+_SAME = 2  # grey levels by which kernels of different machines may shrink the same image differently
+_SEEN = (
+    "This image is itself one of the training images that stand for a prototype: the model has seen it, and looks "
+    "surer than it would on a new case."
+)
 
 
 class Explained(NamedTuple):
@@ -88,32 +100,134 @@ def explain_images(
     make_folder(folder)
     stems = Counter(path.stem for path in paths)
     names = [path.stem if stems[path.stem] == 1 else str(path) for path in paths]
-    trained = _groups_of_exemplars(predictor)
-    groups = [group if group is not None else trained.get(path.stem) for path in paths]
-    originals = None if sources is None else {each.stem: each for each in sources.rglob("*") if is_image(each)}
-    predictions = predictor.predict(paths, batch_size=16, evidence=True, groups=groups)
-    for path, name, prediction in zip(paths, names, predictions, strict=True):
+    training = _TrainingImages.of(predictor, sources)
+    for path, name, prediction, note in _predictions(predictor, paths, names, training, group):
         if prediction.evidence is None:
             yield Explained(prediction, None)
             continue
-        evidence, notes = prediction.evidence, []
-        if path.stem in trained:
-            notes.append(
-                "This image is itself one of the training images that stand for a prototype: the model has seen it, "
-                "and looks surer than it would on a new case."
-            )
+        evidence = prediction.evidence
         html = evidence_page(
             evidence,
             case_id=printable(name),
             image=decode_file(path),
-            pictures={**_originals(evidence, originals or {}), **predictor.pictures(evidence)},
+            pictures={**training.pictures(evidence), **predictor.pictures(evidence)},
             missing_reason=_why_missing(predictor, sources),
             saliency=None if heatmap_of is None else heatmap_of(predictor, path, evidence.matches[0]),
-            notes=notes,
+            notes=[] if note is None else [note],
         )
         page = folder / kit.page_name(name)
         write_bytes(page, html.encode())
         yield Explained(prediction, page)
+
+
+def _predictions(
+    predictor: Predictor, paths: list[Path], names: list[str], training: _TrainingImages, group: str | None
+) -> Iterator[tuple[Path, str, Prediction, str | None]]:
+    """Each image with its prediction and, where the model may have seen it, a note; a batch at a time."""
+    for start in range(0, len(paths), _BATCH):
+        some = paths[start : start + _BATCH]
+        seen = [training.find(path) for path in some]
+        groups = [group if group is not None or own is None else own.group for own in seen]
+        notes = [training.doubt(path) if own is None else _SEEN for path, own in zip(some, seen, strict=True)]
+        predictions = predictor.predict(some, batch_size=_BATCH, evidence=True, groups=groups)
+        yield from zip(some, names[start : start + _BATCH], predictions, notes, strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _TrainingImages:
+    """The exemplars of a bank: which of them an image is, told by content, since names are given twice."""
+
+    exemplars: dict[str, Exemplar]
+    transform: EvalTransform
+    thumbnails: Mapping[str, Tensor]  # those that any file can be compared with
+    originals: dict[str, Path]
+
+    @classmethod
+    def of(cls, predictor: Predictor, sources: Path | None) -> _TrainingImages:
+        model = predictor.model
+        exemplars = {each.id: each for c in model.decision.bank.exemplars for k in c for each in k}
+        transform = model.classifier.transform
+        # A frame around the lesion needs the mask, which a file alone does not have.
+        thumbnails = model.thumbnails if transform.framing.lesion_margin is None else {}
+        return cls(exemplars, transform, thumbnails, {} if sources is None else find_originals(sources, exemplars))
+
+    def find(self, path: Path) -> Exemplar | None:
+        """The exemplar that ``path`` shows: a file of the same bytes, or the same picture once shrunk."""
+        if not is_file(path):
+            return None
+        for name, original in self.originals.items():
+            if _same_bytes(path, original):
+                return self.exemplars[name]
+        if not self.thumbnails:
+            return None
+        try:
+            picture = _shrink(self.transform.read(path)).short()
+        except BrokenImageError:
+            return None
+        same = (name for name, held in self.thumbnails.items() if _alike(picture, held) and name in self.exemplars)
+        return next((self.exemplars[name] for name in same), None)
+
+    def doubt(self, path: Path) -> str | None:
+        """A note on an image that has an exemplar's name, where there is no picture to compare it with."""
+        unseen = (name for name in self.exemplars if name not in self.thumbnails and name not in self.originals)
+        name = next((each for each in unseen if _bare(each) == path.stem), None)
+        if name is None:
+            return None
+        return (
+            f"One of the training images that stand for a prototype has the same name ({printable(name)}), and there "
+            "is no picture to compare the two by. If this is that image, the model has seen it: name its lesion or "
+            "patient with --group, or the folder of the originals with --images."
+        )
+
+    def pictures(self, evidence: Evidence) -> dict[str, np.ndarray]:
+        """The originals behind ``evidence``, as far as they can be read."""
+        found = {}
+        for name in self.originals.keys() & set(evidence.exemplar_ids):
+            try:
+                found[name] = decode_file(self.originals[name])
+            except BrokenImageError:  # the page names it among the missing
+                continue
+        return found
+
+
+def find_originals(root: Path, ids: Iterable[str]) -> dict[str, Path]:
+    """The files of images by id: where the id says, with or without a suffix; else the only file of that name."""
+    by_name: dict[str, list[Path]] = defaultdict(list)
+    for path in root.rglob("*"):
+        if is_image(path) and is_file(path):
+            by_name[path.stem].append(path)
+    files = {name: _placed(root, name) or by_name.get(_bare(name), []) for name in ids}
+    return {name: found[0] for name, found in files.items() if len(found) == 1}
+
+
+def _placed(root: Path, name: str) -> list[Path]:
+    place = PurePosixPath(name.replace("\\", "/"))
+    if place.is_absolute() or ".." in place.parts:  # a model has no say over what is read outside the folder
+        return []
+    if is_file(exact := root / place) and is_image(exact):
+        return [exact]
+    low, high = (
+        [path for suffix in sorted(IMAGE_SUFFIXES) if is_file(path := root / f"{place}{of(suffix)}")]
+        for of in (str.lower, str.upper)
+    )
+    return low or high
+
+
+def _bare(name: str) -> str:
+    """An id without folders and without the suffix of an image; ``a.b`` has none."""
+    last = PurePosixPath(name.replace("\\", "/"))
+    return last.stem if last.suffix.lower() in IMAGE_SUFFIXES else last.name
+
+
+def _same_bytes(one: Path, other: Path) -> bool:
+    try:
+        return filecmp.cmp(one, other, shallow=False)
+    except OSError:  # what may not be read is the decoder's to report
+        return False
+
+
+def _alike(picture: Tensor, held: Tensor) -> bool:
+    return picture.shape == held.shape and int((picture - held.short()).abs().max()) <= _SAME
 
 
 def _heatmap(predictor: Predictor, path: Path, match: Match) -> Heatmap:
@@ -123,26 +237,11 @@ def _heatmap(predictor: Predictor, path: Path, match: Match) -> Heatmap:
     return heatmap(occlusion_saliency(predictor, path, match), match)
 
 
-def _groups_of_exemplars(predictor: Predictor) -> dict[str, str]:
-    bank = predictor.model.decision.bank
-    return {exemplar.id: exemplar.group for c in bank.exemplars for k in c for exemplar in k}
-
-
-def _originals(evidence: Evidence, files: dict[str, Path]) -> dict[str, np.ndarray]:
-    found = {}
-    for name in files.keys() & set(evidence.exemplar_ids):
-        try:
-            found[name] = decode_file(files[name])
-        except BrokenImageError:  # the page names it among the missing
-            continue
-    return found
-
-
 def _why_missing(predictor: Predictor, sources: Path | None) -> str:
     held = "holds no picture of them" if predictor.model.thumbnails else "was saved without pictures (for privacy)"
     if sources is None:
         return f"the model {held}, and --images can name the folder of the originals"
-    return f"the model {held}, and {sources} has no readable image of that name"
+    return f"the model {held}, and {sources} has no readable image of that name, or several"
 
 
 def _show(each: Explained) -> None:

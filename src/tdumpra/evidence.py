@@ -72,6 +72,11 @@ class Evidence:
     sentence: str
 
     @property
+    def is_third(self) -> bool:
+        """Whether the final label is neither path's first choice: fusing lifted a class that both rank lower."""
+        return self.label not in (self.label_classifier, self.label_similarity)
+
+    @property
     def shown(self) -> tuple[Match, ...]:
         """The matches, and the strongest opposing prototype should it be none of them."""
         extra = () if self.opposing is None or self.opposing in self.matches else (self.opposing,)
@@ -212,8 +217,10 @@ def _sentence(decision: Decision, decided: Decided, clauses: tuple[Clause, ...],
     before, after = names[int(decided.signals.label_cls)], names[int(decided.p.argmax())]
     if decided.opened:
         why = "; ".join(clause.statement for clause in clauses if clause.asked)
-        moved = f"prediction moved from {before} to {after}" if after != before else f"prediction stays {after}"
-        return f"{why}: {moved}"
+        if after == before:
+            return f"{why}: prediction stays {after}"
+        third = "" if after == names[int(decided.signals.label_sim)] else ", neither path's first choice"
+        return f"{why}: prediction moved from {before} to {after}{third}"
     if decision.thresholds == GateThresholds.shut():
         return (
             f"retrieval did not change this prediction ({after}): tuning found nothing to gain and left the gate shut"

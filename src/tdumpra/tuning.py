@@ -86,6 +86,10 @@ class Curve:
     accuracy: Array
     opened: Array
 
+    def __repr__(self) -> str:
+        axes = " × ".join(f"{len(values)} {name}" for name, values in self.axes.items())
+        return f"Curve({self.objective.size:,} settings: {axes})"
+
     def to_artifact(self, name: str) -> Artifact:
         """Tensors under ``name``, and the axes."""
         tensors = {f"{name}.{array}": torch.from_numpy(getattr(self, array)) for array in _CURVE_ARRAYS}
@@ -121,6 +125,15 @@ class Tuning:
     n_disagreements: int | None = None  # rows on which the paths' labels differ, at the most talkative kappa
     n_tried: int | None = None
     notes: tuple[str, ...] = ()  # what a reader should know about the data behind this
+
+    def __repr__(self) -> str:
+        if self.best.thresholds is None:
+            return f"Tuning({self.sentence()})"
+        values = {"kappa": self.best.kappa, "tau": self.best.tau, **asdict(self.best.thresholds)}
+        if self.best.calibrated is not None:  # its thresholds hold nothing back
+            values = {name: values[name] for name in ("kappa", "tau", "alpha")} | {"lead": self.best.calibrated.margin}
+        settings = ", ".join(f"{name} {value:.3g}" for name, value in values.items() if value is not None)
+        return f"Tuning({self.sentence()};\n  {settings})"
 
     def to_artifact(self) -> Artifact:
         """Tensors and JSON values, the decision's included."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tdumpra.pages.cases import Outcomes, choose
+from tdumpra.pages.cases import Outcomes, choose, page_names
 
 
 def made(**counts: int) -> Outcomes:
@@ -49,3 +49,10 @@ def test_the_least_sure_come_first():
 
 def test_none_at_all():
     assert not any(choose(made(fixed=5, shut=5), 0).values())
+
+
+def test_names_that_are_given_twice_have_a_page_each():
+    files = page_names({3: "a", 5: "b", 8: "a", 9: "A", 11: "a/b", 12: "a/b"})
+    assert files[5] == "b.html"
+    assert files[3].startswith("a-row-3~")
+    assert len({name.lower() for name in files.values()}) == 6

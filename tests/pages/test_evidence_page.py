@@ -57,6 +57,17 @@ class TestWhatHappened:
         assert shown.one("p", class_="sentence").text.lower() == f"{found.sentence}.".lower()
         assert {each.text for each in shown.one("header").all(class_="badge")} == {"Gate open", "Moved from nevus"}
 
+    def test_moved_to_a_class_that_neither_path_named(self, decision):
+        thresholds = GateThresholds(theta=0.6, beta=0.0, margin=0.0, delta=0.0, alpha=0.5)
+        found = evidence(replace(decision, thresholds=thresholds), [0.5, 0.48, 0.02], [0.0, 1.0, 1.05])
+        shown = page(found)
+        assert shown.one("h1").text == "Prediction: melanoma"
+        assert shown.one("p", class_="lead").text == (
+            "Both opinions together changed this prediction from nevus to melanoma, which is the first choice of "
+            "neither: the second opinion alone is keratosis."
+        )
+        assert "Neither path's first choice" in {each.text for each in shown.one("header").all(class_="badge")}
+
     @pytest.mark.parametrize(
         ("p", "z", "changes", "said"),
         [

@@ -170,6 +170,18 @@ def test_a_gate_that_stays_shut(tdumpra, tmp_path):
     assert page.one("ul", class_="gallery").all("li", data_outcome="shut")
 
 
+def test_ids_that_are_given_twice(tdumpra, tmp_path):
+    path = save_problem(tmp_path / "o.npz", id=np.repeat("a", 600))
+    assert tdumpra("attach", path, "--out", tmp_path / "run").code == 0
+    cards = parse((tmp_path / "run" / "report" / "index.html").read_text()).one("ul", class_="gallery").all("li")
+    links = {card.one("a").attributes["href"] for card in cards}
+    assert len(links) == len(cards) > 1
+    for card in cards:
+        case = parse((tmp_path / "run" / "report" / card.one("a").attributes["href"]).read_text())
+        truth = card.one("span", class_="truth").text.split(" · ")[0].removeprefix("truth: ")
+        assert f"Reference label: {truth}" in case.one("header").text
+
+
 def test_without_groups_and_ids(tdumpra, tmp_path):
     path = save_problem(tmp_path / "o.npz", leave_out=("group", "id"))
     assert tdumpra("attach", path, "--out", tmp_path / "run").code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import sys
@@ -9,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from parsed_page import parse
+from PIL import Image
 
 from tdumpra import cli
 from tdumpra.model_file import Model
@@ -94,6 +97,19 @@ def test_training_curves_prototypes_and_environment(page, seed):
     assert "Protocol “grouped”" in page.one("section", id="data").text
     assert "0 of" in page.one("section", id="data").text
     assert page.one("p", class_="eyebrow").text == "tiny & <small>, seed 0"
+
+
+def test_a_run_too_short_to_note_its_loss(seed, tmp_path):
+    folder = copied(seed, tmp_path / "short")
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(line for line in lines if '"validation"' in line))
+    training = parse(write_report(folder, limit=0).read_text()).one("section", id="training")
+    assert len(training.all("svg")) == 1
+    said = "no curve of the training loss: it is noted every 1 steps (train.log_every), and the run took fewer"
+    assert said in training.text
+    (folder / "metrics.jsonl").unlink()
+    training = parse(write_report(folder, limit=0).read_text()).one("section", id="training")
+    assert "no training curves: metrics.jsonl is empty or not there" in training.text
 
 
 def test_classes_go_by_the_datas_names(page):
@@ -236,6 +252,30 @@ def test_nothing_runs_over_the_edge(browser, run, width, scheme):
         tab, complaints = look(browser, path, width=width, scheme=scheme)
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
         assert complaints == []
+
+
+@pytest.mark.parametrize("width", [1152, 1200, 1280])
+def test_the_table_of_comparators_fits_beside_the_contents(browser, attached, width):
+    tab, _ = look(browser, attached / "report" / "index.html", width=width)
+    hidden = "(() => { const e = document.querySelector('#results .scroll'); return e.scrollWidth - e.clientWidth; })()"
+    assert tab.evaluate(hidden) <= 0
+
+
+def test_a_table_that_goes_on_has_a_shadow(browser, attached):
+    tab, _ = look(browser, attached / "report" / "index.html", width=700)
+    place = tab.locator("#results .scroll")
+    place.scroll_into_view_if_needed()
+
+    def edges() -> tuple[float, float]:
+        """Brightness of a column of pixels at the left and right edge, below the text of the head."""
+        pixels = np.asarray(Image.open(io.BytesIO(place.screenshot())).convert("L"), dtype=float)
+        return float(np.median(pixels[:, 1])), float(np.median(pixels[:, -2]))
+
+    left, right = edges()
+    assert right < left - 20
+    place.evaluate("e => { e.scrollLeft = e.scrollWidth; }")
+    left, right = edges()
+    assert left < right - 20
 
 
 def test_on_paper_nothing_is_cut_off(browser, run):

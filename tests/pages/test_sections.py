@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from tdumpra.config import Config, DataConfig, NetworkConfig
-from tdumpra.pages.sections import beside_paper, number, paired
+from tdumpra.pages.material import Material
+from tdumpra.pages.sections import beside_paper, number, paired, per_class
 
 SCORES = {"accuracy": 0.81, "macro_f1": 0.6, "balanced_accuracy": 0.5, "ece": 0.07, "macro_auroc": None}
 EVALUATION: dict[str, Any] = {"comparators": {"student": SCORES, "gate": {**SCORES, "accuracy": 0.82}}}
@@ -56,3 +57,25 @@ def test_a_lead_that_is_undefined_is_said_to_be():
     cells = shown["rows"][0]["cells"]
     assert cells[-1] == ("undefined", "")
     assert cells[0] == ("+0.0100", "−0.0100 to +0.0200")
+
+
+class TestByClass:
+    ROW: ClassVar = {"support": 9, "recall": 0.5, "precision": 0.5, "f1": 0.5, "auroc": 0.7}
+
+    def of(self, *sensitivities: dict[str, float | None] | None) -> dict[str, Any]:
+        rows = {
+            f"c{i}": self.ROW if each is None else {**self.ROW, "sensitivity_at_specificity": each}
+            for i, each in enumerate(sensitivities)
+        }
+        evaluation = {"per_class": {"student": rows, "gate": rows}}
+        return per_class(Material(name="x", evaluation=evaluation, class_names=tuple(rows)))
+
+    def test_sensitivity_of_some_classes_only(self):
+        found = self.of(None, {"0.9": 0.25, "0.95": None}, None)
+        assert found["specificities"] == ["0.9", "0.95"]
+        assert [row["at"] for row in found["rows"]] == [["–", "–"], ["0.250", "undefined"], ["–", "–"]]
+
+    def test_sensitivity_of_none(self):
+        found = self.of(None, None)
+        assert found["specificities"] == []
+        assert [row["at"] for row in found["rows"]] == [[], []]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,7 +99,8 @@ def write_cases(material: Material, out: Path, *, limit: int = SHOWN) -> Gallery
     make_folder(folder)
     for stale in folder.glob("*.html"):  # of an earlier report, which may have shown others
         stale.unlink()
-    cards = [_card(material, name, row) for name, rows in chosen.items() for row in rows]
+    files = page_names({row: case_name(material, row) for rows in chosen.values() for row in rows})
+    cards = [_card(material, name, row, files[row]) for name, rows in chosen.items() for row in rows]
     for card in cards:
         write_bytes(folder / card["file"], _page(material, card.pop("row"), card.pop("pixels")).encode())
     # by doubt, not by success: what was fixed must not come first
@@ -126,14 +129,23 @@ def case_name(material: Material, row: int) -> str:
     return f"row {row}" if ids is None else str(ids[row])
 
 
-def _card(material: Material, outcome: str, row: int) -> dict[str, Any]:
+def page_names(names: Mapping[int, str]) -> dict[int, str]:
+    """A file for each row: of the case's name, and of its row too where the name is not its own."""
+    taken = Counter(kit.page_name(name).lower() for name in names.values())  # Windows and Macs do not tell a from A
+    return {
+        row: kit.page_name(name if taken[kit.page_name(name).lower()] == 1 else f"{name} (row {row})")
+        for row, name in names.items()
+    }
+
+
+def _card(material: Material, outcome: str, row: int, file: str) -> dict[str, Any]:
     splits, decided, names = material.splits, material.decided, material.class_names
     if splits is None or decided is None:
         raise ArtifactError("single cases need the outputs they came from")
     pixels = None if material.pictures is None else material.pictures.read(case_name(material, row))
     return {
         "id": case_name(material, row),
-        "file": kit.page_name(case_name(material, row)),
+        "file": file,
         "outcome": outcome,
         "truth": names[int(splits.test.y[row])],
         "before": names[int(decided.p_cls[row].argmax())],

@@ -41,9 +41,15 @@ def of_folder(root: Path, evaluation: Mapping[str, Any] | None = None) -> Materi
         missing["thumbnails"] = "the run has no model.safetensors, which keeps the pictures: write it with  tdumpra run"
     pictures = _pictures(config, tables["test"], missing)
     metrics = folder.read_metrics()
-    if not any("loss" in row for row in metrics):
-        why = "the classifier came finished" if config.network.as_it_is else "metrics.jsonl is empty or not there"
-        missing["training"] = f"no training curves: {why}"
+    if config.network.as_it_is:
+        missing["training"] = "no training curves: the classifier came finished"
+    elif not any("loss" in row or "validation" in row for row in metrics):
+        missing["training"] = "no training curves: metrics.jsonl is empty or not there"
+    elif not any("loss" in row for row in metrics):
+        missing["training_loss"] = (
+            f"no curve of the training loss: it is noted every {config.train.log_every:,} steps (train.log_every), and "
+            "the run took fewer"
+        )
     sources = train.metadata.get("source") or train.metadata.get("dataset")
     return Material(
         name=config.name if len(config.seeds) != 1 else f"{config.name}, seed {config.seeds[0]}",

@@ -49,6 +49,11 @@ def headline(evidence: Evidence) -> str:
     """What happened to the prediction, in one sentence."""
     names = evidence.class_names
     final, before, other = (names[c] for c in (evidence.label, evidence.label_classifier, evidence.label_similarity))
+    if evidence.is_third:
+        return (
+            f"Both opinions together changed this prediction from {before} to {final}, which is the first choice of "
+            f"neither: the second opinion alone is {other}."
+        )
     if evidence.opened and final != before:
         return f"The second opinion changed this prediction from {before} to {final}."
     if evidence.opened:

@@ -129,18 +129,17 @@ def _coverage(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     return {"words": words, "chart": sections.chart(charts.risk_coverage(evaluation), "risk_coverage", caption)}
 
 
-def _training(material: Material) -> list[dict[str, Any]] | str:
+def _training(material: Material) -> dict[str, Any] | str:
     if "training" in material.missing:
         return material.missing["training"]
-    drawn = [
-        sections.chart(
-            charts.training_loss(material.metrics), "training_loss", "The joint loss and its parts, step by step."
-        )
-    ]
+    drawn, no_loss = [], material.missing.get("training_loss")
+    if no_loss is None:
+        curve = charts.training_loss(material.metrics)
+        drawn.append(sections.chart(curve, "training_loss", "The joint loss and its parts, step by step."))
     if any("validation" in row for row in material.metrics):
         curve = charts.training_validation(material.metrics)
         drawn.append(sections.chart(curve, "training_validation", "Student and teacher on validation, epoch by epoch."))
-    return drawn
+    return {"charts": drawn, "no_loss": no_loss}
 
 
 def _environment(material: Material) -> list[tuple[str, str]] | str:

@@ -147,7 +147,10 @@ def beside_paper(config: Config | None, evaluation: Mapping[str, Any]) -> dict[s
 def per_class(material: Material) -> dict[str, Any]:
     """Each class before and after; its name is the data's own where the evaluation only knows numbers."""
     before, after = (material.evaluation["per_class"][name] for name in ("student", "gate"))
-    specificities = list(next(iter(after.values())).get("sensitivity_at_specificity", {}))
+    # asked for some classes only, where `sensitivity_classes` names them
+    specificities = list(
+        dict.fromkeys(s for each in after.values() for s in each.get("sensitivity_at_specificity", {}))
+    )
     rows, data = [], []
     for name, key in zip(material.class_names, after, strict=True):
         b, a = before[key], after[key]
@@ -162,7 +165,7 @@ def per_class(material: Material) -> dict[str, Any]:
                 "support": a["support"],
                 "pairs": pairs,
                 "auroc": number(a["auroc"], 3),
-                "at": [number(at.get(s), 3) if s in at else "" for s in specificities],
+                "at": [number(at[s], 3) if s in at else "–" for s in specificities],
             }
         )
         data += [
