@@ -14,7 +14,7 @@ from tiny_runs import CLASS_NAMES, SIZE, colour_of, colours, embed_run, launched
 from torch import Tensor
 
 import tdumpra
-from tdumpra.assemble import THUMBNAIL_SIZE, _shrink, assemble_model
+from tdumpra.assemble import THUMBNAIL_SIZE, assemble_model, thumbnail
 from tdumpra.bank import PrototypeBank
 from tdumpra.config import Config
 from tdumpra.core.calibration import class_prior
@@ -323,7 +323,7 @@ def test_a_model_holds_small_pictures_of_its_exemplars(model, data):
 
 
 def test_large_pictures_are_made_small():
-    assert _shrink(np.zeros((150, 300, 3), np.uint8)).shape == (48, 96, 3)
+    assert thumbnail(np.zeros((150, 300, 3), np.uint8)).shape == (48, 96, 3)
 
 
 def test_a_model_without_pictures(config, data, folder, tmp_path, images):

@@ -70,7 +70,7 @@ def thumbnails(bank: PrototypeBank, dataset: Dataset) -> dict[str, Tensor]:
     """Small pictures (h, w, 3) of the bank's exemplars, by id."""
     number = {record.id: i for i, record in enumerate(dataset.manifest.records)}
     wanted = sorted({exemplar.id for exemplar in _exemplars(bank)} & number.keys())
-    return {name: _shrink(dataset.prepared.images.read(np.array([number[name]]))[0]) for name in wanted}
+    return {name: thumbnail(dataset.prepared.images.read(np.array([number[name]]))[0]) for name in wanted}
 
 
 def _matched(config: Config, own: Encoders, seed: int) -> Encoder:
@@ -104,7 +104,8 @@ def _exemplars(bank: PrototypeBank) -> Iterator[Exemplar]:
     return (exemplar for of_class in bank.exemplars for of_prototype in of_class for exemplar in of_prototype)
 
 
-def _shrink(pixels: np.ndarray) -> Tensor:
+def thumbnail(pixels: np.ndarray) -> Tensor:
+    """A small picture, no larger than it was."""
     image = Image.fromarray(pixels)
     image.thumbnail((THUMBNAIL_SIZE, THUMBNAIL_SIZE), Image.Resampling.BICUBIC)
     return torch.from_numpy(np.array(image))

@@ -17,7 +17,7 @@ from rich.markup import escape
 from torch import Tensor
 
 from tdumpra.artifacts import jsonable, make_folder, write_bytes
-from tdumpra.assemble import _shrink
+from tdumpra.assemble import thumbnail
 from tdumpra.bank import Exemplar
 from tdumpra.commands_predict import expand, load_predictor
 from tdumpra.data.decode import decode_file
@@ -161,7 +161,7 @@ class _TrainingImages:
         if not self.thumbnails:
             return None
         try:
-            picture = _shrink(self.transform.read(path)).short()
+            picture = thumbnail(self.transform.read(path)).short()
         except BrokenImageError:
             return None
         same = (name for name, held in self.thumbnails.items() if _alike(picture, held) and name in self.exemplars)
