@@ -81,6 +81,12 @@ class ScoredOutputs:
     def __len__(self) -> int:
         return len(self.y)
 
+    def lesions(self) -> NDArray[np.str_]:
+        """What each row counts towards, whatever the order of rows: its group, or else its id, or else its number."""
+        if self.groups is not None:
+            return self.groups
+        return np.arange(len(self)).astype(np.str_) if self.ids is None else self.ids
+
     def rows(self, keep: NDArray[np.bool_]) -> Self:
         """Some of the rows, as outputs of the same split."""
         kept = torch.from_numpy(keep)

@@ -33,8 +33,7 @@ def compare(case: Case, unsure: Array, settings: EvaluateConfig) -> dict[str, An
     y = case.test.y.numpy()
     found = {name: COMPARATORS[name](case) for name in ("gate", *RIVALS, "oracle")}
     posteriors = {name: p.double().numpy() for name, p in found.items() if p is not None}
-    groups = np.arange(len(y)).astype(np.str_) if case.test.groups is None else case.test.groups
-    names, member = np.unique(groups, return_inverse=True)
+    names, member = np.unique(case.test.lesions(), return_inverse=True)
     figures = {name: _prepared(p, y, unsure) for name, p in posteriors.items()}
     scores = {name: of(np.ones((len(y), 1))) for name, of in figures.items()}
     chunks = [
