@@ -123,9 +123,13 @@ class TestEvaluate:
         files = [write_outputs(tmp_path / f"net_joint_seed{seed}.npz", seed) for seed in (0, 1)]
         path = write_config(tmp_path, files)
         path.write_text(path.read_text().replace("[tune]", f"[tune]\npool_seeds = {str(together).lower()}"))
-        told = json.loads(run("evaluate", path, "--json", "--out", tmp_path / "o").out)["tuning"]
+        found = json.loads(run("evaluate", path, "--json", "--out", tmp_path / "o").out)
+        told = found["tuning"]
         assert told.count("settings were tried on") == (1 if together else 2)
         assert told.startswith("for all seeds: " if together else "seed 0: ")
+        shared = [note for note in found["notes"] if "the seeds share validation lesions" in note]
+        assert len(shared) == together  # of both seeds, and told once
+        assert run("evaluate", path, "--out", tmp_path / "o").out.count("the seeds share validation lesions") == together
 
     @pytest.mark.parametrize("command", ["tune", "evaluate"])
     def test_one_choice_is_judged_on_seeds_that_had_no_say(self, run, tmp_path, command):

@@ -184,6 +184,7 @@ def over_runs(runs: Sequence[SavedRun], results: Mapping[str, Mapping[str, Any]]
         "rows": first["rows"],
         "grouped": first["grouped"],
         "tuning": _told_once({seed: each["tuning"] for seed, each in evaluations.items()}),
+        "notes": list(dict.fromkeys(note for each in evaluations.values() for note in each.get("notes", ()))),
         "comparators": {name: {metric: f.mean for metric, f in of.items()} for name, of in figures.items()},
         "comparators_std": {name: {metric: f.std for metric, f in of.items()} for name, of in figures.items()},
         "gate": gate,
