@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tdumpra.artifacts import read_json
+from tdumpra.gate_story import NO_GROUPS
 from tests.support import make_problem, save_problem, seed_arrays
 
 OUTPUTS = Path(os.environ.get("TDUMPRA_OUTPUTS", Path(__file__).parents[2] / "shared" / "outputs"))
@@ -87,6 +88,15 @@ class TestTune:
         done = run("tune", config, "--out", tmp_path / "o", "--json")
         assert "note: outputs are saved ones: network.backbone does nothing here\n" in done.err
         json.loads(done.out)
+
+
+@pytest.mark.parametrize("command", ["tune", "evaluate"])
+@pytest.mark.parametrize("grouped", [True, False])
+def test_outputs_without_groups_are_said_to_have_none(run, tmp_path, command, grouped):
+    file = save_problem(tmp_path / "a.npz", leave_out=() if grouped else ("group",))
+    ran = run(command, write_config(tmp_path, [file]), "--out", tmp_path / "out")
+    assert ran.code == 0, ran.err
+    assert (NO_GROUPS in ran.out.splitlines()) is not grouped
 
 
 class TestEvaluate:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tdumpra.artifacts import jsonable
-from tdumpra.gate_story import gate_story
+from tdumpra.gate_story import NO_GROUPS, gate_story
 
 _HEADINGS = {
     "accuracy": "accuracy",
@@ -54,5 +54,5 @@ def _gate_story(evaluation: dict[str, Any]) -> str:
     story = gate_story(evaluation)
     lines = [f"Tuning: {evaluation['tuning']}.", story[0].upper() + story[1:]]
     if not evaluation["grouped"]:
-        lines.append("No groups were given: images of one lesion or patient may stand on both sides of the split.")
+        lines.append(NO_GROUPS)
     return "\n".join(lines)
