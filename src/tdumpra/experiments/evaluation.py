@@ -27,6 +27,7 @@ from tdumpra.output_files import SplitOutputs
 from tdumpra.run_folder import run_root
 from tdumpra.run_outputs import SavedRun
 from tdumpra.seed_agreement import SeedRows, refuse_another_kind, refuse_other_test_rows
+from tdumpra.undefined import in_words
 
 _COUNTS = ("n", "opened", "flipped", "fixed", "broken")
 
@@ -239,6 +240,6 @@ def undefined_notes(undefined: Sequence[Mapping[str, str]]) -> list[str]:
     reasons = dict.fromkeys(each["reason"] for each in undefined)
     places = {reason: [each["where"] for each in undefined if each["reason"] == reason] for reason in reasons}
     return [
-        f"Undefined: {where[0]}{f' and {len(where) - 1} more' if len(where) > 1 else ''} ({reason})."
+        f"Undefined: {in_words(where[0])}{f', and {len(where) - 1} more' if len(where) > 1 else ''} ({reason})."
         for reason, where in places.items()
     ]
