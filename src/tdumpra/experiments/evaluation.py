@@ -23,6 +23,7 @@ from tdumpra.fitting import (
     metadata_fingerprint,
     with_asked,
 )
+from tdumpra.lesions import gained_by_lesion
 from tdumpra.output_files import SplitOutputs
 from tdumpra.run_folder import run_root
 from tdumpra.run_outputs import SavedRun
@@ -138,9 +139,7 @@ def gained(p_cls: Any, p: Any, splits: SplitOutputs) -> dict[str, int]:
     """Fixed minus broken predictions of each lesion in which they differ."""
     y = splits.test.y
     gained = ((p.argmax(1) == y).long() - (p_cls.argmax(1) == y).long()).numpy()
-    names, member = np.unique(splits.test.lesions(), return_inverse=True)
-    sums = np.bincount(member, weights=gained).astype(int)
-    return {str(names[i]): int(sums[i]) for i in np.flatnonzero(sums)}
+    return gained_by_lesion(gained, splits.test.lesions())
 
 
 def models(config: Config, results: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
