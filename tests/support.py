@@ -66,12 +66,23 @@ def fit_and_tune(problem: Problem, **params: Any) -> DualPathClassifier:
 
 def save_problem(path: Path, seed: int = 0, *, leave_out: tuple[str, ...] = (), **changes: Any) -> Path:
     """A problem as a file of outputs, some arrays left out or replaced."""
-    problem = make_problem(seed)
+    arrays = {**seed_arrays(seed), **changes}
+    np.savez(path, **{name: array for name, array in arrays.items() if name not in leave_out})
+    return path
+
+
+def seed_arrays(seed: int = 0, *, n_classes: int = 4) -> dict[str, Array]:
+    """What a file of outputs holds: seeds see the same rows, and each has a model of its own."""
+    problem = make_problem(0, n_classes=n_classes)
     columns = [np.concatenate(column) for column in zip(*problem, strict=True)]
     arrays = dict(zip(("p", "z", "y", "group", "id"), columns, strict=True))
     arrays["split"] = np.repeat([0, 1, 2], [len(part.y) for part in problem])
-    np.savez(path, **{name: array for name, array in {**arrays, **changes}.items() if name not in leave_out})
-    return path
+    if seed:
+        rng = np.random.default_rng(seed)
+        other = random_posterior(rng, len(arrays["y"]), n_classes).astype(arrays["p"].dtype)
+        arrays["p"] = (3 * arrays["p"] + other) / 4
+        arrays["z"] = arrays["z"] + rng.normal(scale=0.3, size=arrays["z"].shape).astype(arrays["z"].dtype)
+    return arrays
 
 
 def random_posterior(rng: np.random.Generator, n: int, n_classes: int, sharpness: float = 1.5) -> Array:

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from tdumpra.artifacts import read_json
-from tests.support import make_problem
+from tdumpra.gate_story import NO_GROUPS
+from tests.support import make_problem, save_problem, seed_arrays
 
 OUTPUTS = Path(os.environ.get("TDUMPRA_OUTPUTS", Path(__file__).parents[2] / "shared" / "outputs"))
 REAL = sorted(OUTPUTS.glob("lite0_*_seed0.npz"))
@@ -30,14 +31,8 @@ def run(tdumpra: Run) -> Run:
 
 
 def write_outputs(path: Path, seed: int = 0, *, n_classes: int = 4, **changes: Any) -> Path:
-    problem = make_problem(seed, n_classes=n_classes)
-    rows = [np.concatenate(column) for column in zip(*problem, strict=True)]
-    split = np.repeat([0, 1, 2], [len(part.y) for part in problem])
-    arrays = dict(zip(("p", "z", "y", "group", "id"), rows, strict=True)) | {
-        "split": split,
-        "pt": rows[0],
-        "zt": rows[1],
-    }
+    arrays = seed_arrays(seed, n_classes=n_classes)
+    arrays |= {"pt": arrays["p"], "zt": arrays["z"]}
     np.savez(path, **{**arrays, **changes})
     return path
 
@@ -95,6 +90,15 @@ class TestTune:
         json.loads(done.out)
 
 
+@pytest.mark.parametrize("command", ["tune", "evaluate"])
+@pytest.mark.parametrize("grouped", [True, False])
+def test_outputs_without_groups_are_said_to_have_none(run, tmp_path, command, grouped):
+    file = save_problem(tmp_path / "a.npz", leave_out=() if grouped else ("group",))
+    ran = run(command, write_config(tmp_path, [file]), "--out", tmp_path / "out")
+    assert ran.code == 0, ran.err
+    assert (NO_GROUPS in ran.out.splitlines()) is not grouped
+
+
 class TestEvaluate:
     def test_one_file(self, run, tmp_path):
         path = write_config(tmp_path, [write_outputs(tmp_path / "net_joint_seed0.npz")])
@@ -129,15 +133,24 @@ class TestEvaluate:
         files = [write_outputs(tmp_path / f"net_joint_seed{seed}.npz", seed) for seed in (0, 1)]
         path = write_config(tmp_path, files)
         path.write_text(path.read_text().replace("[tune]", f"[tune]\npool_seeds = {str(together).lower()}"))
-        told = json.loads(run("evaluate", path, "--json", "--out", tmp_path / "o").out)["tuning"]
+        found = json.loads(run("evaluate", path, "--json", "--out", tmp_path / "o").out)
+        told = found["tuning"]
         assert told.count("settings were tried on") == (1 if together else 2)
         assert told.startswith("for all seeds: " if together else "seed 0: ")
+        note = "the seeds share validation lesions"
+        assert sum(note in each for each in found["notes"]) == together  # of both seeds, and told once
+        assert run("evaluate", path, "--out", tmp_path / "o").out.count(note) == together
 
     @pytest.mark.parametrize("command", ["tune", "evaluate"])
     def test_one_choice_is_judged_on_seeds_that_had_no_say(self, run, tmp_path, command):
-        lesions = [np.concatenate([part.groups for part in make_problem(seed)]) for seed in (0, 1)]
+        arrays = seed_arrays()
+        own = arrays["split"] != 2  # the test lesions are shared
         files = [
-            write_outputs(tmp_path / f"net_joint_seed{i}.npz", i, group=[f"{i}-{name}" for name in lesions[i]])
+            write_outputs(
+                tmp_path / f"net_joint_seed{i}.npz",
+                i,
+                group=np.where(own, np.char.add(f"{i}-", arrays["group"]), arrays["group"]),
+            )
             for i in (0, 1)
         ]
         path = write_config(tmp_path, files)
@@ -155,6 +168,26 @@ class TestEvaluate:
         alone = found["by_seed"]["0"]["gate"]
         assert found["gate"]["sign_flip_p"] == pytest.approx(alone["sign_flip_p"])
         assert found["gate"]["fixed"] == 2 * alone["fixed"]
+
+    def test_the_order_of_test_rows_does_not_matter(self, run, tmp_path):
+        """Without groups a row is known by its id, and not by its place in the file."""
+        arrays: dict[str, Any] = seed_arrays(1)
+        straight = np.arange(len(arrays["y"]))
+        test = straight[arrays["split"] == 2]
+        mixed = np.concatenate([straight[arrays["split"] != 2], np.random.default_rng(0).permutation(test)])
+        found: list[dict[str, Any]] = []
+        for rows in (straight, mixed):
+            folder = tmp_path / str(len(found))
+            folder.mkdir()
+            files = [folder / f"net_seed{seed}.npz" for seed in (0, 1)]
+            save_problem(files[0], leave_out=("group",))
+            np.savez(files[1], **{key: array[rows] for key, array in arrays.items() if key != "group"})
+            path = write_config(folder, files)
+            found.append(json.loads(run("evaluate", path, "--json", "--out", folder / "o").out))
+        first, other = (each["paired"]["logit_adjusted"] for each in found)
+        assert other["sign_flip_p"] == pytest.approx(first["sign_flip_p"])
+        assert other["accuracy"]["interval"] == pytest.approx(first["accuracy"]["interval"])
+        assert found[0]["gate"]["sign_flip_p"] == pytest.approx(found[1]["gate"]["sign_flip_p"])
 
     def test_subgroups_from_a_table(self, run, tmp_path):
         file = write_outputs(tmp_path / "a.npz")
@@ -294,6 +327,28 @@ class TestMistakes:
         ran = run("evaluate", write_config(tmp_path, files), "--out", tmp_path / "out")
         assert ran.code == 2
         assert "has 5 classes and" in ran.err
+
+    @pytest.mark.parametrize("command", ["tune", "evaluate"])
+    def test_seeds_that_are_pooled_with_classes_in_another_order(self, run, tmp_path, command):
+        files = [
+            write_outputs(tmp_path / f"net_joint_seed{i}.npz", i, classes=list(names))
+            for i, names in enumerate(("abcd", "abdc"))
+        ]
+        path = write_config(tmp_path, files)
+        path.write_text(path.read_text().replace("[tune]", "[tune]\npool_seeds = true"))
+        ran = run(command, path, "--out", tmp_path / "out")
+        assert ran.code == 2
+        assert f"{files[1]} has the classes a, b, d, c, and {files[0]} has a, b, c, d" in ran.err
+
+    def test_seeds_with_other_test_rows(self, run, tmp_path):
+        arrays: dict[str, Any] = seed_arrays(1)
+        kept = np.arange(len(arrays["y"])) != len(arrays["y"]) - 1
+        np.savez(tmp_path / "net_seed1.npz", **{name: array[kept] for name, array in arrays.items()})
+        files = [save_problem(tmp_path / "net_seed0.npz"), tmp_path / "net_seed1.npz"]
+        ran = run("evaluate", write_config(tmp_path, files), "--out", tmp_path / "out")
+        assert ran.code == 2
+        assert f"{files[1]} and {files[0]} differ in the number of test rows (159 and 160)" in ran.err
+        assert not (tmp_path / "out").exists()  # before the work, not after it
 
     def test_outputs_in_place_of_a_configuration(self, run, tmp_path):
         ran = run("evaluate", write_outputs(tmp_path / "a.npz"))

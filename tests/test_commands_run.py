@@ -164,7 +164,8 @@ def test_several_seeds_end_in_one_table_and_say_each_note_once(tdumpra, tmp_path
     config.write_text(config.read_text().replace("workers = 0", "workers = 0\n        val_by_seed = true"))
     done = tdumpra("run", config, "--out", tmp_path / "run")
     assert done.code == 0, done.err
-    notes = [line for line in done.out.splitlines() if line.startswith("note: ")]
+    notes = [line.removeprefix("note: ").removeprefix("• ") for line in done.out.splitlines() if "validation" in line]
+    assert any(note.startswith("validation is small") for note in notes)
     assert len(notes) == len(set(notes))
     assert done.out.count(" oracle ") == 1
     assert "test rows, seeds 0, 1" in done.out

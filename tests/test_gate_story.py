@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tdumpra.gate_story import gate_story
+from tdumpra.gate_story import NO_GROUPS, gate_story, without_groups
 
 
 def gate(**changes: Any) -> dict[str, Any]:
@@ -24,3 +24,9 @@ def test_nothing_is_said_of_what_did_not_happen():
 def test_seeds_have_a_test_each_and_lesions_one_for_all():
     story = gate_story(gate(mcnemar_p=None, sign_flip_p=0.25))
     assert "(McNemar: see each seed, sign-flip over lesions p = 0.25)" in story
+
+
+def test_who_has_no_groups():
+    assert without_groups({"a": True, "b": True}) == []
+    assert without_groups({"a": False, "b": False}) == [NO_GROUPS]
+    assert without_groups({"a": False, "b": True}) == [f"a: {NO_GROUPS}"]

@@ -105,3 +105,10 @@ def test_saved_half_precision_sums_closely_enough():
     problem = make_problem(dtype=np.float16)
     p, z = check_rows(problem.test.p, problem.test.z)
     assert p.dtype == z.dtype == torch.float16
+
+
+def test_what_a_row_counts_towards():
+    p, z, y = np.full((2, 2), 0.5), np.eye(2), [0, 1]
+    assert TestOutputs.check(p, z, y, ["l", "k"], ids=["b", "a"]).lesions().tolist() == ["l", "k"]
+    assert TestOutputs.check(p, z, y, ids=["b", "a"]).lesions().tolist() == ["b", "a"]
+    assert TestOutputs.check(p, z, y).lesions().tolist() == ["0", "1"]

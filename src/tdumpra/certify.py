@@ -22,6 +22,7 @@ from tdumpra.checks import check_unit_interval
 from tdumpra.core.metrics import Objective
 from tdumpra.core.significance import fixed_sequence, holm, sign_flip_test
 from tdumpra.folds import group_folds
+from tdumpra.lesions import lesion_of_each_row, sum_by_lesion
 from tdumpra.outputs import ValidationOutputs
 from tdumpra.tune import PRESETS, Preset, Setting, Tuning, refuse_other_than_validation, setting_at, tune
 
@@ -130,11 +131,8 @@ def certify(
     }  # fmt: skip
     tuning = tune(bank, design, prior, **settings)
     listed = _short_list(tuning, preset, proof)
-    lesion = np.arange(len(proof)) if proof.groups is None else np.unique(proof.groups, return_inverse=True)[1]
-    p_values = [
-        sign_flip_test(np.bincount(lesion, weights=each.gained).astype(np.int64), alternative="greater")
-        for each in listed
-    ]
+    lesions = lesion_of_each_row(proof.groups, len(proof))
+    p_values = [sign_flip_test(sum_by_lesion(each.gained, lesions).sums, alternative="greater") for each in listed]
     proven = (fixed_sequence if correction == "fixed-sequence" else holm)(np.array(p_values), level)
     tested = tuple(
         Tested(each.setting, int((each.gained > 0).sum()), int((each.gained < 0).sum()), p_value, bool(is_proven))
@@ -146,7 +144,7 @@ def certify(
         tested=tested,
         design_rows=len(design),
         proof_rows=len(proof),
-        proof_groups=int(lesion.max()) + 1,
+        proof_groups=len(np.unique(lesions)),
     )
     if certificate.chosen is None:
         return _kept_shut(tune(bank, validation, prior, **settings)), certificate

@@ -35,10 +35,10 @@ def whole_run(config: Path, out: Path | None, *, as_json: bool = False) -> None:
         if len(evaluated) > 1:
             write_evaluation(config, out)
     else:
-        show_notes(dict.fromkeys(note for each in evaluated.values() for note in each.evaluation["notes"]), Console())
         if len(evaluated) > 1:
-            evaluate_command(config, out)
+            evaluate_command(config, out)  # with their notes
         else:
             (only,) = evaluated.values()
+            show_notes(only.evaluation["notes"], Console())
             show_evaluation(only.evaluation, only.folder.root)
     finish_with_report(root, quiet=as_json)

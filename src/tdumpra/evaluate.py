@@ -15,6 +15,7 @@ from tdumpra.core import metrics, risk, significance
 from tdumpra.core.bootstrap import MetricSums, bootstrap_metrics, percentile_interval
 from tdumpra.evaluation_settings import EvaluateConfig
 from tdumpra.functional import posterior_and_labels
+from tdumpra.lesions import lesion_numbers, sum_by_lesion
 from tdumpra.undefined import undefined_figures
 from tdumpra.worth import retrieval_worth
 
@@ -109,9 +110,7 @@ def _replicates(
 
 def _members(case: Case) -> Array:
     """The number of each row's group; without groups each row is one of its own."""
-    groups = case.test.groups
-    member: Array = np.arange(len(case.test)) if groups is None else np.unique(groups, return_inverse=True)[1]
-    return member
+    return lesion_numbers(case.test.groups, len(case.test))
 
 
 def _gate_section(case: Case) -> dict[str, Any]:
@@ -207,7 +206,7 @@ def gate_report(
         "fixed": fixed,
         "broken": broken,
         "p_value": significance.mcnemar_exact(fixed, broken),
-        "sign_flip_p": None if names is None else significance.sign_flip_test(_by_group(gained, names)),
+        "sign_flip_p": None if names is None else significance.sign_flip_test(sum_by_lesion(gained, names).sums),
         "harm_upper": significance.clopper_pearson_upper(broken, len(labels)),
         "classifier_accuracy": float(1 - wrong_cls.mean()),
         "similarity_accuracy": float(1 - wrong_sim.mean()),
@@ -230,11 +229,6 @@ def _beside(cls: Array, p: Any, name: str) -> Array:
         raise ValueError(f"p_cls has {len(cls)} rows and {name} has {len(rows)}")
     other: Array = rows.double().cpu().numpy()
     return other
-
-
-def _by_group(gained: Array, groups: Array) -> Array:
-    _, member = np.unique(groups, return_inverse=True)
-    return np.bincount(member, weights=gained).astype(np.int64)
 
 
 def _share(part: float, whole: float) -> float:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tdumpra.artifacts import jsonable
-from tdumpra.gate_story import gate_story
+from tdumpra.gate_story import NO_GROUPS, gate_story
 
 _HEADINGS = {
     "accuracy": "accuracy",
@@ -44,15 +44,20 @@ def _comparator_table(evaluation: dict[str, Any]) -> Table:
     for heading in _HEADINGS.values():
         table.add_column(heading, justify="right", no_wrap=True)
     for name, scores in evaluation["comparators"].items():
-        cells = ["undefined" if scores[key] != scores[key] else f"{scores[key]:.4f}" for key in _HEADINGS]
+        cells = [_figure(scores[key]) for key in _HEADINGS]
         style = {"gate": "bold", "oracle": "dim"}.get(name)
         table.add_row(name, *cells, style=style, end_section=name in {"average", "gate"})
     return table
+
+
+def _figure(value: float | None) -> str:
+    """What is undefined is NaN where it was computed, and ``None`` where it was read from a file."""
+    return "undefined" if value is None or value != value else f"{value:.4f}"
 
 
 def _gate_story(evaluation: dict[str, Any]) -> str:
     story = gate_story(evaluation)
     lines = [f"Tuning: {evaluation['tuning']}.", story[0].upper() + story[1:]]
     if not evaluation["grouped"]:
-        lines.append("No groups were given: images of one lesion or patient may stand on both sides of the split.")
+        lines.append(NO_GROUPS)
     return "\n".join(lines)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int
 
+from tdumpra.lesions import lesion_of_each_row
+
 Array = np.ndarray
 
 
@@ -13,8 +15,7 @@ def group_folds(groups: Array | None, y: Int[Array, " n"], n_folds: int, *, seed
 
     Without groups each row is one of its own.
     """
-    names = np.arange(len(y)) if groups is None else groups
-    _, first, member = np.unique(names, return_index=True, return_inverse=True)
+    _, first, member = np.unique(lesion_of_each_row(groups, len(y)), return_index=True, return_inverse=True)
     if len(first) < n_folds:
         raise ValueError(f"{n_folds} folds need at least as many groups, and there are {len(first)}")
     shuffled = np.random.default_rng(seed).permutation(len(first))

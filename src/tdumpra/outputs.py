@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tdumpra import checks
+from tdumpra.lesions import lesion_of_each_row
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -80,6 +81,11 @@ class ScoredOutputs:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def lesions(self) -> NDArray[np.str_]:
+        """What each row counts towards, whatever the order of rows: its group, or else its id, or else its number."""
+        known = self.ids if self.groups is None else self.groups
+        return lesion_of_each_row(known, len(self)).astype(np.str_)
 
     def rows(self, keep: NDArray[np.bool_]) -> Self:
         """Some of the rows, as outputs of the same split."""

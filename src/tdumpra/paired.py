@@ -16,6 +16,7 @@ from tdumpra.core import metrics, significance
 from tdumpra.core.bootstrap import MetricSums, group_weights, percentile_interval
 from tdumpra.core.selective import weighted_areas
 from tdumpra.evaluation_settings import EvaluateConfig
+from tdumpra.lesions import gained_by_lesion, lesion_numbers
 
 Array = np.ndarray
 RIVALS = (
@@ -33,8 +34,8 @@ def compare(case: Case, unsure: Array, settings: EvaluateConfig) -> dict[str, An
     y = case.test.y.numpy()
     found = {name: COMPARATORS[name](case) for name in ("gate", *RIVALS, "oracle")}
     posteriors = {name: p.double().numpy() for name, p in found.items() if p is not None}
-    groups = np.arange(len(y)).astype(np.str_) if case.test.groups is None else case.test.groups
-    names, member = np.unique(groups, return_inverse=True)
+    lesions = case.test.lesions()
+    member = lesion_numbers(lesions, len(y))
     figures = {name: _prepared(p, y, unsure) for name, p in posteriors.items()}
     scores = {name: of(np.ones((len(y), 1))) for name, of in figures.items()}
     chunks = [
@@ -44,8 +45,7 @@ def compare(case: Case, unsure: Array, settings: EvaluateConfig) -> dict[str, An
     right = {name: p.argmax(1) == y for name, p in posteriors.items()}
 
     def gained(rival: str) -> dict[str, int]:
-        sums = np.bincount(member, weights=right["gate"].astype(np.int64) - right[rival]).astype(int)
-        return {str(names[i]): int(sums[i]) for i in np.flatnonzero(sums)}
+        return gained_by_lesion(right["gate"].astype(np.int64) - right[rival], lesions)
 
     return {
         "scores": {name: {metric: float(value[0]) for metric, value in of.items()} for name, of in scores.items()},

@@ -112,11 +112,7 @@ def pooled(parts: Sequence[ValidationOutputs]) -> ValidationOutputs:
 def _lesions(parts: Sequence[ValidationOutputs]) -> list[np.ndarray]:
     """The group of each row by seed; its image, or else its number, where a seed has no groups."""
     groups = [part.groups for part in parts if part.groups is not None]
-    return groups if len(groups) == len(parts) else [_names(part) for part in parts]
-
-
-def _names(rows: ValidationOutputs) -> np.ndarray:
-    return np.arange(len(rows)).astype(np.str_) if rows.ids is None else rows.ids
+    return groups if len(groups) == len(parts) else [replace(part, groups=None).lesions() for part in parts]
 
 
 def _apart(parts: Sequence[ValidationOutputs]) -> bool:

@@ -11,7 +11,6 @@ import numpy as np
 from tdumpra import __version__, paired, run_outputs
 from tdumpra.config import Config
 from tdumpra.core import significance
-from tdumpra.errors import TdumpraError
 from tdumpra.evaluate import ambiguous_rows
 from tdumpra.experiments.grid import Cell, keep
 from tdumpra.experiments.tables import HEADINGS, ResultTable, Value, over_seeds
@@ -24,21 +23,50 @@ from tdumpra.fitting import (
     metadata_fingerprint,
     with_asked,
 )
+from tdumpra.lesions import gained_by_lesion
 from tdumpra.output_files import SplitOutputs
 from tdumpra.run_folder import run_root
 from tdumpra.run_outputs import SavedRun
+from tdumpra.seed_agreement import SeedRows, refuse_another_kind, refuse_other_test_rows
+from tdumpra.undefined import in_words
 
 _COUNTS = ("n", "opened", "flipped", "fixed", "broken")
 
 
 def cells(config: Config) -> list[Cell]:
-    """One cell for each saved run: its gate and its evaluation."""
-    return [_evaluation_cell(config, run) for run in run_outputs.saved_runs(config)]
+    """One cell for each saved run: its gate and its evaluation. Seeds that do not belong together are refused."""
+    runs = run_outputs.saved_runs(config)
+    found = [_evaluation_cell(config, run) for run in runs]
+    _refuse_strangers(config, runs, refuse_another_kind, refuse_other_test_rows)
+    return found
 
 
 def gate_cells(config: Config) -> list[Cell]:
-    """One cell for each saved run: its gate alone."""
-    return [_gate_cell(config, run) for run in run_outputs.saved_runs(config)]
+    """One cell for each saved run: its gate alone. Seeds that are tuned together must be of one kind."""
+    runs = run_outputs.saved_runs(config)
+    found = [_gate_cell(config, run) for run in runs]
+    if config.tune.pool_seeds:
+        _refuse_strangers(config, runs, refuse_another_kind)
+    return found
+
+
+def _refuse_strangers(
+    config: Config, runs: Sequence[SavedRun], *refusals: Callable[[SeedRows, SeedRows], None]
+) -> None:
+    """Compare each further seed of a model with its first one."""
+    for name in dict.fromkeys(run.model for run in runs):
+        first, *others = (run for run in runs if run.model == name)
+        if not others:
+            continue
+        known = _rows_of(config, first)
+        for other in others:
+            rows = _rows_of(config, other)
+            for refuse in refusals:
+                refuse(known, rows)
+
+
+def _rows_of(config: Config, run: SavedRun) -> SeedRows:
+    return SeedRows.of(str(run.path), run_outputs.read_saved(run, config))
 
 
 def _evaluation_cell(config: Config, run: SavedRun) -> Cell:
@@ -111,16 +139,12 @@ def gained(p_cls: Any, p: Any, splits: SplitOutputs) -> dict[str, int]:
     """Fixed minus broken predictions of each lesion in which they differ."""
     y = splits.test.y
     gained = ((p.argmax(1) == y).long() - (p_cls.argmax(1) == y).long()).numpy()
-    groups = np.arange(len(y)).astype(np.str_) if splits.test.groups is None else splits.test.groups
-    names, member = np.unique(groups, return_inverse=True)
-    sums = np.bincount(member, weights=gained).astype(int)
-    return {str(names[i]): int(sums[i]) for i in np.flatnonzero(sums)}
+    return gained_by_lesion(gained, splits.test.lesions())
 
 
 def models(config: Config, results: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """The evaluation of each model, its seeds taken together."""
     runs = run_outputs.saved_runs(config)
-    _refuse_other_classes(runs, results)
     names = list(dict.fromkeys(run.model for run in runs))
     return {name: over_runs([run for run in runs if run.model == name], results) for name in names}
 
@@ -160,6 +184,7 @@ def over_runs(runs: Sequence[SavedRun], results: Mapping[str, Mapping[str, Any]]
         "rows": first["rows"],
         "grouped": first["grouped"],
         "tuning": _told_once({seed: each["tuning"] for seed, each in evaluations.items()}),
+        "notes": list(dict.fromkeys(note for each in evaluations.values() for note in each.get("notes", ()))),
         "comparators": {name: {metric: f.mean for metric, f in of.items()} for name, of in figures.items()},
         "comparators_std": {name: {metric: f.std for metric, f in of.items()} for name, of in figures.items()},
         "gate": gate,
@@ -183,19 +208,6 @@ def _across_seeds(gained: Sequence[Mapping[str, int]]) -> float:
     return significance.sign_flip_test(
         np.array([sum(each.get(name, 0) for each in gained) for name in sorted(lesions)], dtype=np.int64)
     )
-
-
-def _refuse_other_classes(runs: Sequence[SavedRun], results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Seeds of a model must speak of the same classes."""
-    counted = {run: len(results[f"{run.model}, seed {run.seed}"]["gate"]["cases"]["by_class"]) for run in runs}
-    first: dict[str, SavedRun] = {}
-    for other in runs:
-        run = first.setdefault(other.model, other)
-        if counted[run] != counted[other]:
-            raise TdumpraError(
-                f"{other.path} has {counted[other]} classes and {run.path} has {counted[run]}: seeds of one model must "
-                "agree"
-            )
 
 
 def comparator_table(name: str, evaluation: Mapping[str, Any]) -> ResultTable:
@@ -227,6 +239,6 @@ def undefined_notes(undefined: Sequence[Mapping[str, str]]) -> list[str]:
     reasons = dict.fromkeys(each["reason"] for each in undefined)
     places = {reason: [each["where"] for each in undefined if each["reason"] == reason] for reason in reasons}
     return [
-        f"Undefined: {where[0]}{f' and {len(where) - 1} more' if len(where) > 1 else ''} ({reason})."
+        f"Undefined: {in_words(where[0])}{f', and {len(where) - 1} more' if len(where) > 1 else ''} ({reason})."
         for reason, where in places.items()
     ]

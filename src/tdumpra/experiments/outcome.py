@@ -19,7 +19,7 @@ from tdumpra.experiments import reproduce as reproduction
 from tdumpra.experiments import sweep as sweeps
 from tdumpra.experiments.grid import Cell
 from tdumpra.experiments.tables import ResultTable
-from tdumpra.gate_story import gate_story
+from tdumpra.gate_story import gate_story, without_groups
 from tdumpra.run_folder import owner_of_results
 from tdumpra.toml_tree import to_toml
 
@@ -55,6 +55,7 @@ def _write_tune(config: Config, results: Results, out: Path) -> Found:
         files.append(str((folder / "gate.json").relative_to(out)))
     sentences = [f"{name}: {gate['sentence']}." for name, gate in gates.items()]
     sentences += [f"{name}: {note}." for name, gate in gates.items() for note in gate["notes"]]
+    sentences += without_groups({name: gate["cases"]["groups"] is not None for name, gate in gates.items()})
     return Found(gates if len(gates) > 1 else next(iter(gates.values())), [], sentences, files)
 
 
@@ -85,6 +86,7 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
         files += [str((folder / name).relative_to(out)) for name in drawn.files]
         sentences += drawn.sentences
         sentences.append(f"{name}: {gate_story(evaluation)}")
+    sentences += without_groups({name: evaluation["grouped"] for name, evaluation in models.items()})
     if config.outputs:  # the folder of a training has its own
         where = tuple(run_outputs.found_from_anywhere(entry) for entry in config.outputs)
         write_bytes(out / "config.toml", to_toml(replace(config, outputs=where)).encode())

@@ -27,6 +27,7 @@ from tdumpra.experiments.surface import BETA, REFERENCE, THETA, gate_surface
 from tdumpra.experiments.tables import ResultTable, Value
 from tdumpra.fitting import fit
 from tdumpra.functional import widen
+from tdumpra.lesions import lesion_of_each_row
 from tdumpra.output_files import SplitOutputs
 from tdumpra.preset import PRESETS
 from tdumpra.run_folder import RunFolder
@@ -159,13 +160,9 @@ def _widths(bench: _Bench, config: Config) -> list[_Point]:
 
 def _bank(bench: _Bench, z: Tensor, k: int, config: Config) -> PrototypeBank:
     train, merge = bench.splits.train, PRESETS[config.tune.preset].merge_above
-    k = min(k, max(len(np.unique(_lesions(train)[(train.y == c).numpy()])) for c in range(int(train.y.max()) + 1)))
+    lesions = lesion_of_each_row(train.groups, len(train))
+    k = min(k, max(len(np.unique(lesions[(train.y == c).numpy()])) for c in range(int(train.y.max()) + 1)))
     return PrototypeBank.fit(z, train.y, k, train.groups, bench.splits.n_classes, merge_above=merge)
-
-
-def _lesions(train: Any) -> np.ndarray:
-    lesions: np.ndarray = np.arange(len(train.y)) if train.groups is None else train.groups
-    return lesions
 
 
 def _refitted(bench: _Bench, bank: PrototypeBank, kappa: float, projection: Tensor | None = None) -> Decision:
