@@ -100,7 +100,8 @@ def test_every_row_of_a_results_table_is_told_in_words():
 
 
 def test_what_to_be_careful_about():
-    careless = {**evaluation(), "grouped": False, "by_seed": {"3": {"notes": ["another"]}}, "notes": ["a note"]}
+    by_seed = {"2": {"notes": ["a note"]}, "3": {"notes": ["a note", "another"]}}
+    careless = {**evaluation(), "grouped": False, "by_seed": by_seed, "notes": ["a note", "another"]}
     leak = {"images": 19, "of": 50, "share": 0.38}
     cautions = summarise(careless, leak).cautions
     assert cautions[0] == "A note."

@@ -74,7 +74,7 @@ def spherical_kmeans(
     """
     rows, weight = _prepare(x, n_clusters, n_init, max_iter, sample_weight)
     run = lloyd if engine is None else engine
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(int(seed))
     results = (
         run(rows, seed_centers(rows, n_clusters, generator, weight), weight, max_iter=max_iter) for _ in range(n_init)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -184,9 +185,12 @@ def _parted_ways(scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _cautions(evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None) -> list[str]:
-    cautions = [sentence(note) for note in evaluation.get("notes", ())]
-    for seed, each in evaluation.get("by_seed", {}).items():
-        cautions += [f"Seed {seed}: {sentence(note)}" for note in each.get("notes", ())]
+    by_seed = {seed: each.get("notes", ()) for seed, each in evaluation.get("by_seed", {}).items()}
+    counted = Counter(note for notes in by_seed.values() for note in notes)
+    of_some = {note for note, count in counted.items() if count < len(by_seed)}
+    cautions = [sentence(note) for note in evaluation.get("notes", ()) if note not in of_some]
+    for seed, notes in by_seed.items():
+        cautions += [f"Seed {seed}: {sentence(note)}" for note in notes if note in of_some]
     if not evaluation["grouped"]:
         cautions.append(
             "No groups were given: images of one lesion or patient may stand on both sides of the split, and every "
