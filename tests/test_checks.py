@@ -189,6 +189,19 @@ class TestGroups:
         assert groups is not None
         assert groups.tolist() == [str(v) for v in (values.tolist() if hasattr(values, "tolist") else values)]
 
+    @pytest.mark.parametrize("kind", [np.float64, np.float32, object])
+    def test_a_whole_number_has_one_name(self, kind):
+        numbers = np.array([7.0, 200.0, 7.5], dtype=kind)
+        assert checks.check_groups(numbers, "groups", n_rows=3).tolist() == ["7", "200", "7.5"]
+        assert checks.check_groups(torch.tensor([7.0]), "groups", n_rows=1).tolist() == ["7"]
+
+    def test_a_column_that_should_be_called_group(self):
+        assert checks.misnamed_group(["p", "Patient_ID"]) == (
+            "it holds 'Patient_ID' and no 'group': rename it if it names lesions or patients"
+        )
+        assert checks.misnamed_group(["group", "patient"]) is None
+        assert checks.misnamed_group(["sex", "site"]) is None
+
     def test_none_is_none(self):
         assert checks.check_groups(None, "groups", n_rows=2) is None
 

@@ -92,6 +92,16 @@ def test_semicolons_and_a_byte_order_mark_are_understood(tmp_path):
     assert len(read_outputs(path).test) == 10
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
+def test_groups_under_another_name_are_pointed_out(tmp_path, suffix):
+    content = arrays()
+    content["patient_id"] = content.pop("group")
+    with pytest.warns(UserWarning, match=f"o{suffix}: it holds 'patient_id' and no 'group': rename it if it names"):
+        read = read_outputs(write(tmp_path / f"o{suffix}", content))
+    assert read.test.groups is None
+    assert "patient_id" in read.test.metadata
+
+
 def change(**changes: np.ndarray | None) -> dict[str, np.ndarray]:
     merged = {**arrays(), **changes}
     return {name: array for name, array in merged.items() if array is not None}

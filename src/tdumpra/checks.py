@@ -6,6 +6,7 @@ Each function takes one raw argument and its name, and returns it as a clean arr
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from torch import Tensor
 SPLITS = ("train", "val", "test")
 ROW_SUM_TOLERANCE = 1e-3  # probabilities saved as float16 stray this far from one
 
+_LIKE_GROUP = frozenset(
+    {"group", "groups", "group_id", "lesion", "lesions", "lesion_id", "patient", "patients", "patient_id"}
+)  # what a column of lesions or patients is called
 _SHOWN = 3  # how many offending row numbers a message names
 
 
@@ -127,7 +131,17 @@ def check_groups(values: Any, name: str, *, n_rows: int) -> NDArray[np.str_] | N
         raise ValueError(
             f"{name} has empty entries in {_rows(torch.from_numpy(missing))}; give each lone row its own name"
         )
+    if groups.dtype.kind in "fO":  # pandas makes 7.0 of 7 where a cell is empty: the lesion is the same
+        groups = np.array([int(group) if _is_whole(group) else group for group in groups], dtype=object)
     return groups.astype(np.str_)
+
+
+def misnamed_group(names: Iterable[str]) -> str | None:
+    """A sentence where a column seems to name lesions or patients and none is called ``group``."""
+    found = [name for name in names if name.casefold() in _LIKE_GROUP]
+    if not found or "group" in found:
+        return None
+    return f"it holds {found[0]!r} and no 'group': rename it if it names lesions or patients"
 
 
 def check_split(values: Any, name: str = "split", *, n_rows: int | None = None) -> NDArray[np.int8]:
@@ -196,6 +210,10 @@ def to_tensor(values: Any, name: str) -> Tensor:
     if not array.flags.writeable or any(stride < 0 or stride % array.itemsize for stride in array.strides):
         array = array.copy()  # torch can neither share read-only memory nor step backwards or by odd bytes
     return torch.from_numpy(array)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, float | np.floating) and float(value).is_integer()
 
 
 def _is_missing(value: Any) -> bool:

@@ -10,6 +10,7 @@ column (sex, site, …) is kept as metadata.
 from __future__ import annotations
 
 import csv
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,6 +58,8 @@ def read_outputs(path: str | Path, *, space: str = "teacher") -> SplitOutputs:
             "embeddings into the file as zt, and leave bank.space out"
         )
     arrays = _read_arrays(path)
+    if note := checks.misnamed_group(arrays):
+        warnings.warn(f"{path}: {note}", stacklevel=2)
     try:
         return _split(arrays, fingerprint(path.read_bytes(), space), space)
     except (ValueError, TypeError) as error:
