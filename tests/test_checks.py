@@ -40,6 +40,15 @@ class TestProbabilities:
         logits = torch.randn(500, classes, generator=torch.Generator().manual_seed(0)) * 3
         checks.check_probabilities(logits.softmax(1).half(), "p")
 
+    def test_a_softmax_in_bfloat16_is_accepted(self):
+        p = torch.tensor([[0.5, 0.3, 0.2015]], dtype=torch.bfloat16)
+        assert 1.001 < float(p.float().sum()) < 1.002
+        checks.check_probabilities(p, "p")
+        with pytest.raises(ValueError, match=r"within 0\.001"):
+            checks.check_probabilities(p.float(), "p")
+        with pytest.raises(ValueError, match=r"within 0\.004"):
+            checks.check_probabilities(torch.tensor([[0.5, 0.51]], dtype=torch.bfloat16), "p")
+
     def test_no_rows_are_rows(self):
         assert checks.check_probabilities(np.zeros((0, 3)), "p").shape == (0, 3)
 
@@ -64,6 +73,13 @@ class TestProbabilities:
             ([[2.0, -3.0]], ValueError, r"p holds 2 in row 0, .*\(these look like logits: take their softmax first\)"),
             ([[0.5, 0.4], [0.5, 0.5]], ValueError, "row 0 sums to 0.9000, and 1 of 2 rows are off"),
             ([[0.0, 0.0]], ValueError, "row 0 sums to 0.0000"),
+            ([[1.1, 0.0]], ValueError, r"p holds 1.1 in row 0, .* between 0 and 1 \(the row sums to 1.1000\)"),
+            (np.array([["0.5", "x"]]), TypeError, "p must be an array of numbers, and it holds '0.5'$"),
+            (
+                np.array([[1.0, "0,25"]], dtype=object),
+                TypeError,
+                "p must be an array of numbers, and it holds '0,25': write a decimal point, not a comma",
+            ),
         ],
     )
     def test_rejects(self, values, error, message):
@@ -157,14 +173,14 @@ class TestLabels:
             (
                 ["mel", "nv", "nv"],
                 TypeError,
-                r"y must be integers that number the classes from 0; it holds names, such as 'mel': number them, for "
-                r"example by  names, numbers = np\.unique\(labels, return_inverse=True\)",
+                r"y must be integers that number the classes from 0; it holds names, such as 'mel': number them by "
+                r"one list of names for all splits, for example  \[names\.index\(label\) for label in labels\]",
             ),
             (np.array(["mel", "nv", "nv"], dtype=object), TypeError, r"it holds names, such as 'mel'"),
             ([0.0, 1.0, 2.0], TypeError, r"it holds float64, such as 0\.0: take labels\.astype\(int\)"),
             ([0.5, 1.0, 2.0], TypeError, r"it holds float64, such as 0\.5$"),
-            ([float("nan"), 1.0, 2.0], TypeError, r"it holds float64, such as nan$"),
-            ([None, 1, 2], TypeError, "y must be integers .*object"),
+            ([float("nan"), 1.0, 2.0], TypeError, r"from 0; it has NaN or nothing in 1 row \(0\)$"),
+            ([None, 1, 2], TypeError, r"y must be integers .*; it has NaN or nothing in 1 row \(0\)$"),
         ],
     )
     def test_rejects(self, values, error, message):
@@ -188,6 +204,20 @@ class TestGroups:
         groups = checks.check_groups(values, "groups", n_rows=2)
         assert groups is not None
         assert groups.tolist() == [str(v) for v in (values.tolist() if hasattr(values, "tolist") else values)]
+
+    @pytest.mark.parametrize("kind", [np.float64, np.float32, object, torch.tensor])
+    def test_a_whole_number_has_one_name(self, kind):
+        numbers = kind([7.0, 200.0, 7.5]) if kind is torch.tensor else np.array([7.0, 200.0, 7.5], dtype=kind)
+        groups = checks.check_groups(numbers, "groups", n_rows=3)
+        assert groups is not None
+        assert groups.tolist() == ["7", "200", "7.5"]
+
+    def test_a_column_that_should_be_called_group(self):
+        assert checks.misnamed_group(["p", "Patient_ID"]) == (
+            "it holds 'Patient_ID' and no 'group': rename it if it names lesions or patients"
+        )
+        assert checks.misnamed_group(["group", "patient"]) is None
+        assert checks.misnamed_group(["sex", "site"]) is None
 
     def test_none_is_none(self):
         assert checks.check_groups(None, "groups", n_rows=2) is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tdumpra.config import Config, read_config
+from tdumpra.config import Config, NetworkConfig, read_config
 from tdumpra.toml_tree import ConfigError, to_toml
 
 
@@ -17,7 +17,24 @@ def write(tmp_path: Path, text: str) -> Path:
 
 
 def test_an_empty_file_is_the_default(tmp_path):
-    assert read_config(write(tmp_path, "")) == Config()
+    assert read_config(write(tmp_path, "")) == Config()  # whose name is that of the file, run.toml
+
+
+def test_a_run_without_a_name_is_called_after_its_file(tmp_path):
+    path = tmp_path / "second try.toml"
+    path.write_text("seeds = [1]")
+    assert read_config(path).name == "second try"
+    path.write_text('name = "first"')
+    assert read_config(path).name == "first"
+
+
+def test_crops_have_the_size_of_the_networks_images(tmp_path):
+    config = read_config(write(tmp_path, "[network]\nimage_size = 64"))
+    assert config.augment.size == 64
+    assert read_config(write(tmp_path, to_toml(config))) == config
+    older = to_toml(config).replace("size = 64\ncrop_area", "size = 224\ncrop_area")  # recorded, and never so
+    assert "size = 224" in older
+    assert read_config(write(tmp_path, older)) == config
 
 
 def test_the_papers_figures_are_the_defaults():
@@ -77,6 +94,12 @@ def test_what_is_written_reads_back_the_same(tmp_path):
         ("[data]\nframing = 224", r"data\.framing must be a table"),
         ("[embed]\nbatch_size = 0", r"\[embed\] batch_size must be at least 1"),
         ("[bank]\nn_prototypes = 0", r"\[bank\] n_prototypes must be at least 1"),
+        ("[augment]\nsize = 128", r"augment\.size is network\.image_size, 224: leave it out \(not 128\)"),
+        ("[evaluate]\nseed = -1", r"evaluate\.seed must be at least 0, not -1"),
+        ('name = ""', r"name is a folder below runs/, .*, not ''"),
+        ('name = ".."', r"name is a folder below runs/, .*, not '\.\.'"),
+        ('name = "../../x"', r"name is a folder below runs/, .*, not '\.\./\.\./x'"),
+        ("name = 'a\\b'", "name is a folder below runs/"),
         ("seeds = []", "seeds must name at least one seed"),
         ("seeds = [1, 1]", "seeds must differ from each other"),
         ("seeds = [-1]", "a seed must be at least 0, not -1"),
@@ -85,6 +108,11 @@ def test_what_is_written_reads_back_the_same(tmp_path):
             "[network]\nfinished = true\nfrozen = true",
             "finished is a trained classifier, frozen a backbone",
         ),
+        (
+            '[network]\nfinished = true\nweights = "none"\nbackbone = "resnet18"',
+            r"\[network\] finished takes 'resnet18' as it is, which is random without weights: name some",
+        ),
+        ('[network]\nfrozen = true\nweights = "none"', "frozen takes 'tf_efficientnet_lite0' as it is"),
         ("[embed]\nviews = 3", r"embed\.views must be one of 1, 2, 4, 8, not 3"),
         ('[data]\nval_by_seed = true\nsplit_file = "split.json"', "val_by_seed draws validation anew for each seed"),
         ("[tune]\npool_seeds = true\nfolds = 3", "pool_seeds excludes certify and folds"),
@@ -96,6 +124,10 @@ def test_what_is_written_reads_back_the_same(tmp_path):
 def test_what_cannot_be_is_said_with_its_key_and_file(tmp_path, text, message):
     with pytest.raises(ConfigError, match=rf"run\.toml.*{message}"):
         read_config(write(tmp_path, text))
+
+
+def test_a_factory_may_bring_its_own_weights():
+    assert NetworkConfig(backbone="mine:make", weights="none", finished=True).as_it_is
 
 
 def test_a_file_that_is_not_there(tmp_path):

@@ -96,6 +96,7 @@ def test_transformers_are_built_for_the_image_size():
     ("backbone", "message"),
     [
         ("resnet110", "unknown backbone 'resnet110': did you mean .*resnet101"),
+        ("resnet18.foo", r"timm knows no weights 'foo' of resnet18; it has .*resnet18\.a1_in1k"),
         ("qqqqqqqq", r"timm\.list_models\(\) lists what there is"),
         ("tiny_networks:missing", "'tiny_networks:missing' cannot be imported: .*missing"),
         ("no_such_module:f", "cannot be imported: No module named 'no_such_module'"),

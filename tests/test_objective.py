@@ -54,7 +54,7 @@ def test_costs_of_one_are_the_error_rate():
 @pytest.mark.parametrize(
     ("costs", "message"),
     [
-        ([[0, 1]], "costs must be a square matrix, a row for each true class, not of shape"),
+        ([[0, 1]], "costs must be a square matrix, .*, not of shape"),
         ([[0, 1], [1]], "costs must be a square matrix of numbers"),
         (np.zeros((3, 3)), "costs are given for 3 classes where there are 2"),
         ([[0, np.nan], [1, 0]], "costs must be finite numbers"),
@@ -71,3 +71,9 @@ def test_the_objective_cost_needs_costs():
         Goal.check("cost", n_classes=3)
     with pytest.raises(ValueError, match=r"objective must be one of .*, or cost, not 'luck'"):
         Goal.check("luck", n_classes=3)
+
+
+def test_a_single_number_is_no_matrix_of_costs():
+    with pytest.raises(ValueError, match=r"costs must be a square matrix, .*, not of shape \(\)"):
+        Goal.check("cost", 3, n_classes=4)
+    assert Goal.check("accuracy", (), n_classes=4).costs is None

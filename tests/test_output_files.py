@@ -68,6 +68,30 @@ def test_logits_become_probabilities(tmp_path):
     np.testing.assert_allclose(read.test.p.numpy(), softmax(logits, axis=1)[20:], rtol=1e-12)
 
 
+def test_probabilities_and_their_own_logits_agree(tmp_path):
+    content = arrays()
+    content["logits"] = np.log(content["p"]) - 2
+    content["p"] = content["p"].astype(np.float16)
+    read = read_outputs(write(tmp_path / "o.npz", content))
+    np.testing.assert_allclose(read.test.p.numpy(), softmax(content["logits"], axis=1)[20:], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "is not a readable .csv table: its first line is empty, and should name the columns"),
+        ("p\n1\n", "its first line names no columns, parted by commas, semicolons or tabs"),
+        ("p_0,p_1,z_0,y,split\n", "names columns and has no rows"),
+        ("p_0;p_1;z_0;y;split\n0,25;0,75;1;0;0\n", "p must be an array of numbers, and it holds '0,25': write"),
+    ],
+)
+def test_tables_without_numbers(tmp_path, text, sentence):
+    path = tmp_path / "o.csv"
+    path.write_text(text)
+    with pytest.raises(InputFileError, match=sentence):
+        read_outputs(path)
+
+
 def test_rows_are_renormalised_once_in_float64(tmp_path):
     content = arrays()
     content["p"] = content["p"].astype(np.float16)
@@ -90,6 +114,16 @@ def test_semicolons_and_a_byte_order_mark_are_understood(tmp_path):
     path = tmp_path / "o.csv"
     table(arrays()).to_csv(path, index=False, sep=";", encoding="utf-8-sig")
     assert len(read_outputs(path).test) == 10
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
+def test_groups_under_another_name_are_pointed_out(tmp_path, suffix):
+    content = arrays()
+    content["patient_id"] = content.pop("group")
+    with pytest.warns(UserWarning, match=f"o{suffix}: it holds 'patient_id' and no 'group': rename it if it names"):
+        read = read_outputs(write(tmp_path / f"o{suffix}", content))
+    assert read.test.groups is None
+    assert "patient_id" in read.test.metadata
 
 
 def change(**changes: np.ndarray | None) -> dict[str, np.ndarray]:
@@ -145,6 +179,14 @@ def spoiled(name: str, row: int, value: float) -> dict[str, np.ndarray]:
         (change(y=np.arange(29)), "y has 29 rows where p has 30"),
         (change(p=np.ones((30, 1))), "at least two classes"),
         (change(p=None, logits=np.full((30, 3), np.nan)), "logits must be a matrix of finite"),
+        (change(logits=np.log(arrays()["p"][::-1])), "p and logits contradict each other in .* of 30 rows: in row"),
+        (
+            change(p=np.tile([0.335, 0.33, 0.335], (30, 1)), logits=np.log(np.tile([0.334, 0.342, 0.324], (30, 1)))),
+            r"contradict each other in 30 of 30 rows: in row 0 p gives class 0 0\.335, and softmax\(logits\) 0\.334",
+        ),
+        (change(logits=np.zeros((30, 2))), r"p has shape \(30, 3\) and logits have shape \(30, 2\): keep one"),
+        (change(p=arrays()["p"].astype(str)), "p must be an array of numbers, and it holds '0"),
+        (change(y=np.where(np.arange(30) == 4, np.nan, 0.0)), r"y .*; it has NaN or nothing in 1 row \(4\)"),
     ],
 )
 def test_bad_content_is_answered_with_file_and_sentence(tmp_path, content, sentence):

@@ -23,6 +23,7 @@ from tdumpra.data.transform import Framing
 from tdumpra.decision import Decision
 from tdumpra.errors import ArtifactError
 from tdumpra.model_file import Model
+from tdumpra.network import NetworkError
 from tdumpra.predict import Predictor
 from tdumpra.run_data import Dataset
 from tdumpra.run_folder import RunFolder
@@ -375,6 +376,8 @@ def test_one_image_twice_and_a_single_path(model, images):
         ({"mode": "greedy"}, "mode must be 'lazy' or 'eager', not 'greedy'"),
         ({"precision": "int8"}, "precision must be 'float32' or 'bfloat16', not 'int8'"),
         ({"device": "toaster"}, "device must be 'cpu', 'cuda' or the like, not 'toaster'"),
+        ({"device": "meta"}, "PyTorch cannot compute on the device 'meta' here: use 'cpu'"),
+        ({"device": "vulkan"}, "PyTorch cannot compute on the device 'vulkan' here: use 'cpu'"),
         pytest.param(
             {"device": "cuda"},
             "sees no CUDA device here",
@@ -385,3 +388,10 @@ def test_one_image_twice_and_a_single_path(model, images):
 def test_bad_options(model, options, message):
     with pytest.raises(ValueError, match=message):
         Predictor(model, **options)
+
+
+def test_a_factory_that_changed_since(model):
+    network = replace(model.classifier.network, backbone="tiny_networks:without_norm")
+    changed = replace(model.classifier, network=network)
+    with pytest.raises(NetworkError, match="weights do not fit 'tiny_networks:without_norm', which builds another"):
+        Predictor(replace(model, classifier=changed))

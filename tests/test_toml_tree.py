@@ -42,6 +42,7 @@ def test_what_is_left_out_keeps_its_default(tmp_path):
 
 
 def test_a_whole_number_serves_as_a_number(tmp_path):
+    assert read_tree(write(tmp_path, ""), Outer, limit=4) == read_tree(write(tmp_path, "limit = 4"), Outer, limit=5)
     tree = read_tree(write(tmp_path, "limit = 3"), Outer)
     assert isinstance(tree.limit, float)
 

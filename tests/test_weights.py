@@ -20,6 +20,7 @@ from tdumpra.network import build_network
 from tdumpra.weights import WeightsError, load_classifier_weights, read_state, rename_lite
 
 SIZE = 16
+UNREADABLE = r"is not a state dict that can be read safely: save model\.state_dict\(\), as \.safetensors or \.pth$"
 
 
 def build(weights: str, backbone: str = "tiny_networks:plain") -> Any:
@@ -103,7 +104,7 @@ class _Malicious:
 def test_a_malicious_pickle_is_refused_and_not_run(tmp_path):
     for name, save in (("zip.pth", torch.save), ("plain.pth", _dump)):
         save({"weight": _Malicious(tmp_path / "harm")}, tmp_path / name)
-        with pytest.raises(WeightsError, match="holds no weights that can be read safely"):
+        with pytest.raises(WeightsError, match=UNREADABLE):
             build(str(tmp_path / name))
     assert not (tmp_path / "harm").exists()
 
@@ -117,16 +118,31 @@ def _dump(value: object, path: Path) -> None:
 def test_a_damaged_file_is_refused(tmp_path, content, suffix):
     path = tmp_path / f"bad{suffix}"
     path.write_bytes(content)
-    with pytest.raises(WeightsError, match="holds no weights that can be read safely"):
+    with pytest.raises(WeightsError, match=UNREADABLE):
         build(str(path))
 
 
 def test_a_file_of_something_else_is_refused(tmp_path):
     torch.save([1, 2], tmp_path / "list.pth")
-    with pytest.raises(WeightsError, match="is not a state dict of tensors"):
+    with pytest.raises(WeightsError, match=UNREADABLE):
         build(str(tmp_path / "list.pth"))
     with pytest.raises(WeightsError, match=r"no\.pth does not exist"):
         build(str(tmp_path / "no.pth"))
+
+
+def test_a_whole_model_is_refused_without_torchs_advice(tmp_path):
+    torch.save(Tiny(3), tmp_path / "model.pth")
+    with pytest.raises(WeightsError, match=UNREADABLE):
+        build(str(tmp_path / "model.pth"))
+
+
+def test_a_classifier_of_other_classes(tmp_path):
+    torch.save(Tiny(4).state_dict(), tmp_path / "four.pth")
+    with pytest.raises(WeightsError, match="its classifier tells 4 classes apart, and the data have 3"):
+        load_classifier_weights(Tiny(3), str(tmp_path / "four.pth"))
+    torch.save(Tiny(3, width=4).state_dict(), tmp_path / "narrow.pth")
+    with pytest.raises(WeightsError, match="of another shape"):
+        load_classifier_weights(Tiny(3), str(tmp_path / "narrow.pth"))
 
 
 def test_no_network_names_both_remedies(monkeypatch):

@@ -6,6 +6,8 @@ Each function takes one raw argument and its name, and returns it as a clean arr
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 SPLITS = ("train", "val", "test")
-ROW_SUM_TOLERANCE = 1e-3  # probabilities saved as float16 stray this far from one
+ROW_SUM_TOLERANCE = 1e-3  # probabilities saved as float16 stray this far from one ...
+BFLOAT16_TOLERANCE = 4e-3  # ... and those of eight bits this far: each is off by up to one part in 512
 
+_LIKE_GROUP = frozenset(
+    {"group", "groups", "group_id", "lesion", "lesions", "lesion_id", "patient", "patients", "patient_id"}
+)  # what a column of lesions or patients is called
+_NO_SCALED_PROBABILITY = 1.5  # what lies above is hardly a probability that was weighted or rounded
 _SHOWN = 3  # how many offending row numbers a message names
 
 
@@ -30,24 +37,33 @@ def check_probabilities(values: Any, name: str, *, n_classes: int | None = None)
     finite = torch.isfinite(wide).all(1)
     if not finite.all():
         raise ValueError(f"{name} has NaN or infinite values in {_rows(~finite)}")
-    in_range = (wide >= 0).all(1) & (wide <= 1 + ROW_SUM_TOLERANCE).all(1)
+    tolerance = BFLOAT16_TOLERANCE if p.dtype == torch.bfloat16 else ROW_SUM_TOLERANCE
+    _check_range(wide, name, tolerance)
     sums = wide.sum(1)
-    sums_to_one = (sums - 1).abs() <= ROW_SUM_TOLERANCE
-    if not in_range.all():
-        row = int((~in_range).nonzero()[0])
-        worst = wide[row][(wide[row] < 0) | (wide[row] > 1)][0]
-        hint = " (these look like logits: take their softmax first)" if not sums_to_one[row] else ""
+    off = (sums - 1).abs() > tolerance
+    if off.any():
+        row = int(off.nonzero()[0])
         raise ValueError(
-            f"{name} holds {worst:.4g} in row {row}, and a probability lies between 0 and 1{hint}; "
-            f"the same goes for {_rows(~in_range)}"
-        )
-    if not sums_to_one.all():
-        row = int((~sums_to_one).nonzero()[0])
-        raise ValueError(
-            f"{name} must sum to one in each row (within {ROW_SUM_TOLERANCE:g}); row {row} sums to {sums[row]:.4f}, "
-            f"and {int((~sums_to_one).sum())} of {len(p)} rows are off"
+            f"{name} must sum to one in each row (within {tolerance:g}); row {row} sums to {sums[row]:.4f}, "
+            f"and {int(off.sum())} of {len(p)} rows are off"
         )
     return p
+
+
+def _check_range(p: Tensor, name: str, tolerance: float) -> None:
+    outside = ((p < 0) | (p > 1 + tolerance)).any(1)
+    if not outside.any():
+        return
+    row = int(outside.nonzero()[0])
+    values, total = p[row], float(p[row].sum())
+    hint = ""
+    if abs(total - 1) > tolerance:
+        logits = bool((values < 0).any() or (values > _NO_SCALED_PROBABILITY).any())
+        hint = "these look like logits: take their softmax first" if logits else f"the row sums to {total:.4f}"
+    raise ValueError(
+        f"{name} holds {values[(values < 0) | (values > 1)][0]:.4g} in row {row}, and a probability lies between 0 and "
+        f"1{f' ({hint})' if hint else ''}; the same goes for {_rows(outside)}"
+    )
 
 
 def check_embeddings(values: Any, name: str, *, width: int | None = None, unit: bool = False) -> Tensor:
@@ -127,7 +143,17 @@ def check_groups(values: Any, name: str, *, n_rows: int) -> NDArray[np.str_] | N
         raise ValueError(
             f"{name} has empty entries in {_rows(torch.from_numpy(missing))}; give each lone row its own name"
         )
+    if groups.dtype.kind in "fO":  # pandas makes 7.0 of 7 where a cell is empty: the lesion is the same
+        groups = np.array([int(group) if _is_whole(group) else group for group in groups], dtype=object)
     return groups.astype(np.str_)
+
+
+def misnamed_group(names: Iterable[str]) -> str | None:
+    """A sentence where a column seems to name lesions or patients and none is called ``group``."""
+    found = [name for name in names if name.casefold() in _LIKE_GROUP]
+    if not found or "group" in found:
+        return None
+    return f"it holds {found[0]!r} and no 'group': rename it if it names lesions or patients"
 
 
 def check_split(values: Any, name: str = "split", *, n_rows: int | None = None) -> NDArray[np.int8]:
@@ -189,13 +215,27 @@ def to_tensor(values: Any, name: str) -> Tensor:
         if array.dtype == object or array.dtype.kind in "USOMmV":
             raise TypeError
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be an array of numbers, not {type(values).__name__}") from error
+        raise TypeError(f"{name} must be an array of numbers, {_instead_of_numbers(values)}") from error
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.dtype == np.longdouble:
         array = array.astype(np.float64)
     if not array.flags.writeable or any(stride < 0 or stride % array.itemsize for stride in array.strides):
         array = array.copy()  # torch can neither share read-only memory nor step backwards or by odd bytes
     return torch.from_numpy(array)
+
+
+def _instead_of_numbers(values: Any) -> str:
+    """What was handed in as numbers: the first text in an array, or else its kind."""
+    cells = values.ravel().tolist() if isinstance(values, np.ndarray) and values.dtype.kind in "USO" else []
+    text = next((cell for cell in cells if isinstance(cell, str | bytes)), None)
+    if text is None:
+        return f"not {type(values).__name__}"
+    comma = isinstance(text, str) and re.fullmatch(r"\s*[-+]?\d*,\d+(?:[eE][-+]?\d+)?\s*", text)
+    return f"and it holds {text!r}{': write a decimal point, not a comma' if comma else ''}"
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, float | np.floating) and float(value).is_integer()
 
 
 def _is_missing(value: Any) -> bool:
@@ -209,8 +249,13 @@ def _instead_of_integers(labels: NDArray[Any]) -> str:
     """What was handed in as labels, and how to number them."""
     values = labels.tolist()
     if labels.size and all(isinstance(value, str | bytes) for value in values):
-        hint = "names, numbers = np.unique(labels, return_inverse=True)"
-        return f"it holds names, such as {values[0]!r}: number them, for example by  {hint}"
+        return (
+            f"it holds names, such as {values[0]!r}: number them by one list of names for all splits, for example  "
+            "[names.index(label) for label in labels]"
+        )
+    missing = np.array([_is_missing(value) for value in values], dtype=bool)
+    if missing.any():
+        return f"it has NaN or nothing in {_rows(torch.from_numpy(missing))}"
     example = f", such as {values[0]!r}" if labels.size else ""
     whole = labels.dtype.kind == "f" and bool(np.isfinite(labels).all()) and bool((labels == np.rint(labels)).all())
     return f"it holds {labels.dtype}{example}{': take labels.astype(int)' if labels.size and whole else ''}"

@@ -5,7 +5,7 @@ Defaults are the project's; ``docs/paper-notes.md`` says where they differ from 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -64,6 +64,9 @@ class NetworkConfig:
         check_count(self.image_size, "image_size", least=8)
         if self.finished and self.frozen:
             raise ValueError("finished is a trained classifier, frozen a backbone without one: choose one")
+        if self.as_it_is and self.weights == "none" and ":" not in self.backbone:
+            word = "finished" if self.finished else "frozen"
+            raise ValueError(f"{word} takes {self.backbone!r} as it is, which is random without weights: name some")
 
     @property
     def as_it_is(self) -> bool:
@@ -215,6 +218,10 @@ class Config:
     sweep: SweepConfig = field(default_factory=SweepConfig)
 
     def __post_init__(self) -> None:
+        _check_name(self.name)
+        if not self.outputs:  # else nothing is cropped
+            object.__setattr__(self, "augment", _crops_for(self.augment, self.network.image_size))
+        check_count(self.evaluate.seed, "evaluate.seed", least=0)
         if not self.seeds:
             raise ValueError("seeds must name at least one seed")
         if len(set(self.seeds)) != len(self.seeds):
@@ -226,5 +233,17 @@ class Config:
 
 
 def read_config(path: str | Path) -> Config:
-    """Read a run's TOML file."""
-    return read_tree(path, Config)
+    """Read a run's TOML file; a run without a name is called after its file."""
+    return read_tree(path, Config, name=Path(path).stem)
+
+
+def _check_name(name: str) -> None:
+    if not name.strip() or name in (".", "..") or "/" in name or "\\" in name:
+        raise ValueError(f"name is a folder below runs/, so not empty, and without slashes or dots alone, not {name!r}")
+
+
+def _crops_for(augment: AugmentConfig, image_size: int) -> AugmentConfig:
+    """Crops are as large as the network's images; what is set may only say the same."""
+    if augment.size not in (image_size, AugmentConfig().size):
+        raise ValueError(f"augment.size is network.image_size, {image_size}: leave it out (not {augment.size})")
+    return replace(augment, size=image_size)

@@ -15,7 +15,7 @@ from tdumpra.config import NetworkConfig, Precision
 from tdumpra.data.transform import EvalTransform
 from tdumpra.decision import Decision
 from tdumpra.errors import ArtifactError, OtherKindError
-from tdumpra.network import SeveralViews, build_network
+from tdumpra.network import NetworkError, SeveralViews, build_network
 from tdumpra.toml_tree import from_plain
 
 KIND, SCHEMA = "model", 3
@@ -56,10 +56,16 @@ class Encoder:
         """The network, ready to be asked. Another run's encoder may tell other classes apart than this one's."""
         if "classifier.weight" in self.state and not self.network.finished:
             n_classes = len(self.state["classifier.weight"])
-        network = build_network(replace(self.network, weights="none"), n_classes).network
+        network = build_network(self.network, n_classes, load=False).network
         for head in self._missing_heads():
             setattr(network, head, None)
-        network.load_state_dict(self.state)
+        try:
+            network.load_state_dict(self.state)
+        except RuntimeError as error:
+            raise NetworkError(
+                f"the model's weights do not fit {self.network.backbone!r}, which builds another network now than when "
+                "they were trained: restore its code, or train again"
+            ) from error
         return (network if self.views == 1 else SeveralViews(network, self.views)).eval().to(device)
 
     def without(self, head: Literal["classifier", "projection"]) -> Encoder:

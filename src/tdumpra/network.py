@@ -173,18 +173,19 @@ class Built(NamedTuple):
     std: tuple[float, float, float]
 
 
-def build_network(config: NetworkConfig, n_classes: int) -> Built:
-    """Backbone, classifier and projection head, with the weights that ``config`` names.
+def build_network(config: NetworkConfig, n_classes: int, *, load: bool = True) -> Built:
+    """Backbone, classifier and projection head, with the weights that ``config`` names, unless ``load`` is false.
 
     With ``config.finished`` it is a trained classifier, with ``config.frozen`` a backbone alone; nothing is added then.
     """
+    weights = config.weights if load else "none"
     if config.finished:
         classifier = _create(config, n_classes)
-        load_classifier_weights(classifier, config.weights)
+        load_classifier_weights(classifier, weights)
         _check_classes(classifier, config.image_size, n_classes)
         return Built(AttachedClassifier(classifier, config.image_size), *_normalisation(config, classifier))
     backbone = _create(config, 0)
-    load_backbone_weights(backbone, config.backbone, config.weights, create=lambda: _create(config, 0, pretrained=True))
+    load_backbone_weights(backbone, config.backbone, weights, create=lambda: _create(config, 0, pretrained=True))
     n_features = _probe(backbone, config.image_size, f"the backbone {config.backbone!r}").shape[1]
     if config.frozen:
         return Built(FrozenEncoder(backbone, n_classes), *_normalisation(config, backbone))
@@ -202,7 +203,12 @@ def _create(config: NetworkConfig, num_classes: int, *, pretrained: bool = False
         hint = f"did you mean {', '.join(near)}?" if near else "timm.list_models() lists what there is"
         raise NetworkError(f"unknown backbone {config.backbone!r}: {hint}")
     arguments: dict[str, Any] = {"pretrained": pretrained, "num_classes": num_classes}
-    default = timm.get_pretrained_cfg_value(config.backbone, "input_size")
+    try:
+        default = timm.get_pretrained_cfg_value(config.backbone, "input_size")
+    except RuntimeError as error:  # what follows the point is none of its pretrained weights
+        name, _, tag = config.backbone.partition(".")
+        known = timm.list_pretrained(f"{name}.*")
+        raise NetworkError(f"timm knows no weights {tag!r} of {name}; it has {', '.join(known) or 'none'}") from error
     if default is not None and default[-1] != config.image_size:
         try:  # transformers are built for one image size
             return timm.create_model(config.backbone, img_size=config.image_size, **arguments)

@@ -45,7 +45,8 @@ class Goal:
     def check(cls, objective: str, costs: Any = None, *, n_classes: int) -> Goal:
         """Refuse what cannot be maximised. ``costs`` may be given with any objective: they are then only reported."""
         check_objective(objective)
-        matrix = None if costs is None or len(costs) == 0 else check_costs(costs, n_classes=n_classes)
+        left_out = costs is None or (isinstance(costs, list | tuple) and not costs)  # a configuration's default is ()
+        matrix = None if left_out else check_costs(costs, n_classes=n_classes)
         if objective == "cost" and matrix is None:
             raise ValueError("the objective cost needs costs: what each decision costs, a row for each true class")
         return cls(objective, matrix)  # type: ignore[arg-type]

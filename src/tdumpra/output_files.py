@@ -10,6 +10,7 @@ column (sex, site, …) is kept as metadata.
 from __future__ import annotations
 
 import csv
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ _MATRICES = ("p", "logits", "z", "pt", "zt")
 _BY_CLASS = ("p", "logits", "pt")  # a column for each class
 _COLUMNS = ("y", "split", "group", "id")
 _CLASSES = "classes"  # names, in the order of p's columns
+_CONTRADICTION = 0.02  # between p and the softmax of logits
+_ROUNDED = 4e-3  # two classes of p that are no further apart may change places in half precision
 _SHOWN = 8  # names of columns in a message
 SPACES = ("teacher", "student")
 
@@ -57,6 +60,8 @@ def read_outputs(path: str | Path, *, space: str = "teacher") -> SplitOutputs:
             "embeddings into the file as zt, and leave bank.space out"
         )
     arrays = _read_arrays(path)
+    if note := checks.misnamed_group(arrays):
+        warnings.warn(f"{path}: {note}", stacklevel=2)
     try:
         return _split(arrays, fingerprint(path.read_bytes(), space), space)
     except (ValueError, TypeError) as error:
@@ -95,13 +100,21 @@ def _read_npz(path: Path) -> dict[str, Array]:
 def _read_csv(path: Path) -> dict[str, Array]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            header = file.readline()
-        delimiter = csv.Sniffer().sniff(header, delimiters=",;\t").delimiter
+            delimiter = _delimiter(file.readline())
         # the names stay strings: a group called 007 is not 7
         frame = pd.read_csv(path, sep=delimiter, encoding="utf-8-sig", dtype={"group": str, "id": str, "split": str})
-    except (csv.Error, UnicodeDecodeError, OSError, ValueError) as error:
+    except (UnicodeDecodeError, OSError, ValueError) as error:
         raise InputFileError(f"{path} is not a readable .csv table: {error}") from error
     return _from_frame(path, frame)
+
+
+def _delimiter(header: str) -> str:
+    if not header.strip():
+        raise ValueError("its first line is empty, and should name the columns")
+    try:
+        return csv.Sniffer().sniff(header, delimiters=",;\t").delimiter
+    except csv.Error as error:
+        raise ValueError("its first line names no columns, parted by commas, semicolons or tabs") from error
 
 
 def _read_parquet(path: Path) -> dict[str, Array]:
@@ -117,6 +130,8 @@ def _read_parquet(path: Path) -> dict[str, Array]:
 
 
 def _from_frame(path: Path, frame: pd.DataFrame) -> dict[str, Array]:
+    if frame.empty:
+        raise InputFileError(f"{path} names columns and has no rows")
     columns = {name: _numbered(path, frame, name) for name in _MATRICES}
     classes = () if columns["p"] or columns["logits"] else _named_classes(frame)
     if classes:
@@ -246,13 +261,33 @@ def check_all_splits(split: Any) -> Array:
 
 
 def _probabilities(arrays: Mapping[str, Array]) -> Array:
-    if "p" in arrays:
+    if "logits" not in arrays:
         return _renormalised(arrays["p"], "p")
     logits = arrays["logits"]
     if logits.ndim != 2 or not np.issubdtype(logits.dtype, np.floating) or not np.isfinite(logits).all():
         raise ValueError("logits must be a matrix of finite floating-point numbers")
-    p: Array = softmax(logits.astype(np.float64), axis=1)
+    of_logits: Array = softmax(logits.astype(np.float64), axis=1)
+    if "p" not in arrays:
+        return of_logits
+    p = _renormalised(arrays["p"], "p")
+    _refuse_contradiction(p, of_logits)
     return p
+
+
+def _refuse_contradiction(p: Array, of_logits: Array) -> None:
+    """``p`` must be the softmax of ``logits``, up to rounding: nobody can tell which of the two is meant."""
+    if p.shape != of_logits.shape:
+        raise ValueError(f"p has shape {p.shape} and logits have shape {of_logits.shape}: keep one of the two")
+    rows = np.arange(len(p))
+    label, other = p.argmax(1), of_logits.argmax(1)
+    lead = p[rows, label] - p[rows, other]  # of p's label over that of the logits
+    bad = (np.abs(p - of_logits).max(1, initial=0) > _CONTRADICTION) | (lead > _ROUNDED)
+    if bad.any():
+        row = int(bad.argmax())
+        raise ValueError(
+            f"p and logits contradict each other in {int(bad.sum())} of {len(p)} rows: in row {row} p gives class "
+            f"{label[row]} {p[row, label[row]]:.3f}, and softmax(logits) {of_logits[row, label[row]]:.3f}; keep one"
+        )
 
 
 def _renormalised(values: Array, name: str) -> Array:

@@ -67,12 +67,7 @@ class Predictor:
         if precision is not None and precision not in get_args(Precision):
             raise ValueError(f"precision must be 'float32' or 'bfloat16', not {precision!r}")
         self.model, self.mode, self.precision = model, mode, precision
-        try:
-            self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        except RuntimeError as error:
-            raise ValueError(f"device must be 'cpu', 'cuda' or the like, not {device!r}") from error
-        if self.device.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"PyTorch sees no CUDA device here, and device is {str(self.device)!r}: use 'cpu'")
+        self.device = _check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         n_classes = len(model.class_names)
         self._classifier = model.classifier.build(n_classes, self.device)
         self._retrieval = None if model.retrieval is None else model.retrieval.build(n_classes, self.device)
@@ -217,3 +212,21 @@ class Rows(NamedTuple):
     p_raw: Tensor  # the classifier's, before calibration
     signals: GateSignals | None
     z: Tensor | None
+
+
+def _check_device(asked: str | torch.device) -> torch.device:
+    """A device that holds tensors here; PyTorch knows the names of many that do not."""
+    try:
+        device = torch.device(asked)
+    except RuntimeError as error:
+        raise ValueError(f"device must be 'cpu', 'cuda' or the like, not {asked!r}") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"PyTorch sees no CUDA device here, and device is {str(device)!r}: use 'cpu'")
+    sentence = f"PyTorch cannot compute on the device {str(device)!r} here: use 'cpu'"
+    try:
+        torch.empty(0, device=device)
+    except Exception as error:  # each backend that is not there says so in its own way
+        raise ValueError(sentence) from error
+    if device.type == "meta":  # shapes without numbers
+        raise ValueError(sentence)
+    return device

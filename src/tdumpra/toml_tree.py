@@ -21,8 +21,8 @@ class ConfigError(TdumpraError):
     """A configuration file says something that it cannot say."""
 
 
-def read_tree(path: str | Path, kind: type[T]) -> T:
-    """Read a file into ``kind``, a dataclass of plain values and further dataclasses."""
+def read_tree(path: str | Path, kind: type[T], **defaults: Any) -> T:
+    """Read a file into ``kind``, a dataclass of plain values and dataclasses; ``defaults`` go before its own."""
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -31,7 +31,7 @@ def read_tree(path: str | Path, kind: type[T]) -> T:
         hint = ": for saved outputs there is  tdumpra attach" if Path(path).suffix in _OUTPUTS else ""
         raise ConfigError(f"{path} is not valid TOML: {error}{hint}") from error
     try:
-        return from_plain(content, kind)
+        return from_plain({**defaults, **content}, kind)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

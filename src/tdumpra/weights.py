@@ -18,6 +18,7 @@ from tdumpra.errors import MissingExtraError, TdumpraError
 _LITE = re.compile(r"tf_efficientnet_lite([012])")
 _HEADS = ("classifier.", "fc.", "head.fc.", "head.")  # where backbones keep what pooled features do not need
 _SHOWN = 4
+_UNREADABLE = "is not a state dict that can be read safely: save model.state_dict(), as .safetensors or .pth"
 
 
 class WeightsError(TdumpraError):
@@ -41,7 +42,9 @@ def load_classifier_weights(classifier: nn.Module, source: str) -> None:
     if source in ("timm", "lite"):
         raise WeightsError(f"a finished classifier has weights of its own: give their file, or 'none', not {source!r}")
     if source != "none":
-        _load(classifier, read_state(Path(source)), source)
+        state = read_state(Path(source))
+        _refuse_other_classes(classifier, state, source)
+        _load(classifier, state, source)
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
@@ -54,14 +57,15 @@ def read_state(path: Path) -> dict[str, Tensor]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle's protocol, which is the file's own business
             state = torch.load(path, map_location="cpu", weights_only=True)
+    except PermissionError as error:
+        raise WeightsError(f"the weights file {path} cannot be read: {error.strerror}") from error
     except Exception as error:  # a damaged pickle can fail in any of a dozen ways
-        why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise WeightsError(f"{path} holds no weights that can be read safely: {why}") from error
+        raise WeightsError(f"{path} {_UNREADABLE}") from error
     for wrapper in ("state_dict", "model", "model_state_dict"):
         if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
             state = state[wrapper]
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise WeightsError(f"{path} is not a state dict of tensors")
+        raise WeightsError(f"{path} {_UNREADABLE}")
     if state and all(key.startswith("module.") for key in state):  # saved from within a parallel wrapper
         return {key.removeprefix("module."): value for key, value in state.items()}
     return state
@@ -116,6 +120,23 @@ def _from_wheel(name: str) -> dict[str, Tensor]:
     except ImportError as error:
         raise MissingExtraError(package, "lite", f"pretrained weights of {name}") from error
     return read_state(Path(getattr(module, f"EfficientnetLite{match[1]}ModelFile").get_model_file_path()))
+
+
+def _refuse_other_classes(classifier: nn.Module, state: dict[str, Tensor], source: str) -> None:
+    """A plain word for the commonest misfit: all is alike but the number of classes."""
+    own = classifier.state_dict()
+    if own.keys() != state.keys():
+        return
+    heads = [(own[key].shape, state[key].shape) for key in own if own[key].shape != state[key].shape]
+    if not heads or any(not mine or not theirs or mine[1:] != theirs[1:] for mine, theirs in heads):
+        return
+    counts = {(mine[0], theirs[0]) for mine, theirs in heads}
+    if len(counts) == 1:
+        n_classes, told_apart = counts.pop()
+        raise WeightsError(
+            f"the weights of {source!r} do not fit: its classifier tells {told_apart} classes apart, and the data have "
+            f"{n_classes}"
+        )
 
 
 def _load(module: nn.Module, state: dict[str, Tensor], source: str) -> None:

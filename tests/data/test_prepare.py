@@ -357,3 +357,10 @@ def test_a_progress_bar_is_drawn_on_stderr(make_manifest, tmp_path):
     assert "Decoding images" in run.stderr
     assert "3/3" in run.stderr
     assert run.stdout == ""
+
+
+def test_a_margin_around_lesions_without_masks_is_pointed_out(make_manifest, tmp_path):
+    framing = replace(SMALL, lesion_margin=0.3)
+    notes = prepare(make_manifest(3), tmp_path / "out", framing, workers=0).notes
+    assert notes == ("3 of 3 images have no lesion mask: lesion_margin does nothing to them",)
+    assert prepare(make_manifest(3), tmp_path / "out", SMALL, workers=0).notes == ()

@@ -161,6 +161,8 @@ def test_parts_that_the_source_does_not_name_are_drawn_from_train():
     assert (split.codes[80:] == 2).all()
     assert (split.codes[:80] == 1).sum() == 8
     assert split.notes == ("the source names no images for val: drawn from train",)
+    alone = make_split(make_manifest([0, 1] * 50, splits=["train"] * 100))
+    assert alone.notes[0] == "the source names no images for test and val: drawn from train"
 
 
 def test_images_without_a_word_follow_their_group():

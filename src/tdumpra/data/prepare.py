@@ -111,6 +111,9 @@ def _prepared(
     else:
         images = StreamedImages(good.records, good.reader, framing)
     notes = [f"{obstacle}: images are streamed"] if obstacle else []
+    whole = sum(record.mask is None for record in manifest.records) if framing.lesion_margin is not None else 0
+    if whole:
+        notes.append(f"{whole:,} of {len(manifest):,} images have no lesion mask: lesion_margin does nothing to them")
     if quarantine:
         notes.append(
             f"{len(quarantine):,} of {len(manifest):,} images are broken and left out ({_summary(quarantine)}); "

@@ -132,7 +132,7 @@ def make_split(
         del shares[_VAL]
         if val_fold:
             raise ValueError("the source names its own validation images: there is no other part to take")
-    if (codes != _TRAIN).any() and shares:
+    if shares and any(record.split for record in manifest.records):
         notes.append(
             f"the source names no images for {' and '.join(SPLITS[part] for part in shares)}: drawn from train"
         )

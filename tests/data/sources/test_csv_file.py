@@ -33,6 +33,7 @@ def test_all_columns(images, write_table):
     assert [r.split for r in manifest.records] == ["train", "train", "test", None]
     assert [dict(r.meta) for r in manifest.records] == [{"sex": "male"}, {}, {"sex": "female"}, {"sex": "female"}]
     assert manifest.records[1].path == images / "sub" / "b.jpg"
+    assert manifest.notes == ("'group' is empty in 1 of 4 rows: each is taken as a group of its own",)
 
 
 def test_only_the_two_columns_with_semicolons_and_a_byte_order_mark(images):
@@ -45,7 +46,10 @@ def test_only_the_two_columns_with_semicolons_and_a_byte_order_mark(images):
 
 def test_any_column_may_group(images, write_table):
     table = write_table(images / "t.csv", ["image,label,patient_id", "a.jpg,mel,p", "c.jpg,nv,p"])
-    assert list(open_source(f"csv:{table}", group_column="patient").groups) == ["p", "p"]
+    grouped = open_source(f"csv:{table}", group_column="patient")
+    assert (list(grouped.groups), grouped.notes) == (["p", "p"], ())
+    note = open_source(f"csv:{table}").notes[1]
+    assert "it holds 'patient_id' and no 'group': rename it if it names lesions or patients, or take it with" in note
 
 
 def test_paths_from_other_systems(images, write_image, write_table):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 from pathlib import Path
 
+from tdumpra.checks import misnamed_group
 from tdumpra.data.manifest import Manifest, Record
 from tdumpra.data.sources.assemble import (
     SPLIT_WORDS,
@@ -36,8 +37,19 @@ def read_csv(path: Path, options: SourceOptions) -> Manifest:
     by_group = group_column(options.group_column, "group", table.columns, path)
     records = [_record(table, number, names, by_group) for number in range(len(table.rows))]
     refuse_untrained_classes(records, names, path)
-    notes = () if by_group else ("no column 'group': each image is taken as a group of its own",)
-    return assemble(Found("csv", path, names, records, notes=notes), options)
+    return assemble(Found("csv", path, names, records, notes=_group_notes(table, by_group)), options)
+
+
+def _group_notes(table: Table, by_group: str | None) -> tuple[str, ...]:
+    """What stands in the way of a leakage check: no column of groups, one under another name, empty cells."""
+    if by_group is None:
+        other = misnamed_group(table.columns)
+        more = (f"{table.path}: {other}, or take it with --group-by (data.group_by)",) if other else ()
+        return ("no column 'group': each image is taken as a group of its own", *more)
+    empty = sum(not row[by_group] for row in table.rows)
+    if not empty:
+        return ()
+    return (f"{by_group!r} is empty in {empty:,} of {len(table.rows):,} rows: each is taken as a group of its own",)
 
 
 def _record(table: Table, number: int, class_names: tuple[str, ...], by_group: str | None) -> Record:
