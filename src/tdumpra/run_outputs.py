@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from tdumpra.artifacts import fingerprint
 from tdumpra.checks import SPLITS
 from tdumpra.config import Config
 from tdumpra.errors import InputFileError, TdumpraError
 from tdumpra.output_files import SplitOutputs, read_outputs
+from tdumpra.outputs import ScoredOutputs
 from tdumpra.run_folder import RunFolder, run_folders, run_root
 from tdumpra.tables import tables_fingerprint
 
 Training = Literal["ce", "joint"]
+Rows = TypeVar("Rows", bound=ScoredOutputs)
 _TOKENS = {"ce": re.compile(r"ce\d*|crossentropy\d*|xent\d*"), "joint": re.compile(r"joint\d*|scl\d*|supcon\d*")}
 _SEED = re.compile(r"(?:seed|s)(\d+)")
 
@@ -174,7 +176,7 @@ def read_saved(run: SavedRun, config: Config) -> SplitOutputs:
     """One run's outputs; the last few files are kept, as the rows of an experiment share them."""
     if not run.is_file:
         return _of_folder(RunFolder(run.path), config, run.seed)
-    return _read(run.path, config.bank.space)
+    return _read(run.path, config.bank.space, config.tune.classifier)
 
 
 def other_seeds(config: Config, run: SavedRun) -> list[SplitOutputs]:
@@ -203,8 +205,28 @@ def _training(config: Config) -> Training:
 
 
 @lru_cache(maxsize=4)
-def _read(path: Path, space: str) -> SplitOutputs:
-    return read_outputs(path, space=space)
+def _read(path: Path, space: str, classifier: str) -> SplitOutputs:
+    splits = read_outputs(path, space=space)
+    return splits if classifier == "student" else _by_teacher(splits, path)
+
+
+def _by_teacher(splits: SplitOutputs, path: Path) -> SplitOutputs:
+    """Both posteriors from the teacher; of training rows only the student's is known, and is not taken for it."""
+    return splits._replace(
+        train=replace(splits.train, p=None),
+        validation=_teachers(splits.validation, path),
+        test=_teachers(splits.test, path),
+        fingerprint=fingerprint(splits.fingerprint, "teacher"),
+    )
+
+
+def _teachers(rows: Rows, path: Path) -> Rows:
+    if rows.p_teacher is None:
+        raise InputFileError(
+            f'{path} has no pt, the teacher\'s probabilities, and tune.classifier = "teacher" asks for them: put them '
+            'into the file, or take "student"'
+        )
+    return replace(rows, p=rows.p_teacher)
 
 
 def training_seconds(config: Config, seed: int) -> float | None:

@@ -3,13 +3,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from tests.support import make_problem, save_problem
 from tiny_runs import tiny_experiment
 
 from tdumpra import run_outputs
 from tdumpra.config import BankConfig, Config, TrainConfig, TuneConfig
 from tdumpra.demo_arrays import write_demo
-from tdumpra.errors import TdumpraError
+from tdumpra.errors import InputFileError, TdumpraError
+from tdumpra.experiments import evaluation
 from tdumpra.run_folder import RunFolder
 
 CE, JOINT = "x/lite0_ce2_seed0.npz", "x/lite0_joint_seed3.npz"
@@ -117,3 +121,25 @@ def test_outputs_of_another_precision_are_not_taken_for_these(tmp_path):
     assert folder.was_trained_with(rough, 0)
     assert not folder.was_trained_with(config, 0)
     assert folder.was_trained_with(replace(rough, embed=replace(rough.embed, batch_size=3)), 0)
+
+
+def test_the_teacher_classifies_where_the_configuration_says_so(tmp_path) -> None:
+    made = make_problem(0)
+    teacher = np.concatenate([part.p for part in made])[:, ::-1]
+    path = save_problem(tmp_path / "net_joint_seed0.npz", pt=teacher)
+    student, asked = (Config(outputs=(str(path),), tune=TuneConfig(classifier=who)) for who in ("student", "teacher"))
+    before, after = (run_outputs.outputs_for(config, 0) for config in (student, asked))
+    for own, swapped in ((before.validation, after.validation), (before.test, after.test)):
+        assert own.p_teacher is not None and torch.equal(swapped.p, own.p_teacher)
+        assert not torch.equal(swapped.p, own.p)
+    assert after.train.p is None  # only the student's is known
+    assert after.fingerprint != before.fingerprint
+    first, second = (evaluation.gate_cells(config)[0].settings for config in (student, asked))
+    assert first != second
+
+
+def test_a_teacher_that_the_file_lacks_is_missed(tmp_path) -> None:
+    path = save_problem(tmp_path / "net_joint_seed0.npz")
+    config = Config(outputs=(str(path),), tune=TuneConfig(classifier="teacher"))
+    with pytest.raises(InputFileError, match=r"has no pt, .* put them into the file, or take \"student\""):
+        run_outputs.outputs_for(config, 0)
