@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from tdumpra.bank import PrototypeBank
 from tdumpra.checks import SPLITS
 from tdumpra.commands_predict import model_file
 from tdumpra.commands_run import run_command
@@ -28,6 +29,7 @@ from tdumpra.pages.image_material import of_folder
 from tdumpra.table_stages import table_outputs
 from tdumpra.tables import OutputsTable
 from tdumpra.train_screen import Screen
+from tests.support import make_problem, save_problem
 
 pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
 
@@ -186,6 +188,25 @@ def test_run_on_saved_outputs_trains_nothing(tdumpra, tmp_path):
     assert tdumpra("run", config, "--out", tmp_path / "run").code == 0
     assert before
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "cells").iterdir()} == before
+
+
+def test_the_bank_of_a_file_goes_where_its_name_says(tdumpra, tmp_path):
+    """Whatever the order of files and seeds, and with the files beside the configuration."""
+    for seed in (0, 1):
+        save_problem(tmp_path / f"m_seed{seed}.npz", seed)
+    config = tmp_path / "run.toml"
+    config.write_text('seeds = [0, 1]\noutputs = ["m_seed1.npz", "m_seed0.npz"]\n')
+    done = tdumpra("bank", config, "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    for seed in (0, 1):
+        train = make_problem(seed).train
+        found = PrototypeBank.load(tmp_path / "run" / f"m_seed{seed}" / "bank.safetensors").prototypes
+        wanted = PrototypeBank.fit(train.z, train.y, 5, train.groups, ids=train.ids).prototypes
+        assert found.shape[-1] == wanted.shape[-1]
+        assert float((found[:, 0] * wanted[:, 0]).sum(-1).min()) > 0.99
+    config.write_text('outputs = ["m_seed1.npz"]\n')
+    assert tdumpra("bank", config, "--out", tmp_path / "alone").code == 0
+    assert (tmp_path / "alone" / "bank.safetensors").exists()
 
 
 @pytest.mark.parametrize("stage", ["train", "embed"])

@@ -15,17 +15,19 @@ from rich.table import Table
 from tdumpra.artifacts import read_json
 from tdumpra.assemble import assemble_model
 from tdumpra.bank_health import BankHealth
-from tdumpra.config import Config, read_config
+from tdumpra.config import Config
 from tdumpra.errors import ArtifactError
 from tdumpra.experiments.evaluation import keep_finished
 from tdumpra.idle_settings import idle_settings
 from tdumpra.model_file import Model
 from tdumpra.run_data import Dataset, open_data
 from tdumpra.run_folder import RunFolder, run_folders, run_root
+from tdumpra.run_outputs import found_from_anywhere, read_run, read_saved, saved_runs
 from tdumpra.screen import show_notes
 from tdumpra.stages import claimed_by_first, embed_stage, train_stage
 from tdumpra.table_stages import (
     Banked,
+    bank_of,
     bank_stage,
     decision_inputs,
     evaluate_stage,
@@ -58,9 +60,24 @@ def embed_command(config: Path, out: Path | None) -> None:
 def bank_command(config: Path, out: Path | None) -> None:
     """Cluster the training embeddings into prototypes, and look them over."""
     settings = _in_folder(config, out)
+    if settings.outputs:
+        _banks_of_files(settings)
+        return
     for seed, folder in run_folders(run_root(settings), settings.seeds).items():
         with folder.claim(settings, seed):
             _show_bank(bank_stage(settings, folder, seed), folder, Console())
+
+
+def _banks_of_files(config: Config) -> None:
+    """Each file's bank where ``tune`` puts its gate; the names of the files say which seeds they are."""
+    config = replace(config, outputs=tuple(map(found_from_anywhere, config.outputs)))
+    root, runs = run_root(config), saved_runs(config)
+    show_notes(idle_settings(config), Console(stderr=True))
+    for run in runs:
+        splits = read_saved(run, config)  # before a folder is made for it
+        folder = RunFolder(root if len(runs) == 1 else root / f"{run.model}_seed{run.seed}")
+        with folder.claim(config, run.seed):
+            _show_bank(bank_of(splits, config, folder), folder, Console())
 
 
 def run_command(config: Path, out: Path | None, *, quiet: bool = False) -> dict[int, Evaluated]:
@@ -92,7 +109,7 @@ def run_command(config: Path, out: Path | None, *, quiet: bool = False) -> dict[
 
 
 def _in_folder(config: Path, out: Path | None) -> Config:
-    settings = read_config(config)
+    settings = read_run(config)
     return settings if out is None else replace(settings, folder=str(out))
 
 

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from tdumpra.artifacts import fingerprint
 from tdumpra.checks import SPLITS
-from tdumpra.config import Config
+from tdumpra.config import Config, read_config
 from tdumpra.errors import InputFileError, TdumpraError
 from tdumpra.output_files import SplitOutputs, read_outputs
 from tdumpra.outputs import ScoredOutputs
@@ -81,6 +81,20 @@ def _parse(entry: str, number: int) -> SavedRun:
         else:
             rest.append(token)
     return SavedRun(path, "_".join(rest) or path.stem, training, number if seed is None else seed)
+
+
+def read_run(path: Path) -> Config:
+    """A run's configuration; relative paths of outputs are looked for from here, then from the file's own folder."""
+    config = read_config(path)
+
+    def found(entry: str) -> str:
+        role, equals, name = entry.rpartition("=")
+        beside = path.parent / name
+        return role + equals + str(beside) if not Path(name).exists() and beside.exists() else entry
+
+    metadata = config.evaluate.metadata
+    scored = replace(config.evaluate, metadata=None if metadata is None else found(metadata))
+    return replace(config, outputs=tuple(found(entry) for entry in config.outputs), evaluate=scored)
 
 
 def found_from_anywhere(entry: str) -> str:
@@ -195,9 +209,9 @@ def other_seeds_for(config: Config, seed: int) -> list[SplitOutputs]:
 
 
 def _of_folder(folder: RunFolder, config: Config, seed: int) -> SplitOutputs:
-    from tdumpra.table_stages import read_tables, table_outputs
+    from tdumpra.table_stages import folder_outputs
 
-    return table_outputs(config, read_tables(folder), seed)
+    return folder_outputs(config, folder, seed)
 
 
 def _training(config: Config) -> Training:

@@ -130,7 +130,8 @@ def test_the_teacher_classifies_where_the_configuration_says_so(tmp_path) -> Non
     student, asked = (Config(outputs=(str(path),), tune=TuneConfig(classifier=who)) for who in ("student", "teacher"))
     before, after = (run_outputs.outputs_for(config, 0) for config in (student, asked))
     for own, swapped in ((before.validation, after.validation), (before.test, after.test)):
-        assert own.p_teacher is not None and torch.equal(swapped.p, own.p_teacher)
+        assert own.p_teacher is not None
+        assert torch.equal(swapped.p, own.p_teacher)
         assert not torch.equal(swapped.p, own.p)
     assert after.train.p is None  # only the student's is known
     assert after.fingerprint != before.fingerprint
@@ -143,3 +144,16 @@ def test_a_teacher_that_the_file_lacks_is_missed(tmp_path) -> None:
     config = Config(outputs=(str(path),), tune=TuneConfig(classifier="teacher"))
     with pytest.raises(InputFileError, match=r"has no pt, .* put them into the file, or take \"student\""):
         run_outputs.outputs_for(config, 0)
+
+
+def test_saved_outputs_heed_role_and_space(tmp_path) -> None:
+    made = make_problem(0)
+    z = np.concatenate([part.z for part in made])
+    save_problem(tmp_path / "net.npz", 0, zt=z[:, ::-1])
+    for space, wanted in (("teacher", z[:, ::-1]), ("student", z)):
+        config = Config(outputs=(f"joint={tmp_path / 'net.npz'}",), bank=BankConfig(space=space))
+        found = run_outputs.outputs_for(config, 0).train.z
+        np.testing.assert_allclose(found, wanted[: len(made.train.y)], atol=1e-6)
+    elsewhere = Config(outputs=(str(tmp_path / "net.npz"),), bank=BankConfig(space="runs/other"))
+    with pytest.raises(TdumpraError, match="the teacher's and the student's space, not 'runs/other'"):
+        run_outputs.outputs_for(elsewhere, 0)
