@@ -221,6 +221,11 @@ def _training(config: Config) -> Training:
 @lru_cache(maxsize=4)
 def _read(path: Path, space: str, classifier: str) -> SplitOutputs:
     splits = read_outputs(path, space=space)
+    try:
+        advice = "give it some, or take its column out of the probabilities and its rows out of the file"
+        splits.train.refuse_missing_class(splits.n_classes, splits.class_names, advice)
+    except ValueError as error:
+        raise InputFileError(f"{path}: {error}") from error
     return splits if classifier == "student" else _by_teacher(splits, path)
 
 

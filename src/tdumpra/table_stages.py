@@ -54,11 +54,9 @@ def bank_stage(config: Config, folder: RunFolder, seed: int) -> Banked:
 def bank_of(splits: SplitOutputs, config: Config, folder: RunFolder, sources: Sequence[str] | None = None) -> Banked:
     """The same for outputs from anywhere; ``sources`` says where each training row came from."""
     outputs, merge_above = splits.train, PRESETS[config.tune.preset].merge_above
-    # a user's outputs may say nothing of classes without a training row: then they are refused, as in attach
-    n_classes = None if config.outputs else splits.n_classes
     identity = {
         "outputs": splits.fingerprint,
-        "settings": fingerprint(str((config.bank.n_prototypes, merge_above, n_classes))),
+        "settings": fingerprint(str((config.bank.n_prototypes, merge_above, splits.n_classes))),
     }
     bank = _current_bank(folder.bank, identity)
     made = bank is None
@@ -68,7 +66,7 @@ def bank_of(splits: SplitOutputs, config: Config, folder: RunFolder, sources: Se
             outputs.y,
             config.bank.n_prototypes,
             outputs.groups,
-            n_classes,
+            splits.n_classes,
             ids=outputs.ids,
             merge_above=merge_above,
             class_names=splits.class_names or None,

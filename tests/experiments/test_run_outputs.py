@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.support import make_problem, save_problem
+from tests.support import make_problem, save_problem, without_training_rows
 from tiny_runs import tiny_experiment
 
 from tdumpra import run_outputs
@@ -157,3 +157,11 @@ def test_saved_outputs_heed_role_and_space(tmp_path) -> None:
     elsewhere = Config(outputs=(str(tmp_path / "net.npz"),), bank=BankConfig(space="runs/other"))
     with pytest.raises(TdumpraError, match="the teacher's and the student's space, not 'runs/other'"):
         run_outputs.outputs_for(elsewhere, 0)
+
+
+@pytest.mark.parametrize("missing", [1, 3])
+def test_a_class_without_a_training_row_is_refused(tmp_path, missing) -> None:
+    names = np.array(["nv", "bcc", "bkl", "mel"])
+    path = without_training_rows(tmp_path / "net_joint_seed0.npz", missing, classes=names)
+    with pytest.raises(InputFileError, match=rf"class {missing} \('{names[missing]}'\) has no training row: give it"):
+        run_outputs.outputs_for(Config(outputs=(str(path),)), 0)
