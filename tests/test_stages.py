@@ -101,7 +101,11 @@ def test_a_damaged_table_is_made_again(run, data):
 
 def test_weights_of_other_data_are_refused(run):
     other = colours(66)
-    with pytest.raises(ArtifactError, match="was trained with other data and split than this configuration names"):
+    sentence = (
+        r"was trained with other data and split than this configuration names \(images, labels or their split have "
+        r"changed\): train into another folder with --out, or remove this one$"
+    )
+    with pytest.raises(ArtifactError, match=sentence):
         load_encoders(settings(epochs=1), other, run)
 
 

@@ -124,8 +124,15 @@ def load_encoders(config: Config, dataset: Dataset, folder: RunFolder) -> Encode
     differing = [key for key in expected if encoders.identity.get(key, expected[key]) != expected[key]]
     if differing:
         path = folder.checkpoint(config.embed.checkpoint)
-        raise ArtifactError(f"{path} was trained with other {' and '.join(differing)} than this configuration names")
+        raise ArtifactError(
+            f"{path} was trained with other {' and '.join(differing)} than this configuration names"
+            f"{_changed(differing)}: train into another folder with --out, or remove this one"
+        )
     return encoders._replace(identity={**expected, "encoder": encoders.identity["encoder"]})
+
+
+def _changed(differing: list[str]) -> str:
+    return " (images, labels or their split have changed)" if {"data", "split"} & set(differing) else ""
 
 
 def read_encoders(config: Config, folder: RunFolder, n_classes: int) -> Encoders:
