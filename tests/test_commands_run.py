@@ -495,6 +495,23 @@ def test_mistakes_are_one_line_and_exit_code_2(tdumpra, config, tmp_path, cache)
         assert "Traceback" not in done.err
 
 
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ('[evaluate]\nsensitivity_classes = ["melanom"]', "sensitivity_classes names 'melanom'; there are "),
+        ('[evaluate]\nsubgroups = ["hospital"]', "subgroups names 'hospital'; there are "),
+        ('[evaluate]\nsubgroups = ["hospital"]\nmetadata = "none.csv"', "none.csv is not a readable .csv table"),
+        ('[tune]\nobjective = "cost"', "the objective cost needs costs"),
+        ("[tune]\ncosts = [[0, 1], [1, 0]]", "costs are given for 2 classes where there are "),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_before_training(tdumpra, tmp_path, cache, extra, said):
+    config = write_config(tmp_path / "run.toml", cache, extra=extra)
+    done = tdumpra("run", config, "--out", tmp_path / "run")
+    assert (done.code, said in done.err) == (2, True), done.err
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_is_one_line_and_exit_code_130(tdumpra, config, tmp_path, monkeypatch, number):
     real = Screen.log

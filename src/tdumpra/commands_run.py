@@ -18,8 +18,10 @@ from tdumpra.bank_health import BankHealth
 from tdumpra.config import Config
 from tdumpra.errors import ArtifactError
 from tdumpra.experiments.evaluation import keep_finished
+from tdumpra.fitting import metadata_fingerprint
 from tdumpra.idle_settings import idle_settings
 from tdumpra.model_file import Model
+from tdumpra.objective import Goal
 from tdumpra.run_data import Dataset, open_data
 from tdumpra.run_folder import RunFolder, run_folders, run_root
 from tdumpra.run_outputs import found_from_anywhere, read_run, read_saved, saved_runs
@@ -165,10 +167,24 @@ def _for_each_seed(config: Config, *rounds: Work, quiet: bool = False) -> None:
             data = open_data(config.data, seed, progress=console.is_terminal)
             show_notes([note for note in data.notes if note not in told], console)
             told |= dict.fromkeys(data.notes)
+            _refuse_what_cannot_be_scored(config, data)
         with claimed_by_first(folder, config, seed, fabric):
             if fabric.is_global_zero:
                 data.split.write(folder.split)
             work(config, data, folder, seed, fabric, console)
+
+
+def _refuse_what_cannot_be_scored(config: Config, data: Dataset) -> None:
+    """What tuning and evaluation would refuse after hours of training is refused before them."""
+    names = data.manifest.class_names
+    Goal.check(config.tune.objective, config.tune.costs, n_classes=len(names))
+    asked = replace(config.evaluate, class_names=config.evaluate.class_names or names)
+    asked.chosen_classes(len(names))
+    if asked.metadata is not None:
+        metadata_fingerprint(config)  # the table must be there; its columns are subgroups too
+        return
+    records = (data.manifest.records[row] for row in data.rows("test"))
+    asked.refuse_unknown_subgroups(sorted({key for record in records for key in record.meta}))
 
 
 def _show_bank(banked: Banked, folder: RunFolder, console: Console) -> None:
