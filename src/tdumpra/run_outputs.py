@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import Literal, NamedTuple, TypeVar
 
+import torch
+
 from tdumpra.artifacts import fingerprint
 from tdumpra.checks import SPLITS
 from tdumpra.config import Config, read_config
@@ -108,6 +110,28 @@ def runs_for(config: Config) -> tuple[SavedRun, ...]:
     wanted, runs = _training(config), saved_runs(config)
     told = [run for run in runs if run.training == wanted]
     return tuple(told) or tuple(run for run in runs if run.training is None and wanted == "joint")
+
+
+def unknown_of_files(config: Config) -> list[str]:
+    """What saved outputs do not say of themselves, a sentence for each; none where a run has its own tables."""
+    if not config.outputs:
+        return []
+    notes = ["The protocol of saved outputs is not known: their split is taken as it is."]
+    runs = saved_runs(config)
+    if untold := ", ".join(run.path.name for run in runs if run.training is None):
+        notes.append(f"The names of the files do not say how they were trained: taken as joint ({untold}).")
+    if without := ", ".join(run.path.name for run in runs if not _has_teacher_space(run, config)):
+        notes.append(f"Without zt in a file, the rows with a teacher (EMA) are the student's ({without}).")
+    return notes
+
+
+def _has_teacher_space(run: SavedRun, config: Config) -> bool:
+    of_spaces = (replace(config, bank=replace(config.bank, space=space)) for space in ("student", "teacher"))
+    try:
+        student, teacher = (read_saved(run, each).train.z for each in of_spaces)
+    except InputFileError:  # zt alone, or a file that is gone since it was scored
+        return True
+    return not torch.equal(student, teacher)
 
 
 def seeds_for(config: Config) -> tuple[int, ...]:

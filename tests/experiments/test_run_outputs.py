@@ -165,3 +165,16 @@ def test_a_class_without_a_training_row_is_refused(tmp_path, missing) -> None:
     path = without_training_rows(tmp_path / "net_joint_seed0.npz", missing, classes=names)
     with pytest.raises(InputFileError, match=rf"class {missing} \('{names[missing]}'\) has no training row: give it"):
         run_outputs.outputs_for(Config(outputs=(str(path),)), 0)
+
+
+def test_what_a_file_does_not_say_is_said(tmp_path) -> None:
+    z = np.concatenate([part.z for part in make_problem(0)])
+    save_problem(tmp_path / "mine.npz")
+    save_problem(tmp_path / "net_joint_seed1.npz", zt=z[:, ::-1])
+    files = tuple(str(tmp_path / name) for name in ("mine.npz", "net_joint_seed1.npz"))
+    protocol, training, teacher = run_outputs.unknown_of_files(Config(outputs=files))
+    assert protocol.startswith("The protocol of saved outputs is not known")
+    assert training.endswith("do not say how they were trained: taken as joint (mine.npz).")
+    assert teacher.endswith("are the student's (mine.npz).")
+    assert len(run_outputs.unknown_of_files(Config(outputs=files[1:]))) == 1
+    assert run_outputs.unknown_of_files(Config()) == []
