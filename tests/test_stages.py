@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from tiny_runs import CLASS_NAMES, colours, embed_run, launched, settings, silent, train_run, with_network
 
 from tdumpra import stages
@@ -97,6 +100,17 @@ def test_a_damaged_table_is_made_again(run, data):
     run.outputs("val").write_bytes(b"torn")
     assert embed_again(settings(epochs=1), data, run)
     OutputsTable.read(run.outputs("val"))
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_embedding_shows_how_far_it_is_on_a_terminal(run, data, terminal):
+    run.outputs("val").write_bytes(b"torn")
+    screen = io.StringIO()
+    config, console = settings(epochs=1), Console(file=screen, force_terminal=terminal, width=100)
+    assert embed_stage(config, data, run, fabric=launched(config), console=console)
+    rows = len(data.rows("val"))
+    assert (f"{rows}/{rows}" in screen.getvalue()) == terminal
+    assert f"embedded {rows} images of val" in re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue())
 
 
 def test_weights_of_other_data_are_refused(run):
