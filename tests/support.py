@@ -85,6 +85,14 @@ def seed_arrays(seed: int = 0, *, n_classes: int = 4) -> dict[str, Array]:
     return arrays
 
 
+def without_training_rows(path: Path, label: int, **changes: Any) -> Path:
+    """A problem as a file of outputs in which one class has no training row."""
+    arrays = dict(np.load(save_problem(path)))
+    kept = (arrays["split"] != 0) | (arrays["y"] != label)
+    np.savez(path, allow_pickle=False, **{name: array[kept] for name, array in arrays.items()}, **changes)
+    return path
+
+
 def random_posterior(rng: np.random.Generator, n: int, n_classes: int, sharpness: float = 1.5) -> Array:
     """Rows of probabilities, some flat and some decisive, in float64."""
     p: Array = softmax(sharpness * rng.normal(size=(n, n_classes)), axis=1)

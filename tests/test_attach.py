@@ -9,6 +9,7 @@ from tdumpra import DualPathClassifier
 from tdumpra.attach import attach
 from tdumpra.demo_arrays import demo_outputs, write_demo
 from tdumpra.errors import ArtifactError, InputFileError
+from tests.support import without_training_rows
 
 METRICS = {"accuracy", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "nll", "brier"}
 GATE = {"n", "opened", "flipped", "fixed", "broken", "mcnemar_p", "harm_upper", "guarantees_similarity", "thresholds"}
@@ -100,6 +101,14 @@ def test_force_writes_over(demo_file, tmp_path):
     attach(demo_file, tmp_path, DualPathClassifier(n_prototypes=1))
     attach(demo_file, tmp_path, DualPathClassifier(n_prototypes=2), force=True)
     assert DualPathClassifier.load(tmp_path / "model.safetensors").n_prototypes == 2
+
+
+@pytest.mark.parametrize("missing", [1, 3])
+def test_a_class_without_a_training_row_needs_a_word(tmp_path, missing):
+    path = without_training_rows(tmp_path / "outputs.npz", missing)
+    with pytest.raises(InputFileError, match=rf"class {missing} has no training row: .* --n-classes 4 "):
+        attach(path, tmp_path / "out", DualPathClassifier(3))
+    assert attach(path, tmp_path / "out", DualPathClassifier(3, n_classes=4)).classifier.bank_.n_classes == 4
 
 
 def test_bad_input_leaves_nothing_behind(tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tdumpra.cli import main
 from tdumpra.demo_arrays import write_demo
 
 
@@ -93,3 +94,19 @@ def test_help_does_not_wait_for_torch():
     code = "import sys, tdumpra.cli; print([name for name in ('torch', 'numpy', 'pandas') if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("stage", ["run", "train", "embed", "bank"])
+def test_a_bad_configuration_is_told_before_anything_heavy_is_loaded(tmp_path, monkeypatch, capsys, stage):
+    (tmp_path / "bad.toml").write_text("nodez = 1\n")
+    for module, name, sentence in (
+        ("tdumpra.config", "none.toml", "cannot read"),
+        ("tdumpra.commands_run", "bad.toml", "unknown key nodez"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["tdumpra", stage, str(tmp_path / name)])
+        with monkeypatch.context() as patched:
+            patched.delitem(sys.modules, "tdumpra.commands_whole", raising=False)
+            patched.setitem(sys.modules, module, None)  # an import of it would fail
+            with pytest.raises(SystemExit, match="2"):
+                main()
+        assert sentence in capsys.readouterr().err

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from tdumpra.bank import PrototypeBank
 from tdumpra.checks import SPLITS
 from tdumpra.commands_predict import model_file
 from tdumpra.commands_run import run_command
@@ -28,6 +29,7 @@ from tdumpra.pages.image_material import of_folder
 from tdumpra.table_stages import table_outputs
 from tdumpra.tables import OutputsTable
 from tdumpra.train_screen import Screen
+from tests.support import make_problem, save_problem
 
 pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
 
@@ -187,6 +189,25 @@ def test_run_on_saved_outputs_trains_nothing(tdumpra, tmp_path):
     assert tdumpra("run", config, "--out", tmp_path / "run").code == 0
     assert before
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "cells").iterdir()} == before
+
+
+def test_the_bank_of_a_file_goes_where_its_name_says(tdumpra, tmp_path):
+    """Whatever the order of files and seeds, and with the files beside the configuration."""
+    for seed in (0, 1):
+        save_problem(tmp_path / f"m_seed{seed}.npz", seed)
+    config = tmp_path / "run.toml"
+    config.write_text('seeds = [0, 1]\noutputs = ["m_seed1.npz", "m_seed0.npz"]\n')
+    done = tdumpra("bank", config, "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    for seed in (0, 1):
+        train = make_problem(seed).train
+        found = PrototypeBank.load(tmp_path / "run" / f"m_seed{seed}" / "bank.safetensors").prototypes
+        wanted = PrototypeBank.fit(train.z, train.y, 5, train.groups, ids=train.ids).prototypes
+        assert found.shape[-1] == wanted.shape[-1]
+        assert float((found[:, 0] * wanted[:, 0]).sum(-1).min()) > 0.99
+    config.write_text('outputs = ["m_seed1.npz"]\n')
+    assert tdumpra("bank", config, "--out", tmp_path / "alone").code == 0
+    assert (tmp_path / "alone" / "bank.safetensors").exists()
 
 
 @pytest.mark.parametrize("stage", ["train", "embed"])
@@ -473,6 +494,23 @@ def test_mistakes_are_one_line_and_exit_code_2(tdumpra, config, tmp_path, cache)
         assert said in done.err
         assert done.err.startswith("tdumpra: ")
         assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ('[evaluate]\nsensitivity_classes = ["melanom"]', "sensitivity_classes names 'melanom'; there are "),
+        ('[evaluate]\nsubgroups = ["hospital"]', "subgroups names 'hospital'; there are "),
+        ('[evaluate]\nsubgroups = ["hospital"]\nmetadata = "none.csv"', "none.csv is not a readable .csv table"),
+        ('[tune]\nobjective = "cost"', "the objective cost needs costs"),
+        ("[tune]\ncosts = [[0, 1], [1, 0]]", "costs are given for 2 classes where there are "),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_before_training(tdumpra, tmp_path, cache, extra, said):
+    config = write_config(tmp_path / "run.toml", cache, extra=extra)
+    done = tdumpra("run", config, "--out", tmp_path / "run")
+    assert (done.code, said in done.err) == (2, True), done.err
+    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

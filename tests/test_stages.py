@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import re
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from tiny_runs import CLASS_NAMES, colours, embed_run, launched, settings, silent, train_run, with_network
 
-from tdumpra import stages, table_stages
+from tdumpra import stages
 from tdumpra.artifacts import read_json
 from tdumpra.bank import PrototypeBank
-from tdumpra.config import BankConfig, Config
+from tdumpra.config import Config
 from tdumpra.data.splits import make_split
 from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.run_data import Dataset
@@ -23,14 +25,12 @@ from tdumpra.table_stages import (
     bank_stage,
     evaluate_stage,
     is_evaluated,
-    outputs_for,
     read_tables,
     table_outputs,
     tune_stage,
 )
 from tdumpra.tables import OutputsTable
 from tdumpra.train import TrainingError
-from tests.support import make_problem, save_problem
 
 
 @pytest.fixture(autouse=True)
@@ -102,9 +102,24 @@ def test_a_damaged_table_is_made_again(run, data):
     OutputsTable.read(run.outputs("val"))
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_embedding_shows_how_far_it_is_on_a_terminal(run, data, terminal):
+    run.outputs("val").write_bytes(b"torn")
+    screen = io.StringIO()
+    config, console = settings(epochs=1), Console(file=screen, force_terminal=terminal, width=100)
+    assert embed_stage(config, data, run, fabric=launched(config), console=console)
+    rows = len(data.rows("val"))
+    assert (f"{rows}/{rows}" in screen.getvalue()) == terminal
+    assert f"embedded {rows} images of val" in re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue())
+
+
 def test_weights_of_other_data_are_refused(run):
     other = colours(66)
-    with pytest.raises(ArtifactError, match="was trained with other data and split than this configuration names"):
+    sentence = (
+        r"was trained with other data and split than this configuration names \(images, labels or their split have "
+        r"changed\): train into another folder with --out, or remove this one$"
+    )
+    with pytest.raises(ArtifactError, match=sentence):
         load_encoders(settings(epochs=1), other, run)
 
 
@@ -178,18 +193,6 @@ def test_a_damaged_bank_is_made_again(run):
     bank_stage(settings(epochs=1), run, 0)
     run.bank.write_bytes(b"torn")
     assert bank_stage(settings(epochs=1), run, 0).made
-
-
-def test_saved_outputs_take_the_place_of_tables(tmp_path):
-    from tdumpra.demo_arrays import write_demo
-
-    write_demo(tmp_path / "a.npz", seed=0)
-    write_demo(tmp_path / "b.npz", seed=1)
-    config = replace(settings(seeds=(4, 5)), outputs=(str(tmp_path / "a.npz"), str(tmp_path / "b.npz")))
-    first, second = (outputs_for(config, RunFolder(tmp_path / str(seed)), seed) for seed in (4, 5))
-    assert first.fingerprint != second.fingerprint
-    (tmp_path / "4").mkdir()
-    assert bank_stage(config, RunFolder(tmp_path / "4"), 4).bank.n_classes == 7
 
 
 # --- in another encoder's space
@@ -267,16 +270,3 @@ def test_the_encoder_of_the_same_seed_is_taken(run, data, tmp_path):
         splits = table_outputs(in_space_of(RunFolder(tmp_path / "other")), own, seed)
         assert torch.equal(splits.test.z, other.embedding("teacher"))
         torch.testing.assert_close(splits.test.p_second, other.posterior("teacher"))
-
-
-def test_a_bank_of_saved_outputs_heeds_role_and_space(tmp_path):
-    made = make_problem(0)
-    z = np.concatenate([part.z for part in made])
-    save_problem(tmp_path / "net.npz", 0, zt=z[:, ::-1])
-    for space, wanted in (("teacher", z[:, ::-1]), ("student", z)):
-        config = Config(outputs=(f"joint={tmp_path / 'net.npz'}",), bank=BankConfig(space=space))
-        found = table_stages.outputs_for(config, RunFolder(tmp_path), 0).train.z
-        np.testing.assert_allclose(found, wanted[: len(made.train.y)], atol=1e-6)
-    elsewhere = Config(outputs=(str(tmp_path / "net.npz"),), bank=BankConfig(space="runs/other"))
-    with pytest.raises(TdumpraError, match="the teacher's and the student's space, not 'runs/other'"):
-        table_stages.outputs_for(elsewhere, RunFolder(tmp_path), 0)

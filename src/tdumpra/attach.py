@@ -9,7 +9,7 @@ from typing import Any
 from tdumpra import __version__
 from tdumpra.artifacts import make_folder, read_json, write_json
 from tdumpra.environment import write_environment
-from tdumpra.errors import ArtifactError
+from tdumpra.errors import ArtifactError, InputFileError
 from tdumpra.estimator import DualPathClassifier
 from tdumpra.evaluation_settings import EvaluateConfig
 from tdumpra.output_files import SplitOutputs, read_outputs
@@ -40,6 +40,8 @@ def attach(
     unless ``force`` says so.
     """
     splits = read_outputs(path)
+    if classifier.n_classes is None:
+        _refuse_missing_class(splits, path)
     settings = {"outputs": splits.fingerprint, **classifier.get_params(deep=False)}
     folder = Path(out)
     if not force:
@@ -68,6 +70,15 @@ def fit_and_score(classifier: DualPathClassifier, splits: SplitOutputs) -> dict[
         "notes": classifier.tuning_.notes,
         **report,
     }
+
+
+def _refuse_missing_class(splits: SplitOutputs, path: str | Path) -> None:
+    n_classes = splits.n_classes
+    advice = f"give it some, or say with  --n-classes {n_classes}  that all {n_classes} classes are meant"
+    try:
+        splits.train.refuse_missing_class(n_classes, splits.class_names, advice)
+    except ValueError as error:
+        raise InputFileError(f"{path}: {error}") from error
 
 
 def _refuse_other_results(folder: Path, settings: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from tdumpra import __version__
 from tdumpra.commands_experiments import register as register_experiments
 from tdumpra.errors import StopRequestedError, TdumpraError
 from tdumpra.screen import complain, show_notes
+from tdumpra.toml_tree import read_toml
 
 app = typer.Typer(
     add_completion=False,
@@ -173,6 +174,7 @@ def bench_command(
 @app.command("run")
 def _run(config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False) -> None:
     """Every stage of a run, skipping those whose inputs have not changed."""
+    _refuse_unreadable(config)
     from tdumpra.commands_whole import whole_run
 
     whole_run(config, out, as_json=as_json)
@@ -231,6 +233,7 @@ def _explain(
 @app.command("train")
 def _train(config: ConfigArgument, out: OutOption = None) -> None:
     """Train student and teacher; goes on where an earlier run stopped."""
+    _refuse_unreadable(config)
     from tdumpra.commands_run import train_command
 
     train_command(config, out)
@@ -239,6 +242,7 @@ def _train(config: ConfigArgument, out: OutOption = None) -> None:
 @app.command("embed")
 def _embed(config: ConfigArgument, out: OutOption = None) -> None:
     """Write logits and embeddings of every image: the tables that everything afterwards stands on."""
+    _refuse_unreadable(config)
     from tdumpra.commands_run import embed_command
 
     embed_command(config, out)
@@ -247,6 +251,7 @@ def _embed(config: ConfigArgument, out: OutOption = None) -> None:
 @app.command("bank")
 def _bank(config: ConfigArgument, out: OutOption = None) -> None:
     """Cluster the training embeddings into prototypes, and look them over."""
+    _refuse_unreadable(config)
     from tdumpra.commands_run import bank_command
 
     bank_command(config, out)
@@ -265,6 +270,14 @@ def _report(
     from tdumpra.commands_report import report_command
 
     report_command(run, out, cases=cases, as_json=as_json)
+
+
+def _refuse_unreadable(config: Path) -> None:
+    """A file that is missing or no TOML is told at once, and what it should not say before networks are loaded."""
+    read_toml(config)
+    from tdumpra.config import read_config
+
+    read_config(config)
 
 
 def _print_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

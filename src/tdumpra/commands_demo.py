@@ -48,7 +48,7 @@ from tdumpra.model_file import Model
 from tdumpra.pages.runs import write_report
 from tdumpra.run_folder import RunFolder
 from tdumpra.screen import show_notes
-from tdumpra.table_stages import outputs_for
+from tdumpra.table_stages import folder_outputs
 from tdumpra.toml_tree import to_toml
 
 SETTINGS = "demo.toml"
@@ -173,7 +173,7 @@ def _report(folder: Path, console: Console) -> bool:
 
 
 def _results(config: Config, run: RunFolder, evaluation: dict[str, Any]) -> dict[str, Any]:
-    splits = outputs_for(config, run, config.seeds[0])
+    splits = folder_outputs(config, run, config.seeds[0])
     decided = Model.read(run.model).decision.decide(splits.test.p, splits.test.z)
     return demo_results(evaluation, splits.test, decided, prior_for_balance(splits))
 

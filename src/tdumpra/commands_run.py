@@ -15,17 +15,21 @@ from rich.table import Table
 from tdumpra.artifacts import read_json
 from tdumpra.assemble import assemble_model
 from tdumpra.bank_health import BankHealth
-from tdumpra.config import Config, read_config
+from tdumpra.config import Config
 from tdumpra.errors import ArtifactError
 from tdumpra.experiments.evaluation import keep_finished
+from tdumpra.fitting import metadata_fingerprint
 from tdumpra.idle_settings import idle_settings
 from tdumpra.model_file import Model
+from tdumpra.objective import Goal
 from tdumpra.run_data import Dataset, open_data
 from tdumpra.run_folder import RunFolder, run_folders, run_root
+from tdumpra.run_outputs import found_from_anywhere, read_run, read_saved, saved_runs
 from tdumpra.screen import show_notes
 from tdumpra.stages import claimed_by_first, embed_stage, train_stage
 from tdumpra.table_stages import (
     Banked,
+    bank_of,
     bank_stage,
     decision_inputs,
     evaluate_stage,
@@ -58,9 +62,24 @@ def embed_command(config: Path, out: Path | None) -> None:
 def bank_command(config: Path, out: Path | None) -> None:
     """Cluster the training embeddings into prototypes, and look them over."""
     settings = _in_folder(config, out)
+    if settings.outputs:
+        _banks_of_files(settings)
+        return
     for seed, folder in run_folders(run_root(settings), settings.seeds).items():
         with folder.claim(settings, seed):
             _show_bank(bank_stage(settings, folder, seed), folder, Console())
+
+
+def _banks_of_files(config: Config) -> None:
+    """Each file's bank where ``tune`` puts its gate; the names of the files say which seeds they are."""
+    config = replace(config, outputs=tuple(map(found_from_anywhere, config.outputs)))
+    root, runs = run_root(config), saved_runs(config)
+    show_notes(idle_settings(config), Console(stderr=True))
+    for run in runs:
+        splits = read_saved(run, config)  # before a folder is made for it
+        folder = RunFolder(root if len(runs) == 1 else root / f"{run.model}_seed{run.seed}")
+        with folder.claim(config, run.seed):
+            _show_bank(bank_of(splits, config, folder), folder, Console())
 
 
 def run_command(config: Path, out: Path | None, *, quiet: bool = False) -> dict[int, Evaluated]:
@@ -92,7 +111,7 @@ def run_command(config: Path, out: Path | None, *, quiet: bool = False) -> dict[
 
 
 def _in_folder(config: Path, out: Path | None) -> Config:
-    settings = read_config(config)
+    settings = read_run(config)
     return settings if out is None else replace(settings, folder=str(out))
 
 
@@ -148,10 +167,24 @@ def _for_each_seed(config: Config, *rounds: Work, quiet: bool = False) -> None:
             data = open_data(config.data, seed, progress=console.is_terminal)
             show_notes([note for note in data.notes if note not in told], console)
             told |= dict.fromkeys(data.notes)
+            _refuse_what_cannot_be_scored(config, data)
         with claimed_by_first(folder, config, seed, fabric):
             if fabric.is_global_zero:
                 data.split.write(folder.split)
             work(config, data, folder, seed, fabric, console)
+
+
+def _refuse_what_cannot_be_scored(config: Config, data: Dataset) -> None:
+    """What tuning and evaluation would refuse after hours of training is refused before them."""
+    names = data.manifest.class_names
+    Goal.check(config.tune.objective, config.tune.costs, n_classes=len(names))
+    asked = replace(config.evaluate, class_names=config.evaluate.class_names or names)
+    asked.chosen_classes(len(names))
+    if asked.metadata is not None:
+        metadata_fingerprint(config)  # the table must be there; its columns are subgroups too
+        return
+    records = (data.manifest.records[row] for row in data.rows("test"))
+    asked.refuse_unknown_subgroups(sorted({key for record in records for key in record.meta}))
 
 
 def _show_bank(banked: Banked, folder: RunFolder, console: Console) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -24,11 +24,11 @@ def encode(
     batch_size: int,
     fabric: Fabric,
     precision: Precision | None = None,
-    on_batch: Any = None,
+    on_batch: Callable[[int], object] | None = None,
 ) -> list[Encoding]:
     """Each network's outputs on the images ``numbers``, on the CPU, in that order, the same on every process.
 
-    Without a ``precision`` it is training's.
+    Without a ``precision`` it is training's. ``on_batch`` is told of each batch how many images all processes did.
 
     Process r of w takes every w-th batch from the r-th on, so that any number of processes runs the very batches of
     one, and rounding cannot differ. Shards are padded to equal length for the gather, and the padding is dropped.

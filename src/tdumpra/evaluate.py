@@ -157,10 +157,7 @@ def ambiguous_rows(case: Case, settings: EvaluateConfig) -> Array:
 
 def _subgroup_columns(case: Case, settings: EvaluateConfig) -> dict[str, Array]:
     known = case.test.metadata
-    unknown = [name for name in settings.subgroups if name not in known]
-    if unknown:
-        have = f"there are {', '.join(known)}" if known else "the outputs carry no metadata columns"
-        raise ValueError(f"subgroups names {unknown[0]!r}; {have}")
+    settings.refuse_unknown_subgroups(known)
     return {name: np.asarray(known[name]) for name in settings.subgroups}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from tdumpra.checks import check_count, check_unit_interval
@@ -48,3 +49,10 @@ class EvaluateConfig:
         if unknown:
             raise ValueError(f"sensitivity_classes names {unknown[0]!r}; there are {', '.join(names)}")
         return tuple(known[name] for name in self.sensitivity_classes) or tuple(range(n_classes))
+
+    def refuse_unknown_subgroups(self, known: Collection[str]) -> None:
+        """A subgroup is a column of the outputs."""
+        unknown = [name for name in self.subgroups if name not in known]
+        if unknown:
+            have = f"there are {', '.join(known)}" if known else "the outputs carry no metadata columns"
+            raise ValueError(f"subgroups names {unknown[0]!r}; {have}")

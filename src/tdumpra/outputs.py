@@ -6,7 +6,7 @@ The bank is built from :class:`TrainOutputs`, everything is tuned on :class:`Val
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -61,6 +61,14 @@ class TrainOutputs:
             ids=checks.check_groups(ids, f"ids{suffix}", n_rows=len(embeddings)),
             p=None if p is None else checks.check_probabilities(p, f"p{suffix}", n_classes=n_classes),
         )
+
+    def refuse_missing_class(self, n_classes: int, class_names: Sequence[str], advice: str) -> None:
+        """A class without a training row has no prototype, and retrieval could never speak for it."""
+        present = np.bincount(self.y.numpy(), minlength=n_classes) > 0
+        if not present.all():
+            missing = int(np.flatnonzero(~present)[0])
+            name = f" ({class_names[missing]!r})" if class_names else ""
+            raise ValueError(f"class {missing}{name} has no training row: {advice}")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
+
+import torch
 
 from tdumpra.artifacts import fingerprint
 from tdumpra.checks import SPLITS
-from tdumpra.config import Config
+from tdumpra.config import Config, read_config
 from tdumpra.errors import InputFileError, TdumpraError
 from tdumpra.output_files import SplitOutputs, read_outputs
+from tdumpra.outputs import ScoredOutputs
 from tdumpra.run_folder import RunFolder, run_folders, run_root
 from tdumpra.tables import tables_fingerprint
 
 Training = Literal["ce", "joint"]
+Rows = TypeVar("Rows", bound=ScoredOutputs)
 _TOKENS = {"ce": re.compile(r"ce\d*|crossentropy\d*|xent\d*"), "joint": re.compile(r"joint\d*|scl\d*|supcon\d*")}
 _SEED = re.compile(r"(?:seed|s)(\d+)")
 
@@ -81,6 +85,20 @@ def _parse(entry: str, number: int) -> SavedRun:
     return SavedRun(path, "_".join(rest) or path.stem, training, number if seed is None else seed)
 
 
+def read_run(path: Path) -> Config:
+    """A run's configuration; relative paths of outputs are looked for from here, then from the file's own folder."""
+    config = read_config(path)
+
+    def found(entry: str) -> str:
+        role, equals, name = entry.rpartition("=")
+        beside = path.parent / name
+        return role + equals + str(beside) if not Path(name).exists() and beside.exists() else entry
+
+    metadata = config.evaluate.metadata
+    scored = replace(config.evaluate, metadata=None if metadata is None else found(metadata))
+    return replace(config, outputs=tuple(found(entry) for entry in config.outputs), evaluate=scored)
+
+
 def found_from_anywhere(entry: str) -> str:
     """An entry of ``outputs`` whose path does not depend on the folder that one stands in."""
     role, equals, name = entry.rpartition("=")
@@ -92,6 +110,28 @@ def runs_for(config: Config) -> tuple[SavedRun, ...]:
     wanted, runs = _training(config), saved_runs(config)
     told = [run for run in runs if run.training == wanted]
     return tuple(told) or tuple(run for run in runs if run.training is None and wanted == "joint")
+
+
+def unknown_of_files(config: Config) -> list[str]:
+    """What saved outputs do not say of themselves, a sentence for each; none where a run has its own tables."""
+    if not config.outputs:
+        return []
+    notes = ["The protocol of saved outputs is not known: their split is taken as it is."]
+    runs = saved_runs(config)
+    if untold := ", ".join(run.path.name for run in runs if run.training is None):
+        notes.append(f"The names of the files do not say how they were trained: taken as joint ({untold}).")
+    if without := ", ".join(run.path.name for run in runs if not _has_teacher_space(run, config)):
+        notes.append(f"Without zt in a file, the rows with a teacher (EMA) are the student's ({without}).")
+    return notes
+
+
+def _has_teacher_space(run: SavedRun, config: Config) -> bool:
+    of_spaces = (replace(config, bank=replace(config.bank, space=space)) for space in ("student", "teacher"))
+    try:
+        student, teacher = (read_saved(run, each).train.z for each in of_spaces)
+    except InputFileError:  # zt alone, or a file that is gone since it was scored
+        return True
+    return not torch.equal(student, teacher)
 
 
 def seeds_for(config: Config) -> tuple[int, ...]:
@@ -174,7 +214,7 @@ def read_saved(run: SavedRun, config: Config) -> SplitOutputs:
     """One run's outputs; the last few files are kept, as the rows of an experiment share them."""
     if not run.is_file:
         return _of_folder(RunFolder(run.path), config, run.seed)
-    return _read(run.path, config.bank.space)
+    return _read(run.path, config.bank.space, config.tune.classifier)
 
 
 def other_seeds(config: Config, run: SavedRun) -> list[SplitOutputs]:
@@ -193,9 +233,9 @@ def other_seeds_for(config: Config, seed: int) -> list[SplitOutputs]:
 
 
 def _of_folder(folder: RunFolder, config: Config, seed: int) -> SplitOutputs:
-    from tdumpra.table_stages import read_tables, table_outputs
+    from tdumpra.table_stages import folder_outputs
 
-    return table_outputs(config, read_tables(folder), seed)
+    return folder_outputs(config, folder, seed)
 
 
 def _training(config: Config) -> Training:
@@ -203,8 +243,33 @@ def _training(config: Config) -> Training:
 
 
 @lru_cache(maxsize=4)
-def _read(path: Path, space: str) -> SplitOutputs:
-    return read_outputs(path, space=space)
+def _read(path: Path, space: str, classifier: str) -> SplitOutputs:
+    splits = read_outputs(path, space=space)
+    try:
+        advice = "give it some, or take its column out of the probabilities and its rows out of the file"
+        splits.train.refuse_missing_class(splits.n_classes, splits.class_names, advice)
+    except ValueError as error:
+        raise InputFileError(f"{path}: {error}") from error
+    return splits if classifier == "student" else _by_teacher(splits, path)
+
+
+def _by_teacher(splits: SplitOutputs, path: Path) -> SplitOutputs:
+    """Both posteriors from the teacher; of training rows only the student's is known, and is not taken for it."""
+    return splits._replace(
+        train=replace(splits.train, p=None),
+        validation=_teachers(splits.validation, path),
+        test=_teachers(splits.test, path),
+        fingerprint=fingerprint(splits.fingerprint, "teacher"),
+    )
+
+
+def _teachers(rows: Rows, path: Path) -> Rows:
+    if rows.p_teacher is None:
+        raise InputFileError(
+            f'{path} has no pt, the teacher\'s probabilities, and tune.classifier = "teacher" asks for them: put them '
+            'into the file, or take "student"'
+        )
+    return replace(rows, p=rows.p_teacher)
 
 
 def training_seconds(config: Config, seed: int) -> float | None:

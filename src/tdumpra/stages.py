@@ -34,7 +34,7 @@ from tdumpra.run_folder import RunFolder
 from tdumpra.screen import show_notes
 from tdumpra.tables import OutputsTable
 from tdumpra.train import Task, TrainingError, make_fabric, train
-from tdumpra.train_screen import Screen
+from tdumpra.train_screen import Screen, embedding_bar
 
 
 class Encoders(NamedTuple):
@@ -124,8 +124,15 @@ def load_encoders(config: Config, dataset: Dataset, folder: RunFolder) -> Encode
     differing = [key for key in expected if encoders.identity.get(key, expected[key]) != expected[key]]
     if differing:
         path = folder.checkpoint(config.embed.checkpoint)
-        raise ArtifactError(f"{path} was trained with other {' and '.join(differing)} than this configuration names")
+        raise ArtifactError(
+            f"{path} was trained with other {' and '.join(differing)} than this configuration names"
+            f"{_changed(differing)}: train into another folder with --out, or remove this one"
+        )
     return encoders._replace(identity={**expected, "encoder": encoders.identity["encoder"]})
+
+
+def _changed(differing: list[str]) -> str:
+    return " (images, labels or their split have changed)" if {"data", "split"} & set(differing) else ""
 
 
 def read_encoders(config: Config, folder: RunFolder, n_classes: int) -> Encoders:
@@ -166,10 +173,13 @@ def embed_stage(config: Config, dataset: Dataset, folder: RunFolder, *, fabric: 
         rows = dataset.rows(part)
         if not len(rows):
             raise TdumpraError(f"no image is left for {part}: the bank, the tuning and the test all need some")
-        with _memory_in_a_sentence(f"embed.batch_size = {config.embed.batch_size}: lower it"):
+        with (
+            _memory_in_a_sentence(f"embed.batch_size = {config.embed.batch_size}: lower it"),
+            embedding_bar(console, part, len(rows)) as advance,
+        ):
             encodings = encode(
                 networks, pipeline, rows, batch_size=config.embed.batch_size, fabric=fabric,
-                precision=config.embed.precision,
+                precision=config.embed.precision, on_batch=advance,
             )  # fmt: skip
         if fabric.is_global_zero:
             _table(dataset, rows, encodings, encoders.identity).write(folder.outputs(part))

@@ -6,6 +6,7 @@ its gate.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from tdumpra.checks import SPLITS
 from tdumpra.config import Config, read_config
 from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.fitting import Fitted, evaluation_document, fit, gate_document, metadata_fingerprint
-from tdumpra.output_files import SplitOutputs, read_outputs
+from tdumpra.output_files import SplitOutputs
 from tdumpra.preset import PRESETS
 from tdumpra.run_folder import RunFolder, owner_of_results, run_folders, run_root
 from tdumpra.tables import OutputsTable, run_with_tables, split_outputs, tables_fingerprint
@@ -45,13 +46,17 @@ class Banked(NamedTuple):
 
 def bank_stage(config: Config, folder: RunFolder, seed: int) -> Banked:
     """Cluster the training embeddings, unless that was done, and look the bank over."""
-    splits = outputs_for(config, folder, seed)
+    splits = folder_outputs(config, folder, seed)
+    metadata = OutputsTable.read(folder.outputs("train")).metadata
+    return bank_of(splits, config, folder, metadata.get("source") or metadata.get("dataset"))
+
+
+def bank_of(splits: SplitOutputs, config: Config, folder: RunFolder, sources: Sequence[str] | None = None) -> Banked:
+    """The same for outputs from anywhere; ``sources`` says where each training row came from."""
     outputs, merge_above = splits.train, PRESETS[config.tune.preset].merge_above
-    # a user's outputs may say nothing of classes without a training row: then they are refused, as in attach
-    n_classes = None if config.outputs else splits.n_classes
     identity = {
         "outputs": splits.fingerprint,
-        "settings": fingerprint(str((config.bank.n_prototypes, merge_above, n_classes))),
+        "settings": fingerprint(str((config.bank.n_prototypes, merge_above, splits.n_classes))),
     }
     bank = _current_bank(folder.bank, identity)
     made = bank is None
@@ -61,7 +66,7 @@ def bank_stage(config: Config, folder: RunFolder, seed: int) -> Banked:
             outputs.y,
             config.bank.n_prototypes,
             outputs.groups,
-            n_classes,
+            splits.n_classes,
             ids=outputs.ids,
             merge_above=merge_above,
             class_names=splits.class_names or None,
@@ -69,10 +74,7 @@ def bank_stage(config: Config, folder: RunFolder, seed: int) -> Banked:
         artifact = bank.to_artifact()
         meta = {**artifact.meta, "identity": identity}
         write_artifact(folder.bank, kind=BANK_KIND, schema=BANK_SCHEMA, tensors=artifact.tensors, meta=meta)
-    names, sources = splits.class_names or tuple(str(c) for c in range(bank.n_classes)), None
-    if not config.outputs:
-        table = OutputsTable.read(folder.outputs("train"))
-        sources = table.metadata.get("source") or table.metadata.get("dataset")
+    names = splits.class_names or tuple(str(c) for c in range(bank.n_classes))
     return Banked(bank, bank_health(bank, names, outputs.z, outputs.y, sources), made)
 
 
@@ -117,11 +119,8 @@ def _refuse_other_split(own: dict[str, OutputsTable], others: dict[str, OutputsT
         )
 
 
-def outputs_for(config: Config, folder: RunFolder, seed: int) -> SplitOutputs:
-    """The outputs that everything after embedding stands on: saved ones, or this run's own tables."""
-    if config.outputs:
-        entry = config.outputs[config.seeds.index(seed) % len(config.outputs)]
-        return read_outputs(entry.removeprefix("ce=").removeprefix("joint="), space=config.bank.space)
+def folder_outputs(config: Config, folder: RunFolder, seed: int) -> SplitOutputs:
+    """A run's own tables as what everything after embedding stands on."""
     return table_outputs(config, read_tables(folder), seed)
 
 
@@ -130,7 +129,7 @@ def decision_inputs(config: Config, folder: RunFolder, seed: int) -> dict[str, s
     baseline = config.evaluate.baseline
     return {
         "outputs": fingerprint(
-            outputs_for(config, folder, seed).fingerprint,
+            folder_outputs(config, folder, seed).fingerprint,
             *(other.fingerprint for other in _other_seeds(config, seed)),
             *([] if baseline is None else [tables_fingerprint(baseline, seed, "evaluate.baseline")]),
             *metadata_fingerprint(config).values(),
@@ -162,12 +161,12 @@ def _other_seeds(config: Config, seed: int) -> list[SplitOutputs]:
     if not config.tune.pool_seeds:
         return []
     folders = run_folders(run_root(config), config.seeds)
-    return [outputs_for(config, folder, other) for other, folder in folders.items() if other != seed]
+    return [folder_outputs(config, folder, other) for other, folder in folders.items() if other != seed]
 
 
 def tune_stage(config: Config, folder: RunFolder, seed: int) -> Fitted:
     """Choose temperatures and thresholds on validation outputs, and keep everything that was tried."""
-    splits = outputs_for(config, folder, seed)
+    splits = folder_outputs(config, folder, seed)
     fitted = fit(splits, config.bank, config.tune, others=_other_seeds(config, seed), judge=True)
     curve = {name: t for name, t in fitted.tuning.to_artifact().tensors.items() if name.startswith("curve.")}
     content = {
@@ -181,7 +180,7 @@ def tune_stage(config: Config, folder: RunFolder, seed: int) -> Fitted:
 
 def evaluate_stage(config: Config, folder: RunFolder, seed: int, fitted: Fitted) -> dict[str, Any]:
     """Score everything on test outputs."""
-    splits = outputs_for(config, folder, seed)
+    splits = folder_outputs(config, folder, seed)
     evaluation = {
         "inputs": decision_inputs(config, folder, seed),
         "name": config.name,

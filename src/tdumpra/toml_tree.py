@@ -23,17 +23,22 @@ class ConfigError(TdumpraError):
 
 def read_tree(path: str | Path, kind: type[T], **defaults: Any) -> T:
     """Read a file into ``kind``, a dataclass of plain values and dataclasses; ``defaults`` go before its own."""
+    content = read_toml(path)
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return from_plain({**defaults, **content}, kind)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """A file's plain values, whatever they mean."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         hint = ": for saved outputs there is  tdumpra attach" if Path(path).suffix in _OUTPUTS else ""
         raise ConfigError(f"{path} is not valid TOML: {error}{hint}") from error
-    try:
-        return from_plain({**defaults, **content}, kind)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
 
 
 def from_plain(content: dict[str, Any], kind: type[T], where: str = "") -> T:

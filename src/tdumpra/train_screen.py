@@ -1,15 +1,15 @@
-"""What training shows: a progress bar where there is a terminal, a line per epoch where there is none."""
+"""What training and embedding show: a progress bar where there is a terminal, else a line per epoch or part."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from lightning_fabric import Fabric
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from tdumpra.checkpoint import Progress
@@ -99,3 +99,12 @@ class Screen:
         if self.tensorboard is not None:
             for key, value in values.items():
                 self.tensorboard.add_scalar(key, value, progress.step)
+
+
+@contextmanager
+def embedding_bar(console: Console, part: str, n_images: int) -> Iterator[Callable[[int], None]]:
+    """A bar over the images of one part, gone when they are done; gives what is told of each batch's images."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=console, transient=True, disable=console.quiet or not console.is_terminal) as bar:
+        task = bar.add_task(f"embedding {part}", total=n_images)
+        yield lambda images: bar.advance(task, images)

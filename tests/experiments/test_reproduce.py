@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from typing import Any
+
 import pytest
+from tests.support import save_problem
 
 from tdumpra.config import Config, NetworkConfig
 from tdumpra.experiments import paper
-from tdumpra.experiments.reproduce import entries
+from tdumpra.experiments.reproduce import entries, table
 
 
 @pytest.mark.parametrize(
@@ -19,3 +23,16 @@ def test_each_backbone_with_and_without_the_method(weights, taken):
     assert {entry.config.network.image_size for entry in found} == {96}
     assert [entry.config.train.contrastive_weight > 0 for entry in found] == [False, True] * 5
     assert {entry.seeds for entry in found} == {(0, 1, 2)}
+
+
+def test_files_are_not_taken_for_what_they_need_not_be(tmp_path):
+    results: Any = defaultdict(lambda: defaultdict(lambda: 0.5))
+    found = table("ham10000", Config(outputs=(str(save_problem(tmp_path / "mine.npz")),)), results)
+    notes = "\n".join(found.notes)
+    assert found.title.startswith("Saved outputs beside ham10000")
+    assert "EMA teacher" not in notes
+    assert "Which images they are outputs of is not known" in notes
+    assert "taken as joint (mine.npz)" in notes
+    own = table("ham10000", Config(), results)
+    assert own.title.startswith("ham10000 across backbones")
+    assert "joint objective, EMA teacher, prototypes and gate" in own.notes[0]

@@ -3,13 +3,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from tests.support import make_problem, save_problem, without_training_rows
 from tiny_runs import tiny_experiment
 
 from tdumpra import run_outputs
 from tdumpra.config import BankConfig, Config, TrainConfig, TuneConfig
 from tdumpra.demo_arrays import write_demo
-from tdumpra.errors import TdumpraError
+from tdumpra.errors import InputFileError, TdumpraError
+from tdumpra.experiments import evaluation
 from tdumpra.run_folder import RunFolder
 
 CE, JOINT = "x/lite0_ce2_seed0.npz", "x/lite0_joint_seed3.npz"
@@ -117,3 +121,60 @@ def test_outputs_of_another_precision_are_not_taken_for_these(tmp_path):
     assert folder.was_trained_with(rough, 0)
     assert not folder.was_trained_with(config, 0)
     assert folder.was_trained_with(replace(rough, embed=replace(rough.embed, batch_size=3)), 0)
+
+
+def test_the_teacher_classifies_where_the_configuration_says_so(tmp_path) -> None:
+    made = make_problem(0)
+    teacher = np.concatenate([part.p for part in made])[:, ::-1]
+    path = save_problem(tmp_path / "net_joint_seed0.npz", pt=teacher)
+    student, asked = (Config(outputs=(str(path),), tune=TuneConfig(classifier=who)) for who in ("student", "teacher"))
+    before, after = (run_outputs.outputs_for(config, 0) for config in (student, asked))
+    for own, swapped in ((before.validation, after.validation), (before.test, after.test)):
+        assert own.p_teacher is not None
+        assert torch.equal(swapped.p, own.p_teacher)
+        assert not torch.equal(swapped.p, own.p)
+    assert after.train.p is None  # only the student's is known
+    assert after.fingerprint != before.fingerprint
+    first, second = (evaluation.gate_cells(config)[0].settings for config in (student, asked))
+    assert first != second
+
+
+def test_a_teacher_that_the_file_lacks_is_missed(tmp_path) -> None:
+    path = save_problem(tmp_path / "net_joint_seed0.npz")
+    config = Config(outputs=(str(path),), tune=TuneConfig(classifier="teacher"))
+    with pytest.raises(InputFileError, match=r"has no pt, .* put them into the file, or take \"student\""):
+        run_outputs.outputs_for(config, 0)
+
+
+def test_saved_outputs_heed_role_and_space(tmp_path) -> None:
+    made = make_problem(0)
+    z = np.concatenate([part.z for part in made])
+    save_problem(tmp_path / "net.npz", 0, zt=z[:, ::-1])
+    for space, wanted in (("teacher", z[:, ::-1]), ("student", z)):
+        config = Config(outputs=(f"joint={tmp_path / 'net.npz'}",), bank=BankConfig(space=space))
+        found = run_outputs.outputs_for(config, 0).train.z
+        np.testing.assert_allclose(found, wanted[: len(made.train.y)], atol=1e-6)
+    elsewhere = Config(outputs=(str(tmp_path / "net.npz"),), bank=BankConfig(space="runs/other"))
+    with pytest.raises(TdumpraError, match="the teacher's and the student's space, not 'runs/other'"):
+        run_outputs.outputs_for(elsewhere, 0)
+
+
+@pytest.mark.parametrize("missing", [1, 3])
+def test_a_class_without_a_training_row_is_refused(tmp_path, missing) -> None:
+    names = np.array(["nv", "bcc", "bkl", "mel"])
+    path = without_training_rows(tmp_path / "net_joint_seed0.npz", missing, classes=names)
+    with pytest.raises(InputFileError, match=rf"class {missing} \('{names[missing]}'\) has no training row: give it"):
+        run_outputs.outputs_for(Config(outputs=(str(path),)), 0)
+
+
+def test_what_a_file_does_not_say_is_said(tmp_path) -> None:
+    z = np.concatenate([part.z for part in make_problem(0)])
+    save_problem(tmp_path / "mine.npz")
+    save_problem(tmp_path / "net_joint_seed1.npz", zt=z[:, ::-1])
+    files = tuple(str(tmp_path / name) for name in ("mine.npz", "net_joint_seed1.npz"))
+    protocol, training, teacher = run_outputs.unknown_of_files(Config(outputs=files))
+    assert protocol.startswith("The protocol of saved outputs is not known")
+    assert training.endswith("do not say how they were trained: taken as joint (mine.npz).")
+    assert teacher.endswith("are the student's (mine.npz).")
+    assert len(run_outputs.unknown_of_files(Config(outputs=files[1:]))) == 1
+    assert run_outputs.unknown_of_files(Config()) == []

@@ -114,9 +114,11 @@ def fixed_alpha(splits: SplitOutputs, fitted: Fitted, config: Config) -> float:
 def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTable:
     """Six rows, ours beside the paper's; ``results`` by the cells' names."""
     rows: list[dict[str, Value]] = []
+    protocol = "" if config.outputs else f"Protocol {config.data.protocol}; "
+    settings = f"{protocol}preset {config.tune.preset}, objective {config.tune.objective}"
     notes = [
-        f"Protocol {config.data.protocol}; preset {config.tune.preset}, objective {config.tune.objective}; figures of "
-        "the test rows, everything else chosen on validation.",
+        f"{settings[0].upper()}{settings[1:]}; figures of the test rows, everything else chosen on validation.",
+        *run_outputs.unknown_of_files(config),
         "The paper's rows are of a Swin-B under another split: compare the steps between rows, not the levels.",
     ]
     for number, (variant, reported) in enumerate(zip(VARIANTS, paper.ABLATION, strict=True), start=1):

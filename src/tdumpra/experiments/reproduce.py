@@ -20,6 +20,7 @@ PROTOCOLS = {
     "paper": "split by image, as the paper's appears to be: lesions are shared between train and test",
     "external": "official ISIC 2018 Task 3 test",
 }
+_UNKNOWN = "the split of the saved outputs"
 
 
 class Entry(NamedTuple):
@@ -142,14 +143,19 @@ def _delta(before: Figure | None, after: Figure | None) -> Value:
 
 def _title(dataset: str, config: Config) -> str:
     number = paper.DATASETS.index(dataset) + 1
-    protocol = PROTOCOLS[config.data.protocol] if not config.outputs else "the split of the saved outputs"
-    return f"{dataset} across backbones (Table {number} of the paper), protocol: {protocol}"
+    if config.outputs:
+        return f"Saved outputs beside {dataset} across backbones (Table {number} of the paper), protocol: {_UNKNOWN}"
+    return f"{dataset} across backbones (Table {number} of the paper), protocol: {PROTOCOLS[config.data.protocol]}"
 
 
 def _notes(config: Config, rows: list[dict[str, Value]]) -> list[str]:
+    tuned = f"prototypes and gate (preset {config.tune.preset}, tuned for {config.tune.objective} on validation)"
     notes = [
-        "Without: cross-entropy alone, on the same two views. With: joint objective, EMA teacher, prototypes and gate "
-        f"(preset {config.tune.preset}, tuned for {config.tune.objective} on validation).",
+        f"Without: files whose names say cross-entropy alone. With: the other files, {tuned}. Which images they are "
+        "outputs of is not known: compare with the paper's figures only if it is the same data set."
+        if config.outputs
+        else f"Without: cross-entropy alone, on the same two views. With: joint objective, EMA teacher, {tuned}.",
+        *run_outputs.unknown_of_files(config),
         "Delta Acc is relative to the row above, as in the paper. The paper names an official split and no lesion "
         "grouping; its levels are not comparable with a lesion-disjoint test.",
     ]

@@ -105,8 +105,8 @@ def _bench(config: Config, run: SavedRun) -> _Bench:
     if tuning.is_shut:
         alpha = preset.alpha[0] if len(preset.alpha) == 1 else REFERENCE.alpha
         decision = replace(tuning.decision, thresholds=replace(REFERENCE, alpha=alpha))
-        return _Bench(splits, decision, "a reference gate, as tuning left the gate shut", preset.temperatures)
-    return _Bench(splits, tuning.decision, "the tuned gate", preset.temperatures)
+        return _Bench(splits, decision, "a reference gate, as the five-clause gate stays shut", preset.temperatures)
+    return _Bench(splits, tuning.decision, "the best five-clause gate", preset.temperatures)
 
 
 def curve(bench: _Bench, parameter: str, config: Config) -> dict[str, Any]:
@@ -249,7 +249,10 @@ def _summary(runs: tuple[SavedRun, ...], results: Mapping[str, Mapping[str, Any]
         "run": "Model", "seed": "Seed", "setting": "Setting", "used": "In use", "used_val": "Acc, val",
         "used_test": "Acc, test", "best": "Best on val", "best_val": "Acc, val", "best_test": "Acc, test",
     }  # fmt: skip
-    return ResultTable(title="Sweeps: one setting moved, all others held", columns=columns, rows=rows)
+    gates = {f"{run.model}, seed {run.seed}": results[f"{run.model}, seed {run.seed}: theta"]["gate"] for run in runs}
+    notes = [f"{name}: in use is {gate}." for name, gate in gates.items()]
+    notes.append("A calibrated gate has no thresholds to move: where tuning chose one, the figures here are not its.")
+    return ResultTable(title="Sweeps: one setting moved, all others held", columns=columns, rows=rows, notes=notes)
 
 
 def _shown(point: Mapping[str, Any]) -> dict[str, Value]:
