@@ -177,19 +177,9 @@ def _say(console: Console, text: str) -> None:
 
 
 def _read(path: Path) -> Config:
-    """The configuration; relative paths of outputs are looked for from here, and then from the file's own folder."""
-    from tdumpra.config import read_config
+    from tdumpra.run_outputs import read_run
 
-    config = read_config(path)
-
-    def found(entry: str) -> str:
-        role, equals, name = entry.rpartition("=")
-        beside = path.parent / name
-        return role + equals + str(beside) if not Path(name).exists() and beside.exists() else entry
-
-    metadata = config.evaluate.metadata
-    scored = replace(config.evaluate, metadata=None if metadata is None else found(metadata))
-    return replace(config, outputs=tuple(found(entry) for entry in config.outputs), evaluate=scored)
+    return read_run(path)
 
 
 @contextmanager

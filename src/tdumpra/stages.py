@@ -20,7 +20,7 @@ from rich.console import Console
 from torch import Tensor
 
 from tdumpra.artifacts import fingerprint
-from tdumpra.checkpoint import is_finished, read_networks
+from tdumpra.checkpoint import is_finished, read_networks, refuse_other_identity
 from tdumpra.checks import SPLITS
 from tdumpra.config import Config
 from tdumpra.data.pipeline import Pipeline, make_pipeline
@@ -121,18 +121,8 @@ def load_encoders(config: Config, dataset: Dataset, folder: RunFolder) -> Encode
     """The networks that training left, or those that are taken as they are; refused if they belong to other data."""
     encoders = read_encoders(config, folder, len(dataset.manifest.class_names))
     expected = _identity(config, dataset, encoders.student.transform)
-    differing = [key for key in expected if encoders.identity.get(key, expected[key]) != expected[key]]
-    if differing:
-        path = folder.checkpoint(config.embed.checkpoint)
-        raise ArtifactError(
-            f"{path} was trained with other {' and '.join(differing)} than this configuration names"
-            f"{_changed(differing)}: train into another folder with --out, or remove this one"
-        )
+    refuse_other_identity(folder.checkpoint(config.embed.checkpoint), encoders.identity, expected)
     return encoders._replace(identity={**expected, "encoder": encoders.identity["encoder"]})
-
-
-def _changed(differing: list[str]) -> str:
-    return " (images, labels or their split have changed)" if {"data", "split"} & set(differing) else ""
 
 
 def read_encoders(config: Config, folder: RunFolder, n_classes: int) -> Encoders:
