@@ -77,6 +77,28 @@ def test_a_traceback_on_request(tmp_path):
     assert "Traceback" in result.stderr
 
 
+def test_what_nobody_foresaw_says_where_to_look(demo_file, tmp_path, monkeypatch, capsys):
+    def broken(*_: object, **__: object) -> None:
+        int("x")  # raised by no sentence of ours
+
+    def refused(*_: object, **__: object) -> None:
+        np.array([1, 2]).reshape(3)
+
+    sentence = "unexpected; TDUMPRA_TRACEBACK=1 shows where it comes from"
+    monkeypatch.setattr(sys, "argv", ["tdumpra", "attach", str(demo_file), "--out", str(tmp_path)])
+    for attach in (broken, refused):
+        with monkeypatch.context() as patched:
+            patched.setattr("tdumpra.attach.attach", attach)
+            with pytest.raises(SystemExit) as ended:
+                main()
+        assert ended.value.code == 2
+        assert sentence in " ".join(capsys.readouterr().err.split())
+    monkeypatch.setattr(sys, "argv", ["tdumpra", "attach", "none.npz"])
+    with pytest.raises(SystemExit):
+        main()
+    assert sentence not in capsys.readouterr().err
+
+
 def test_groups_that_cross_are_refused(demo_file, tmp_path):
     arrays = dict(np.load(demo_file))
     arrays["group"][:] = arrays["group"][0]

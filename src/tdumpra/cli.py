@@ -84,8 +84,17 @@ def main() -> None:
     except (TdumpraError, ValueError, TypeError) as error:
         if os.environ.get("TDUMPRA_TRACEBACK"):
             raise
-        complain(str(error))
+        unexpected = "" if _is_ours(error) else " (unexpected; TDUMPRA_TRACEBACK=1 shows where it comes from)"
+        complain(f"{error}{unexpected}")
         sys.exit(2)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether this package raised it, with a sentence for users; what a library raises was not foreseen."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is None or Path(frame.tb_frame.f_code.co_filename).is_relative_to(Path(__file__).parent)
 
 
 def _version(value: bool) -> None:
