@@ -29,7 +29,7 @@ from tdumpra.pages.image_material import of_folder
 from tdumpra.table_stages import table_outputs
 from tdumpra.tables import OutputsTable
 from tdumpra.train_screen import Screen
-from tests.support import make_problem, save_problem
+from tests.support import save_problem, seed_arrays
 
 pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
 
@@ -200,9 +200,11 @@ def test_the_bank_of_a_file_goes_where_its_name_says(tdumpra, tmp_path):
     done = tdumpra("bank", config, "--out", tmp_path / "run")
     assert done.code == 0, done.err
     for seed in (0, 1):
-        train = make_problem(seed).train
+        arrays = seed_arrays(seed)
+        train = arrays["split"] == 0
+        z, y, groups, ids = (arrays[name][train] for name in ("z", "y", "group", "id"))
         found = PrototypeBank.load(tmp_path / "run" / f"m_seed{seed}" / "bank.safetensors").prototypes
-        wanted = PrototypeBank.fit(train.z, train.y, 5, train.groups, ids=train.ids).prototypes
+        wanted = PrototypeBank.fit(z, y, 5, groups, ids=ids).prototypes
         assert found.shape[-1] == wanted.shape[-1]
         assert float((found[:, 0] * wanted[:, 0]).sum(-1).min()) > 0.99
     config.write_text('outputs = ["m_seed1.npz"]\n')

@@ -15,7 +15,7 @@ from tdumpra.core.metrics import Objective
 from tdumpra.data.augment import AugmentConfig
 from tdumpra.data.transform import Framing
 from tdumpra.evaluation_settings import EvaluateConfig as EvaluateConfig
-from tdumpra.toml_tree import read_tree
+from tdumpra.toml_tree import ConfigError, read_tree
 
 Precision = Literal["float32", "bfloat16"]  # of a pass that trains nothing
 
@@ -219,8 +219,6 @@ class Config:
 
     def __post_init__(self) -> None:
         _check_name(self.name)
-        if not self.outputs:  # else nothing is cropped
-            object.__setattr__(self, "augment", _crops_for(self.augment, self.network.image_size))
         check_count(self.evaluate.seed, "evaluate.seed", least=0)
         if not self.seeds:
             raise ValueError("seeds must name at least one seed")
@@ -234,7 +232,8 @@ class Config:
 
 def read_config(path: str | Path) -> Config:
     """Read a run's TOML file; a run without a name is called after its file."""
-    return read_tree(path, Config, name=Path(path).stem)
+    config = read_tree(path, Config, name=Path(path).stem)
+    return config if config.outputs else _with_crops_for_network(config, path)  # of saved outputs nothing is cropped
 
 
 def _check_name(name: str) -> None:
@@ -242,8 +241,11 @@ def _check_name(name: str) -> None:
         raise ValueError(f"name is a folder below runs/, so not empty, and without slashes or dots alone, not {name!r}")
 
 
-def _crops_for(augment: AugmentConfig, image_size: int) -> AugmentConfig:
+def _with_crops_for_network(config: Config, path: str | Path) -> Config:
     """Crops are as large as the network's images; what is set may only say the same."""
-    if augment.size not in (image_size, AugmentConfig().size):
-        raise ValueError(f"augment.size is network.image_size, {image_size}: leave it out (not {augment.size})")
-    return replace(augment, size=image_size)
+    size = config.network.image_size
+    if config.augment.size not in (size, AugmentConfig().size):
+        raise ConfigError(
+            f"{path}: augment.size is network.image_size, {size}: leave it out (not {config.augment.size})"
+        )
+    return replace(config, augment=replace(config.augment, size=size))

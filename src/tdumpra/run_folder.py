@@ -25,6 +25,7 @@ _MAY_CHANGE = {  # what has no bearing on weights and outputs
         for name in ("accelerator", "checkpoint_every", "checkpoint_minutes", "log_every", "tensorboard")
     ),
     *(f"data.{name}" for name in ("allow_missing", "cache", "pipeline", "workers")),
+    "augment.size",  # the network's image size, which is compared
     "embed.batch_size",
 }
 

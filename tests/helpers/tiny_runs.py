@@ -14,6 +14,7 @@ from lightning_fabric import Fabric
 from rich.console import Console
 
 from tdumpra.config import Config, DataConfig, EmbedConfig, NetworkConfig, TrainConfig
+from tdumpra.data.augment import AugmentConfig
 from tdumpra.data.manifest import Manifest, Record
 from tdumpra.data.pipeline import make_pipeline
 from tdumpra.data.prepare import Prepared
@@ -76,6 +77,7 @@ def settings(backbone: str = "tiny_networks:plain", *, seeds: tuple[int, ...] = 
     return Config(
         seeds=seeds,
         data=DataConfig(framing=Framing(height=SIZE, width=SIZE), workers=0, pipeline="workers"),
+        augment=AugmentConfig(size=SIZE),
         network=NetworkConfig(backbone=backbone, weights="none", image_size=SIZE, embedding=8),
         train=TrainConfig(**(options | train)),
         embed=EmbedConfig(batch_size=8),
@@ -148,4 +150,5 @@ def tiny_experiment(folder: Path) -> Config:
             workers=0,
         ),
         network=NetworkConfig(backbone="tiny_networks:plain", weights="none", image_size=32, embedding=8),
+        augment=AugmentConfig(size=32),
     )  # fmt: skip
