@@ -181,8 +181,8 @@ def spoiled(name: str, row: int, value: float) -> dict[str, np.ndarray]:
         (change(p=None, logits=np.full((30, 3), np.nan)), "logits must be a matrix of finite"),
         (change(logits=np.log(arrays()["p"][::-1])), "p and logits contradict each other in .* of 30 rows: in row"),
         (
-            change(p=np.tile([0.335, 0.33, 0.335], (30, 1)), logits=np.log(np.tile([0.334, 0.342, 0.324], (30, 1)))),
-            r"contradict each other in 30 of 30 rows: in row 0 p gives class 0 0\.335, and softmax\(logits\) 0\.334",
+            change(p=np.tile([0.4, 0.35, 0.25], (30, 1)), logits=np.log(np.tile([0.35, 0.4, 0.25], (30, 1)))),
+            r"contradict each other in 30 of 30 rows: in row 0 p gives class 0 0\.400, and softmax\(logits\) 0\.350",
         ),
         (change(logits=np.zeros((30, 2))), r"p has shape \(30, 3\) and logits have shape \(30, 2\): keep one"),
         (change(p=arrays()["p"].astype(str)), "p must be an array of numbers, and it holds '0"),

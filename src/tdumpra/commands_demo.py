@@ -77,7 +77,7 @@ def demo_config(folder: Path, *, seed: int, images: int | None = None, epochs: i
             workers=0,
         ),
         # the generator's lesions differ in colour on purpose, so colours stay as they are
-        augment=AugmentConfig(crop_area=(0.8, 1.0), vertical_flip=0.5, jitter=0.0, grayscale=0.0),
+        augment=AugmentConfig(size=_SIZE, crop_area=(0.8, 1.0), vertical_flip=0.5, jitter=0.0, grayscale=0.0),
         network=NetworkConfig(
             backbone="tdumpra.texture_network:texture_network",
             weights="none",

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -32,7 +33,8 @@ from tdumpra.predict import Prediction, Predictor
 FOLDER = Path("evidence")
 
 _BATCH = 16
-_SAME = 2  # grey levels by which kernels of different machines may shrink the same image differently
+_SAME = 3.0  # grey levels, on average, by which the same picture may differ when it was saved or shrunk anew
+_FLAT = 2.0  # grey levels of deviation: a picture of one colour is like any other
 _SEEN = (
     "This image is itself one of the training images that stand for a prototype: the model has seen it, and looks "
     "surer than it would on a new case."
@@ -227,7 +229,9 @@ def _same_bytes(one: Path, other: Path) -> bool:
 
 
 def _alike(picture: Tensor, held: Tensor) -> bool:
-    return picture.shape == held.shape and int((picture - held.short()).abs().max()) <= _SAME
+    if picture.shape != held.shape or float(held.float().std()) < _FLAT:
+        return picture.shape == held.shape and torch.equal(picture, held.short())
+    return float((picture - held.short()).abs().float().mean()) <= _SAME
 
 
 def _heatmap(predictor: Predictor, path: Path, match: Match) -> Heatmap:

@@ -148,11 +148,14 @@ class BankConfig:
     """The prototype bank."""
 
     n_prototypes: int = 5
+    n_classes: int | None = None  # say it where saved outputs have a class without a training row
     space: str = "teacher"  # "teacher", "student", or another run's folder: its encoder is the second opinion
     thumbnails: bool = True  # keep small pictures of the exemplars in the model
 
     def __post_init__(self) -> None:
         check_count(self.n_prototypes, "n_prototypes")
+        if self.n_classes is not None:
+            check_count(self.n_classes, "n_classes", least=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +221,8 @@ class Config:
     sweep: SweepConfig = field(default_factory=SweepConfig)
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
+        if self.folder is None:
+            _check_name(self.name)
         check_count(self.evaluate.seed, "evaluate.seed", least=0)
         if not self.seeds:
             raise ValueError("seeds must name at least one seed")
@@ -237,8 +241,11 @@ def read_config(path: str | Path) -> Config:
 
 
 def _check_name(name: str) -> None:
-    if not name.strip() or name in (".", "..") or "/" in name or "\\" in name:
-        raise ValueError(f"name is a folder below runs/, so not empty, and without slashes or dots alone, not {name!r}")
+    if not name or name != name.strip() or name in (".", "..") or set(name) & set("/\\:"):
+        raise ValueError(
+            "name is a folder below runs/, so not empty or dots, and without slashes, colons or outer blanks, "
+            f"not {name!r}"
+        )
 
 
 def _with_crops_for_network(config: Config, path: str | Path) -> Config:

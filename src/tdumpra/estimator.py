@@ -263,7 +263,10 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, path: str | Path) -> DualPathClassifier:
-        """Read what :meth:`save` wrote. Training rows are not kept, so ``report`` leaves out what needs them."""
+        """Read what :meth:`save` wrote. Training rows are not kept, so ``report`` leaves out what needs them.
+
+        ``bank_`` is the bank in use, which after cross-fitting holds validation rows too.
+        """
         artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
         params = artifact.meta["params"]
         if isinstance(params["preset"], dict):

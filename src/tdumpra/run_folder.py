@@ -19,6 +19,7 @@ from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.toml_tree import read_tree, to_toml
 
 _TRAINED_WITH = ("data", "augment", "network", "train")  # parts of the configuration that a checkpoint depends on
+_NAMELESS = "run"  # what a configuration without a name was once called
 _MAY_CHANGE = {  # what has no bearing on weights and outputs
     *(
         f"train.{name}"
@@ -170,7 +171,7 @@ def owner_of_results(root: Path) -> str | None:
         owner: str | None = read_json(root / "evaluation.json", kind="evaluation", schema=1).get("name")
     except (ArtifactError, OSError):
         return None  # missing or damaged
-    return owner
+    return None if owner == _NAMELESS else owner
 
 
 def run_folders(root: Path, seeds: tuple[int, ...]) -> dict[int, RunFolder]:

@@ -214,7 +214,7 @@ def read_saved(run: SavedRun, config: Config) -> SplitOutputs:
     """One run's outputs; the last few files are kept, as the rows of an experiment share them."""
     if not run.is_file:
         return _of_folder(RunFolder(run.path), config, run.seed)
-    return _read(run.path, config.bank.space, config.tune.classifier)
+    return _read(run.path, config.bank.space, config.tune.classifier, config.bank.n_classes)
 
 
 def other_seeds(config: Config, run: SavedRun) -> list[SplitOutputs]:
@@ -243,11 +243,14 @@ def _training(config: Config) -> Training:
 
 
 @lru_cache(maxsize=4)
-def _read(path: Path, space: str, classifier: str) -> SplitOutputs:
+def _read(path: Path, space: str, classifier: str, n_classes: int | None) -> SplitOutputs:
     splits = read_outputs(path, space=space)
     try:
-        advice = "give it some, or take its column out of the probabilities and its rows out of the file"
-        splits.train.refuse_missing_class(splits.n_classes, splits.class_names, advice)
+        if n_classes is None:
+            advice = f"give it some, or set bank.n_classes = {splits.n_classes} if that is meant"
+            splits.train.refuse_missing_class(splits.n_classes, splits.class_names, advice)
+        elif n_classes != splits.n_classes:
+            raise ValueError(f"it tells {splits.n_classes} classes apart, and bank.n_classes is {n_classes}")
     except ValueError as error:
         raise InputFileError(f"{path}: {error}") from error
     return splits if classifier == "student" else _by_teacher(splits, path)

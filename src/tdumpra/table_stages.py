@@ -19,7 +19,7 @@ from tdumpra.bank_health import BankHealth, bank_health
 from tdumpra.checks import SPLITS
 from tdumpra.config import Config, read_config
 from tdumpra.errors import ArtifactError, TdumpraError
-from tdumpra.fitting import Fitted, evaluation_document, fit, gate_document, metadata_fingerprint
+from tdumpra.fitting import COMPUTATION, Fitted, evaluation_document, fit, gate_document, metadata_fingerprint
 from tdumpra.output_files import SplitOutputs
 from tdumpra.preset import PRESETS
 from tdumpra.run_folder import RunFolder, owner_of_results, run_folders, run_root
@@ -134,7 +134,9 @@ def decision_inputs(config: Config, folder: RunFolder, seed: int) -> dict[str, s
             *([] if baseline is None else [tables_fingerprint(baseline, seed, "evaluate.baseline")]),
             *metadata_fingerprint(config).values(),
         ),
-        "settings": fingerprint(str((config.bank.n_prototypes, asdict(config.tune), asdict(config.evaluate)))),
+        "settings": fingerprint(
+            str((COMPUTATION, config.bank.n_prototypes, asdict(config.tune), asdict(config.evaluate)))
+        ),
     }
 
 

@@ -165,6 +165,10 @@ def test_a_class_without_a_training_row_is_refused(tmp_path, missing) -> None:
     path = without_training_rows(tmp_path / "net_joint_seed0.npz", missing, classes=names)
     with pytest.raises(InputFileError, match=rf"class {missing} \('{names[missing]}'\) has no training row: give it"):
         run_outputs.outputs_for(Config(outputs=(str(path),)), 0)
+    meant = Config(outputs=(str(path),), bank=BankConfig(n_classes=4))
+    assert run_outputs.outputs_for(meant, 0).n_classes == 4
+    with pytest.raises(InputFileError, match=r"it tells 4 classes apart, and bank\.n_classes is 5"):
+        run_outputs.outputs_for(Config(outputs=(str(path),), bank=BankConfig(n_classes=5)), 0)
 
 
 def test_what_a_file_does_not_say_is_said(tmp_path) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from tdumpra import __version__
 from tdumpra.artifacts import fingerprint, jsonable, make_folder, read_json, write_json
 from tdumpra.errors import ArtifactError
+from tdumpra.fitting import COMPUTATION
 
 KIND, SCHEMA = "cell", 1
 FOLDER = "cells"
@@ -29,7 +30,7 @@ class Cell:
     @property
     def digest(self) -> str:
         """The name of its file: other settings, or another version, make another cell."""
-        return fingerprint(__version__, json.dumps(jsonable(self.settings), sort_keys=True))
+        return fingerprint(__version__, str(COMPUTATION), json.dumps(jsonable(self.settings), sort_keys=True))
 
 
 class Planned(NamedTuple):

@@ -99,7 +99,7 @@ def _refuse_evaluation(config: Config, out: Path) -> None:
     if owner not in (None, config.name):
         raise TdumpraError(
             f"{out / 'evaluation.json'} is the evaluation of {owner!r}, which shares this folder: name another one for "
-            f"that of {config.name!r} with  --out FOLDER"
+            f"that of {config.name!r} with  --out FOLDER  (if it is the same under another name, set name = {owner!r})"
         )
 
 
