@@ -8,9 +8,9 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from tdumpra import commands_report
 from tdumpra.artifacts import jsonable
 from tdumpra.commands_experiments import evaluate_command, write_evaluation
-from tdumpra.commands_report import finish_with_report
 from tdumpra.commands_run import run_command
 from tdumpra.config import read_config
 from tdumpra.evaluation_screen import show_evaluation
@@ -24,7 +24,7 @@ def whole_run(config: Path, out: Path | None, *, as_json: bool = False) -> None:
     root = run_root(settings) if out is None else out
     if settings.outputs:  # nothing to train or to embed, and no model of images
         evaluate_command(config, out, as_json)
-        finish_with_report(root, quiet=as_json)
+        commands_report.finish_with_report(root, quiet=as_json)
         return
     evaluated = run_command(config, out, quiet=as_json)
     if not evaluated:  # one process of several has them
@@ -41,4 +41,4 @@ def whole_run(config: Path, out: Path | None, *, as_json: bool = False) -> None:
             (only,) = evaluated.values()
             show_notes(only.evaluation["notes"], Console())
             show_evaluation(only.evaluation, only.folder.root)
-    finish_with_report(root, quiet=as_json)
+    commands_report.finish_with_report(root, quiet=as_json)
