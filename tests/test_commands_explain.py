@@ -16,9 +16,9 @@ from parsed_page import Element, parse
 from PIL import Image
 from tiny_runs import CLASS_NAMES, colour_of, colours, embed_run, settings
 
-from tdumpra.assemble import assemble_model
+from tdumpra.assemble import assemble_model, thumbnail
 from tdumpra.bank import Exemplar, PrototypeBank
-from tdumpra.commands_explain import find_originals
+from tdumpra.commands_explain import _alike, find_originals
 from tdumpra.core.calibration import class_prior
 from tdumpra.core.gate import GateThresholds
 from tdumpra.decision import Decision
@@ -352,3 +352,17 @@ def test_pictures_are_those_of_the_model(model, images, data):
     record = {each.id: each for each in data.manifest.records}
     for name, picture in predictor.pictures(found.evidence).items():
         assert np.array_equal(picture, colour_of(record[name]))
+
+
+def test_a_picture_that_was_saved_anew_is_the_same(tmp_path):
+    rng = np.random.default_rng(0)
+    smooth = Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)).resize(
+        (600, 450), Image.Resampling.BICUBIC
+    )
+    smooth.save(tmp_path / "a.jpg", quality=80)
+    held = thumbnail(np.asarray(smooth))
+    assert _alike(thumbnail(np.asarray(Image.open(tmp_path / "a.jpg"))).short(), held)
+    assert not _alike(thumbnail(np.asarray(smooth)[:, ::-1].copy()).short(), held)
+    grey = thumbnail(np.full((450, 600, 3), 7, np.uint8))
+    assert _alike(grey.short(), grey)
+    assert not _alike(grey.short() + 1, grey)  # one colour is like another

@@ -133,3 +133,10 @@ def test_a_factory_may_bring_its_own_weights():
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot read .*none\.toml: No such file"):
         read_config(tmp_path / "none.toml")
+
+
+def test_a_name_that_is_no_folder_may_hold_what_it_likes():
+    assert Config(name="ham/lite0", folder="x").name == "ham/lite0"
+    for name in ("ham/lite0", "a:b", " a "):
+        with pytest.raises(ValueError, match="name is a folder below runs/"):
+            Config(name=name)

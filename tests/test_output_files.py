@@ -274,3 +274,13 @@ def test_pickled_objects_are_never_loaded(tmp_path):
 def test_other_formats_are_named(tmp_path):
     with pytest.raises(InputFileError, match=r"read from \.npz, \.csv or \.parquet, not \.pkl"):
         read_outputs(tmp_path / "o.pkl")
+
+
+def test_logits_beside_calibrated_or_masked_probabilities(tmp_path):
+    """The probabilities are what is used; logits beside them may be those of before."""
+    logits = 3 * np.random.default_rng(1).normal(size=(30, 3))
+    with pytest.warns(UserWarning, match=r"p is not the softmax of logits \(calibrated, or averaged\?\): p is used"):
+        read_outputs(write(tmp_path / "a.npz", change(p=softmax(logits / 1.5, axis=1), logits=logits)))
+    for kept in (logits + 40, np.where(np.arange(3) == 2, -np.inf, logits)):
+        content = change(p=softmax(kept, axis=1), logits=kept.astype(np.float16), y=np.arange(30) % 2)
+        read_outputs(write(tmp_path / "b.npz", content))

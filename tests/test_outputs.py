@@ -112,3 +112,10 @@ def test_what_a_row_counts_towards():
     assert TestOutputs.check(p, z, y, ["l", "k"], ids=["b", "a"]).lesions().tolist() == ["l", "k"]
     assert TestOutputs.check(p, z, y, ids=["b", "a"]).lesions().tolist() == ["b", "a"]
     assert TestOutputs.check(p, z, y).lesions().tolist() == ["0", "1"]
+
+
+def test_ids_that_repeat_name_no_rows():
+    """Perhaps they name patients, but nobody said so: then rows count for themselves, as everywhere else."""
+    p, z, y = np.full((4, 2), 0.5), np.eye(4), [0, 1, 0, 1]
+    assert TestOutputs.check(p, z, y, ids=["a", "a", "b", "c"]).lesions().tolist() == ["0", "1", "2", "3"]
+    assert TestOutputs.check(p, z, y, ids=["d", "a", "b", "c"]).lesions().tolist() == ["d", "a", "b", "c"]

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from tiny_runs import settings
 
+from tdumpra.artifacts import write_json
 from tdumpra.config import Config, read_config
-from tdumpra.run_folder import RunFolder, RunFolderError, run_folders
+from tdumpra.run_folder import RunFolder, RunFolderError, owner_of_results, run_folders
 
 
 def changed(config: Config, part: str, **values: object) -> Config:
@@ -135,3 +136,12 @@ def test_one_seed_of_a_run_that_had_several_is_where_it_was(tmp_path):
     assert run_folders(tmp_path, (1,))[1].root == tmp_path / "seed-1"
     assert run_folders(tmp_path, (2,))[2].root == tmp_path
     assert run_folders(tmp_path / "new", (0,))[0].root == tmp_path / "new"
+
+
+@pytest.mark.parametrize(("name", "owner"), [("first", "first"), ("run", None), (None, None)])
+def test_whose_results_a_folder_holds(tmp_path, name, owner):
+    assert owner_of_results(tmp_path) is None
+    write_json(
+        tmp_path / "evaluation.json", kind="evaluation", schema=1, content={} if name is None else {"name": name}
+    )
+    assert owner_of_results(tmp_path) == owner
