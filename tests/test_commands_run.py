@@ -351,7 +351,7 @@ def test_another_configurations_model_is_not_written_over(tmp_path, cache):
     }
     second = write_config(tmp_path / "second.toml", cache, extra='[tune]\nobjective = "nll"')
     second.write_text(second.read_text().replace('name = "tiny"', 'name = "second"'))
-    with pytest.raises(TdumpraError, match=r"holds the model and the results of 'tiny'.* tdumpra evaluate CONFIG"):
+    with pytest.raises(TdumpraError, match=r"holds the results of 'tiny'.* tdumpra evaluate CONFIG"):
         run_command(second, tmp_path / "run", quiet=True)
     assert {name: (tmp_path / "run" / name).read_bytes() for name in before} == before
     run_command(first, tmp_path / "run", quiet=True)  # its own it may
@@ -366,7 +366,7 @@ def test_another_configurations_evaluation_is_not_written_over(tdumpra, tmp_path
     second.write_text(second.read_text().replace('name = "tiny"', shared))
     refused = tdumpra("evaluate", second)
     assert refused.code == 2
-    assert "is the evaluation of 'tiny', which shares this folder" in refused.err
+    assert "holds the results of 'tiny', which shares it with 'second'" in refused.err
     assert (tmp_path / "run" / "evaluation.json").read_bytes() == before
     for _ in range(2):  # a folder of its own it may write over
         assert tdumpra("evaluate", second, "--out", tmp_path / "elsewhere").code == 0

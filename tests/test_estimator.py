@@ -628,3 +628,12 @@ def test_what_an_earlier_tuning_proved_is_forgotten(problem, tmp_path):
     crossed = fit_and_tune(problem, folds=3)
     crossed.save(tmp_path / "b.safetensors")
     assert DualPathClassifier.load(tmp_path / "b.safetensors").estimate_ == crossed.estimate_
+
+
+@pytest.mark.filterwarnings("ignore:n_prototypes=120 is more than")
+def test_after_cross_fitting_rivals_are_not_tuned_on_rows_of_the_bank(problem):
+    """Embeddings that know nothing: only a bank that holds the validation rows would seem to know them."""
+    rng = np.random.default_rng(0)
+    noise = Problem(*(part._replace(z=rng.normal(size=part.z.shape)) for part in problem))
+    found = fit_and_tune(noise, n_prototypes=120, folds=3).report(*noise.test[:4])["comparators"]
+    assert found["calibrated_gate"]["accuracy"] > found["student"]["accuracy"] - 0.05

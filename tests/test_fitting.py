@@ -353,6 +353,15 @@ class TestCrossFitted:
             ).double().mean()
             assert gained < 0.05
 
+    def test_gates_beside_ours_are_not_tuned_on_rows_of_the_bank(self, noise):
+        """Else they would trust retrieval, which knows validation by heart and nothing of test."""
+        settings = TuneConfig(folds=3)
+        case = case_of(noise, fit(noise, BankConfig(n_prototypes=120), settings, preset=SMALL), settings)
+        posterior = calibrated_gate(case)
+        assert posterior is not None
+        before, after = ((p.argmax(1) == case.test.y).double().mean() for p in (case.test.p, posterior))
+        assert after > before - 0.05
+
     def test_what_a_gate_won_is_not_counted_on_rows_of_its_own_bank(self, noise):
         config = Config(bank=BankConfig(n_prototypes=120), tune=TuneConfig(folds=3))
         fitted = fit(noise, config.bank, config.tune, preset=replace(SMALL, beta=(0.0,), delta=(0.0,)))

@@ -12,7 +12,8 @@ from tiny_runs import settings
 
 from tdumpra.artifacts import write_json
 from tdumpra.config import Config, read_config
-from tdumpra.run_folder import RunFolder, RunFolderError, owner_of_results, run_folders
+from tdumpra.errors import TdumpraError
+from tdumpra.run_folder import RunFolder, RunFolderError, refuse_results_of_another, run_folders
 
 
 def changed(config: Config, part: str, **values: object) -> Config:
@@ -138,10 +139,11 @@ def test_one_seed_of_a_run_that_had_several_is_where_it_was(tmp_path):
     assert run_folders(tmp_path / "new", (0,))[0].root == tmp_path / "new"
 
 
-@pytest.mark.parametrize(("name", "owner"), [("first", "first"), ("run", None), (None, None)])
-def test_whose_results_a_folder_holds(tmp_path, name, owner):
-    assert owner_of_results(tmp_path) is None
-    write_json(
-        tmp_path / "evaluation.json", kind="evaluation", schema=1, content={} if name is None else {"name": name}
-    )
-    assert owner_of_results(tmp_path) == owner
+@pytest.mark.parametrize("content", [{"name": "first"}, {}])
+def test_results_without_a_name_or_of_ones_own_may_be_written_over(tmp_path, content):
+    refuse_results_of_another(Config(name="first"), tmp_path)
+    write_json(tmp_path / "evaluation.json", kind="evaluation", schema=1, content=content)
+    refuse_results_of_another(Config(name="first"), tmp_path)
+    if content:
+        with pytest.raises(TdumpraError, match=r"holds the results of 'first', which .* set name = 'first'"):
+            refuse_results_of_another(Config(name="second"), tmp_path)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from tdumpra.errors import TdumpraError
+from tdumpra.output_files import SplitOutputs
+from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs
 from tdumpra.seed_agreement import SeedRows, refuse_another_kind, refuse_other_test_rows
 
 APART = "seeds of one model must share their test rows; give them different names to evaluate them apart"
@@ -92,3 +94,19 @@ def test_one_row_less():
     fewer = shuffled(seed("two.npz"), (0, 1, 2))
     with pytest.raises(TdumpraError, match=r"differ in the number of test rows \(3 and 4\): seeds of one model must"):
         refuse(seed(), fewer)
+
+
+@pytest.mark.parametrize(("ids", "known"), [(["b", "a", "c", "d"], True), (["a", "a", "c", "d"], False), (None, False)])
+def test_rows_are_known_by_ids_that_name_one_each(ids, known):
+    """Where ids repeat, figures know rows by their place, and another order is another set of rows."""
+    p, z, y = np.full((4, 2), 0.5), np.eye(4), np.array([0, 1, 1, 1])
+    test = TestOutputs.check(p, z, y, ids=ids)
+    train, validation = TrainOutputs.check(z, y), ValidationOutputs.check(p, z, y)
+    splits = SplitOutputs(train=train, validation=validation, test=test, n_classes=2, fingerprint="", class_names=())
+    rows = SeedRows.of("one.npz", splits)
+    assert (rows.ids is not None) == known
+    if known:
+        refuse(rows, shuffled(rows))
+        return
+    with pytest.raises(TdumpraError, match="the labels of test rows, which have neither id nor group"):
+        refuse(rows, shuffled(rows))

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from tiny_runs import CLASS_NAMES, colours, embed_run, launched, settings, silent, train_run, with_network
 
-from tdumpra import stages
+from tdumpra import stages, table_stages
 from tdumpra.artifacts import read_json
 from tdumpra.bank import PrototypeBank
 from tdumpra.config import Config
@@ -162,7 +162,7 @@ def test_other_errors_pass_unchanged(run, data, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
-def test_bank_gate_and_evaluation_are_made_once(run):
+def test_bank_gate_and_evaluation_are_made_once(run, monkeypatch):
     config = settings(epochs=1)
     first = bank_stage(config, run, 0)
     assert first.made
@@ -184,6 +184,8 @@ def test_bank_gate_and_evaluation_are_made_once(run):
     assert bank_stage(fewer, run, 0).made
     assert not is_evaluated(fewer, run, 0)
     assert not is_evaluated(replace(config, tune=replace(config.tune, preset="paper")), run, 0)
+    monkeypatch.setattr(table_stages, "COMPUTATION", -1)
+    assert not is_evaluated(config, run, 0)
     run.evaluation.write_text("{}")
     assert not is_evaluated(config, run, 0)
 

@@ -23,7 +23,7 @@ from tdumpra.idle_settings import idle_settings
 from tdumpra.model_file import Model
 from tdumpra.objective import Goal
 from tdumpra.run_data import Dataset, open_data
-from tdumpra.run_folder import RunFolder, run_folders, run_root
+from tdumpra.run_folder import RunFolder, refuse_results_of_another, run_folders, run_root
 from tdumpra.run_outputs import found_from_anywhere, read_run, read_saved, saved_runs
 from tdumpra.screen import show_notes
 from tdumpra.stages import claimed_by_first, embed_stage, train_stage
@@ -34,7 +34,6 @@ from tdumpra.table_stages import (
     decision_inputs,
     evaluate_stage,
     is_evaluated,
-    refuse_results_of_another,
     tune_stage,
 )
 from tdumpra.train import make_fabric

@@ -90,10 +90,15 @@ class ScoredOutputs:
     def __len__(self) -> int:
         return len(self.y)
 
+    @property
+    def own_ids(self) -> NDArray[np.str_] | None:
+        """The ids, if each names one row; ids that repeat may name patients, but nobody said so."""
+        return self.ids if self.ids is not None and len(np.unique(self.ids)) == len(self) else None
+
     def lesions(self) -> NDArray[np.str_]:
         """What each row counts towards, whatever the order of rows: its group, else its own id, else its number."""
-        own = self.ids if self.ids is not None and len(np.unique(self.ids)) == len(self) else None
-        return lesion_of_each_row(own if self.groups is None else self.groups, len(self)).astype(np.str_)
+        known = self.own_ids if self.groups is None else self.groups
+        return lesion_of_each_row(known, len(self)).astype(np.str_)
 
     def rows(self, keep: NDArray[np.bool_]) -> Self:
         """Some of the rows, as outputs of the same split."""

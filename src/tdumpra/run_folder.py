@@ -19,7 +19,6 @@ from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.toml_tree import read_tree, to_toml
 
 _TRAINED_WITH = ("data", "augment", "network", "train")  # parts of the configuration that a checkpoint depends on
-_NAMELESS = "run"  # what a configuration without a name was once called
 _MAY_CHANGE = {  # what has no bearing on weights and outputs
     *(
         f"train.{name}"
@@ -165,13 +164,18 @@ def run_root(config: Config) -> Path:
     return Path("runs") / config.name if config.folder is None else Path(config.folder)
 
 
-def owner_of_results(root: Path) -> str | None:
-    """The name of the configuration whose evaluation lies in a folder: several may share one training."""
+def refuse_results_of_another(config: Config, folder: Path) -> None:
+    """Several configurations may share one training; none may write over the results of another."""
     try:
-        owner: str | None = read_json(root / "evaluation.json", kind="evaluation", schema=1).get("name")
+        owner = read_json(folder / "evaluation.json", kind="evaluation", schema=1).get("name", config.name)
     except (ArtifactError, OSError):
-        return None  # missing or damaged
-    return None if owner == _NAMELESS else owner
+        return  # missing or damaged
+    if owner != config.name:
+        raise TdumpraError(
+            f"{folder} holds the results of {owner!r}, which shares it with {config.name!r}: move them elsewhere "
+            "first, or score the latter with  tdumpra evaluate CONFIG --out FOLDER  "
+            f"(if the two are one, set name = {owner!r})"
+        )
 
 
 def run_folders(root: Path, seeds: tuple[int, ...]) -> dict[int, RunFolder]:

@@ -23,13 +23,13 @@ class SeedRows(NamedTuple):
     class_names: tuple[str, ...]  # empty where the source has only numbers
     y: Array
     groups: Array | None
-    ids: Array | None
+    ids: Array | None  # where each names one row
 
     @classmethod
     def of(cls, name: str, splits: SplitOutputs) -> SeedRows:
         """What of a seed's outputs must agree with the others'."""
         test = splits.test
-        return cls(name, splits.n_classes, splits.class_names, test.y.numpy(), test.groups, test.ids)
+        return cls(name, splits.n_classes, splits.class_names, test.y.numpy(), test.groups, test.own_ids)
 
 
 def refuse_another_kind(first: SeedRows, other: SeedRows) -> None:

@@ -22,7 +22,7 @@ from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.fitting import COMPUTATION, Fitted, evaluation_document, fit, gate_document, metadata_fingerprint
 from tdumpra.output_files import SplitOutputs
 from tdumpra.preset import PRESETS
-from tdumpra.run_folder import RunFolder, owner_of_results, run_folders, run_root
+from tdumpra.run_folder import RunFolder, run_folders, run_root
 from tdumpra.tables import OutputsTable, run_with_tables, split_outputs, tables_fingerprint
 
 _SCHEMA = 1  # of gate.json and evaluation.json
@@ -146,16 +146,6 @@ def is_evaluated(config: Config, folder: RunFolder, seed: int) -> bool:
     return all(
         _inputs_of(path, kind) == wanted for path, kind in ((folder.gate, "gate"), (folder.evaluation, "evaluation"))
     )
-
-
-def refuse_results_of_another(config: Config, folder: Path) -> None:
-    """A configuration may share another one's training; its model and its results it must not write over."""
-    owner = owner_of_results(folder)
-    if owner not in (None, config.name):
-        raise TdumpraError(
-            f"{folder} holds the model and the results of {owner!r}, which shares this training: move them "
-            f"elsewhere first, or only score {config.name!r} with  tdumpra evaluate CONFIG --out FOLDER"
-        )
 
 
 def _other_seeds(config: Config, seed: int) -> list[SplitOutputs]:

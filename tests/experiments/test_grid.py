@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tdumpra.experiments import grid
 from tdumpra.experiments.grid import FOLDER, Cell, plan, run
 
 
@@ -58,3 +59,10 @@ def test_progress_covers_the_whole_grid(tmp_path: Path):
     seen: list[tuple[str, int, int]] = []
     run(cells([]), tmp_path, lambda cell, done, total: seen.append((cell.name, done, total)))
     assert seen == [("a", 0, 3), ("b", 1, 3), ("ccc", 2, 3)]
+
+
+def test_another_computation_makes_another_cell(monkeypatch):
+    cell = Cell(name="a", settings={"x": 1}, compute=dict)
+    before = cell.digest
+    monkeypatch.setattr(grid, "COMPUTATION", -1)
+    assert cell.digest != before

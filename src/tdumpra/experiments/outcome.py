@@ -12,7 +12,7 @@ from tdumpra import charts, run_outputs
 from tdumpra.artifacts import make_folder, write_bytes, write_json
 from tdumpra.config import Config
 from tdumpra.drawing import Chart
-from tdumpra.errors import MissingExtraError, TdumpraError
+from tdumpra.errors import MissingExtraError
 from tdumpra.experiments import ablate as ablation
 from tdumpra.experiments import evaluation as evaluations
 from tdumpra.experiments import reproduce as reproduction
@@ -20,7 +20,7 @@ from tdumpra.experiments import sweep as sweeps
 from tdumpra.experiments.grid import Cell
 from tdumpra.experiments.tables import ResultTable
 from tdumpra.gate_story import gate_story, without_groups
-from tdumpra.run_folder import owner_of_results
+from tdumpra.run_folder import refuse_results_of_another
 from tdumpra.toml_tree import to_toml
 
 SCHEMA = 1
@@ -94,15 +94,6 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
     return Found(document, tables, sentences, ["evaluation.json", *files])
 
 
-def _refuse_evaluation(config: Config, out: Path) -> None:
-    owner = owner_of_results(out)
-    if owner not in (None, config.name):
-        raise TdumpraError(
-            f"{out / 'evaluation.json'} is the evaluation of {owner!r}, which shares this folder: name another one for "
-            f"that of {config.name!r} with  --out FOLDER  (if it is the same under another name, set name = {owner!r})"
-        )
-
-
 def _write_ablation(config: Config, results: Results, out: Path) -> Found:
     table = ablation.table(config, results)
     files = [path.name for path in table.write(out, "ablation")]
@@ -167,7 +158,7 @@ def _draw(drawings: Mapping[str, Callable[[], Chart]], folder: Path) -> _Drawn:
 
 
 tune = Experiment(evaluations.gate_cells, _write_tune)
-evaluate = Experiment(evaluations.cells, _write_evaluation, _refuse_evaluation)
+evaluate = Experiment(evaluations.cells, _write_evaluation, refuse_results_of_another)
 ablate = Experiment(ablation.cells, _write_ablation)
 sweep = Experiment(sweeps.cells, _write_sweep)
 
