@@ -104,6 +104,27 @@ def test_without_a_power_of_the_prior() -> None:
     assert f"(above {chosen['beta']:g}, its lead above {chosen['margin']:g})" in TEXT
 
 
+def test_several_views() -> None:
+    accurate, balanced = (evaluation(name) for name in ("system-views-accuracy", "system-views"))
+    gate, lead = accurate["gate"], accurate["paired"]["baseline"]
+    told = [points(lead[metric]) for metric in FIRST]
+    assert "by {} points of accuracy, {} of macro-F1 and {} of balanced accuracy".format(*told) in TEXT
+    counts = f"({gate['fixed']} fixed, {gate['broken']} broken, p = {lead['sign_flip_p']:.2g}"
+    assert f"{counts}; {100 * accurate['headroom_taken']:.1f} % of the oracle's room)" in TEXT
+    told = [points(balanced["paired"]["baseline"][metric]) for metric in FIRST]
+    assert "macro-F1 by {}, {} and {}.".format(*told) in TEXT
+    beyond = balanced["paired"]["logit_adjusted"]
+    assert f"ahead in accuracy by {points(beyond['accuracy'])}" in TEXT
+    assert beyond["balanced_accuracy"]["interval"][0] < 0 < beyond["balanced_accuracy"]["interval"][1]
+    mean = accurate["paired"]["ensemble"]
+    assert f"({mean['fixed']} : {mean['broken']} where they differ)" in TEXT
+    assert f"{100 * mean['balanced_accuracy']['difference']:.1f} points behind in balanced accuracy" in TEXT
+    assert (
+        f"classifier alone what the gate does ({accurate['comparators']['baseline']['accuracy']:.3f} accuracy)" in TEXT
+    )
+    assert f"the gate still adds {100 * lead['accuracy']['difference']:.1f} points" in TEXT
+
+
 def test_the_floor_of_calibration() -> None:
     floors = [each["calibration"]["gate"]["ece_if_calibrated"] for each in evaluation("system")["by_seed"].values()]
     mean, upper = (np.mean([floor[name] for floor in floors]) for name in ("mean", "upper"))
