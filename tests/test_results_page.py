@@ -104,6 +104,16 @@ def test_without_a_power_of_the_prior() -> None:
     assert f"(above {chosen['beta']:g}, its lead above {chosen['margin']:g})" in TEXT
 
 
+@pytest.mark.parametrize("name", ["lite0-ce", "lite2"])
+def test_trained_again_to_the_last_digit(name: str) -> None:
+    logs = [(FILES / "again" / f"{name}{again}.jsonl").read_text(encoding="utf-8") for again in ("", "-again")]
+    first, second = ([json.loads(line) for line in log.splitlines()] for log in logs)
+    speeds = [[line.pop("images_per_second", None) for line in log] for log in (first, second)]
+    assert first == second
+    assert sum("validation" in line for line in first) == 20
+    assert speeds[0] != speeds[1], "the same file twice"
+
+
 def test_several_views() -> None:
     accurate, balanced = (evaluation(name) for name in ("system-views-accuracy", "system-views"))
     gate, lead = accurate["gate"], accurate["paired"]["baseline"]
