@@ -14,7 +14,7 @@ import pytest
 import torch
 from parsed_page import Element, parse
 from PIL import Image
-from tiny_runs import CLASS_NAMES, colour_of, colours, embed_run, settings
+from tiny_runs import CLASS_NAMES, SIZE, colour_of, colours, embed_run, settings
 
 from tdumpra.assemble import assemble_model, thumbnail
 from tdumpra.bank import Exemplar, PrototypeBank
@@ -212,6 +212,30 @@ class TestTheOwnLesion:
         assert "This image is itself" not in shown
         tdumpra(*case, "--images", originals)  # the same bytes
         assert_seen(read(tmp_path / f"{exemplar.id}.html"), exemplar._replace(id=f"im/{exemplar.id}.png"))
+
+    @pytest.mark.filterwarnings("default")
+    def test_a_lesion_cut_out_is_compared_along_its_mask(self, tdumpra, model, data, tmp_path):
+        exemplar = model.decision.bank.exemplars[0][0][0]
+        classifier = model.classifier
+        framing = replace(classifier.transform.framing, lesion_margin=0.0)
+        classifier = replace(classifier, transform=replace(classifier.transform, framing=framing))
+        retrieval = replace(model.retrieval, transform=classifier.transform)
+        replace(model, classifier=classifier, retrieval=retrieval).write(tmp_path / "m.safetensors")
+        record = next(each for each in data.manifest.records if each.id == exemplar.id)
+        picture, mask = np.zeros((3 * SIZE, 3 * SIZE, 3), np.uint8), np.zeros((3 * SIZE, 3 * SIZE), np.uint8)
+        middle = slice(SIZE, 2 * SIZE)
+        picture[middle, middle], mask[middle, middle] = colour_of(record), 255
+        (tmp_path / "masks").mkdir()
+        Image.fromarray(picture).save(tmp_path / f"{exemplar.id}.png")
+        Image.fromarray(mask).save(tmp_path / "masks" / f"{exemplar.id}_mask.png")
+        case = ("explain", tmp_path / "m.safetensors", tmp_path / f"{exemplar.id}.png", "--out", tmp_path)
+        done = tdumpra(*case, "--masks", tmp_path / "masks", "--saliency")
+        assert (done.code, done.err) == (0, "")
+        assert_seen(read(tmp_path / f"{exemplar.id}.html"), exemplar)
+        done = tdumpra(*case)
+        assert "an image without a mask is seen whole" in " ".join(done.err.split())
+        shown = read(tmp_path / f"{exemplar.id}.html").text
+        assert f"has the same name ({exemplar.id}), and there is no picture to compare the two by" in shown
 
     def test_where_nothing_else_is_left_the_page_says_so(self, run, model, images, tmp_path, tdumpra):
         bank = model.decision.bank

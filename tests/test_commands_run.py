@@ -18,7 +18,7 @@ from PIL import Image
 
 from tdumpra.bank import PrototypeBank
 from tdumpra.checks import SPLITS
-from tdumpra.commands_predict import model_file
+from tdumpra.commands_predict import find_masks, model_file
 from tdumpra.commands_run import run_command
 from tdumpra.config import read_config
 from tdumpra.data.sources import open_source
@@ -428,6 +428,27 @@ def test_broken_images_are_named_and_refused_only_if_there_is_no_other(tdumpra, 
     (tmp_path / "empty").mkdir()
     empty = tdumpra("predict", trained, tmp_path / "empty")
     assert (empty.code, "holds no image" in empty.err) == (2, True)
+
+
+@pytest.mark.filterwarnings("default")
+def test_masks_by_the_images_names(tdumpra, trained, images, tmp_path):
+    paths = sorted(images.rglob("*.png"))
+    (tmp_path / "none").mkdir()
+    (tmp_path / "some").mkdir()
+    for path, end in zip(paths, ("", "_segmentation", "_mask"), strict=False):
+        (tmp_path / "some" / f"{path.stem}{end}.png").touch()
+    found = find_masks(tmp_path / "some", paths)
+    assert [mask and mask.name for mask in found[:3]] == [
+        f"{paths[0].stem}.png", f"{paths[1].stem}_segmentation.png", f"{paths[2].stem}_mask.png",
+    ]  # fmt: skip
+    assert found[3] is None
+    assert find_masks(None, paths) == [None] * 4
+    done = tdumpra("predict", trained, images, "--masks", tmp_path / "some")
+    assert (done.code, "their masks change nothing" in done.err) == (0, True)
+    done = tdumpra("predict", trained, images, "--masks", tmp_path / "none")
+    assert (done.code, "holds no mask of any of the 4 images; a mask is named like" in done.err) == (2, True)
+    done = tdumpra("predict", trained, images, "--masks", tmp_path / "nowhere")
+    assert (done.code, "is no folder" in done.err) == (2, True)
 
 
 def test_what_is_no_model_is_refused(tdumpra, trained, images):

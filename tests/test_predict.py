@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,14 @@ from tdumpra.bank import PrototypeBank
 from tdumpra.config import Config
 from tdumpra.core.calibration import class_prior
 from tdumpra.core.gate import GateThresholds
+from tdumpra.data.manifest import Record
 from tdumpra.data.transform import Framing
 from tdumpra.decision import Decision
 from tdumpra.errors import ArtifactError
 from tdumpra.model_file import Model
 from tdumpra.network import NetworkError
 from tdumpra.predict import Predictor
-from tdumpra.run_data import Dataset
+from tdumpra.run_data import Dataset, open_data
 from tdumpra.run_folder import RunFolder
 from tdumpra.stages import embed_stage
 from tdumpra.table_stages import read_tables, table_outputs
@@ -395,3 +397,88 @@ def test_a_factory_that_changed_since(model):
     changed = replace(model.classifier, network=network)
     with pytest.raises(NetworkError, match="weights do not fit 'tiny_networks:without_norm', which builds another"):
         Predictor(replace(model, classifier=changed))
+
+
+# --- lesions that are cut out
+
+
+@pytest.fixture(scope="module")
+def lesions(tmp_path_factory) -> Path:
+    """A small coloured square in a large picture, a different surrounding for each image, and masks of the squares."""
+    root: Path = tmp_path_factory.mktemp("lesions")
+    (root / "masks").mkdir()
+    lines, rng = ["image,label,group,mask"], np.random.default_rng(0)
+    for i in range(60):
+        name, label = f"image{i:04d}", i // 2 % 3
+        picture, mask = np.empty((48, 64, 3), np.uint8), np.zeros((48, 64), np.uint8)
+        picture[:] = rng.integers(0, 255, 3)
+        top, left = rng.integers(0, 48 - SIZE), rng.integers(0, 64 - SIZE)
+        spot = (slice(top, top + SIZE), slice(left, left + SIZE))
+        picture[spot], mask[spot] = colour_of(Record(name, None, label, "g")), 255
+        Image.fromarray(picture).save(root / f"{name}.png")
+        Image.fromarray(mask).save(root / "masks" / f"{name}_segmentation.png")
+        lines.append(f"{name}.png,{CLASS_NAMES[label]},group{i // 2},masks/{name}_segmentation.png")
+    (root / "table.csv").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def cut_out(config: Config, lesions: Path, root: Path) -> tuple[Config, Dataset]:
+    framing = Framing(height=SIZE, width=SIZE, lesion_margin=0.0)
+    source = replace(config.data, source=f"csv:{lesions / 'table.csv'}", cache=str(root / "cache"), framing=framing)
+    return replace(config, data=source), open_data(source)
+
+
+def of_the_test(data: Dataset) -> tuple[list[Path], list[Path]]:
+    records = [data.manifest.records[row] for row in data.rows("test")]
+    return [record.path for record in records if record.path], [record.mask for record in records if record.mask]
+
+
+def test_a_lesion_is_cut_out_of_a_new_image_too(config, lesions, tmp_path):
+    config, data = cut_out(config, lesions, tmp_path)
+    folder = embed_run(config, tmp_path / "run", data)
+    torch.use_deterministic_algorithms(False)
+    model = assemble_model(config, data, folder, decide(config, folder))
+    predictor = Predictor(model)
+    assert predictor.cuts_out
+    paths, masks = of_the_test(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        predictions = list(predictor.predict(paths, masks=masks))
+    test = table_outputs(config, read_tables(folder)).test
+    expected = model.decision.decide(test.p, test.z).p.numpy()
+    np.testing.assert_allclose(probabilities(predictions), expected, atol=1e-6)
+    with pytest.warns(UserWarning, match="an image without a mask is seen whole"):
+        whole = list(predictor.predict(paths))
+    assert np.abs(probabilities(whole) - expected).max() > 0.01
+
+
+def test_only_the_second_network_sees_the_lesion_cut_out(config, lesions, tmp_path):
+    second, data = cut_out(replace(settings("tiny_networks:without_norm", epochs=1), seeds=(1,)), lesions, tmp_path)
+    other = train_run(second, tmp_path / "other", data, seed=1)
+    embed_stage(second, data, other, fabric=launched(second), console=silent())
+    whole = replace(second.data, framing=replace(second.data.framing, lesion_margin=None))
+    joint = replace(config, data=whole, bank=replace(config.bank, space=str(other.root)))
+    folder = embed_run(joint, tmp_path / "run", open_data(whole))
+    torch.use_deterministic_algorithms(False)
+    predictor = Predictor(assemble_model(joint, open_data(whole), folder, decide(joint, folder)))
+    paths, masks = of_the_test(data)
+    test = table_outputs(joint, read_tables(folder)).test
+    expected = predictor.model.decision.decide(test.p, test.z).p.numpy()
+    np.testing.assert_allclose(probabilities(list(predictor.predict(paths, masks=masks))), expected, atol=1e-6)
+    (broken := tmp_path / "broken.png").write_bytes(b"no image")
+    first, *rest = predictor.predict(paths, masks=[broken, *masks[1:]], evidence=True)
+    assert first.error is not None
+    assert "its lesion mask" in first.error
+    np.testing.assert_allclose(probabilities(rest), expected[1:], atol=1e-6)
+
+
+def test_a_whole_frame_asks_for_no_mask(model, images):
+    predictor = Predictor(model)
+    assert not predictor.cuts_out
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(predictor.predict(images[:2]))
+    with pytest.warns(UserWarning, match="their masks change nothing"):
+        list(predictor.predict(images[:2], masks=[images[0], None]))
+    with pytest.raises(ValueError, match="masks needs one entry per image: 2, not 1"):
+        list(predictor.predict(images[:2], masks=["a.png"]))

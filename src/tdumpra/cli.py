@@ -61,6 +61,10 @@ register_experiments(app)
 
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results.", show_default=False)]
 ConfigArgument = Annotated[Path, typer.Argument(help="A run's TOML file.", show_default=False)]
+MasksOption = Annotated[
+    Path | None,
+    typer.Option("--masks", help="Folder of the lesions' masks, for a model that cuts them out.", show_default=False),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")]
 
 _INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended: 128 + SIGINT
@@ -195,6 +199,7 @@ def _predict(
     images: Annotated[list[Path], typer.Argument(help="Images, or folders of images.", show_default=False)],
     as_json: JsonOption = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the predictions as CSV and nothing else.")] = False,
+    masks: MasksOption = None,
     eager: Annotated[bool, typer.Option("--eager", help="Ask the second network about every image.")] = False,
     batch_size: Annotated[int, typer.Option(help="Images at once.")] = 64,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …", show_default=False)] = None,
@@ -207,7 +212,7 @@ def _predict(
 
     mode = "eager" if eager else "lazy"
     predict_command(
-        model, images, as_json=as_json, as_csv=as_csv, batch_size=batch_size, mode=mode, device=device,
+        model, images, masks=masks, as_json=as_json, as_csv=as_csv, batch_size=batch_size, mode=mode, device=device,
         precision=precision,
     )  # fmt: skip
 
@@ -225,6 +230,7 @@ def _explain(
         Path | None,
         typer.Option("--images", help="Folder of the training images, if the model lacks them.", show_default=False),
     ] = None,
+    masks: MasksOption = None,
     as_json: JsonOption = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …", show_default=False)] = None,
 ) -> None:
@@ -235,8 +241,9 @@ def _explain(
     from tdumpra.commands_explain import explain_command
 
     explain_command(
-        model, images, out=out, group=group, sources=sources, saliency=saliency, as_json=as_json, device=device
-    )
+        model, images, out=out, group=group, sources=sources, masks=masks, saliency=saliency, as_json=as_json,
+        device=device,
+    )  # fmt: skip
 
 
 @app.command("train")

@@ -20,7 +20,7 @@ from torch import Tensor
 from tdumpra.artifacts import jsonable, make_folder, write_bytes
 from tdumpra.assemble import thumbnail
 from tdumpra.bank import Exemplar
-from tdumpra.commands_predict import expand, load_predictor
+from tdumpra.commands_predict import expand, find_masks, load_predictor
 from tdumpra.data.decode import decode_file
 from tdumpra.data.sources.files import IMAGE_SUFFIXES, is_file, is_image, printable
 from tdumpra.data.transform import EvalTransform
@@ -28,7 +28,7 @@ from tdumpra.errors import BrokenImageError, InputFileError
 from tdumpra.evidence import Evidence, Match
 from tdumpra.pages import kit
 from tdumpra.pages.evidence_page import Heatmap, evidence_page
-from tdumpra.predict import Prediction, Predictor
+from tdumpra.predict import Image, Prediction, Predictor
 
 FOLDER = Path("evidence")
 
@@ -55,6 +55,7 @@ def explain_command(
     out: Path | None,
     group: str | None,
     sources: Path | None,
+    masks: Path | None,
     saliency: bool,
     as_json: bool,
     **options: Any,
@@ -65,10 +66,11 @@ def explain_command(
     paths = list(expand(images))
     if not paths:
         raise InputFileError(f"{', '.join(map(str, images))} holds no image")
+    cases = [Image(path, mask) for path, mask in zip(paths, find_masks(masks, paths), strict=True)]
     predictor = load_predictor(model, **options)
     written = []
     for each in explain_images(
-        predictor, paths, out or FOLDER, group=group, sources=sources, heatmap_of=_heatmap if saliency else None
+        predictor, cases, out or FOLDER, group=group, sources=sources, heatmap_of=_heatmap if saliency else None
     ):
         written.append(each)
         if not as_json:
@@ -82,28 +84,28 @@ def explain_command(
 
 def explain_images(
     predictor: Predictor,
-    paths: list[Path],
+    images: list[Image],
     folder: Path,
     *,
     group: str | None = None,
     sources: Path | None = None,
-    heatmap_of: Callable[[Predictor, Path, Match], Heatmap] | None = None,
+    heatmap_of: Callable[[Predictor, Image, Match], Heatmap] | None = None,
 ) -> Iterator[Explained]:
     """Write a page for each image as it is decided.
 
     Args:
         predictor: decides.
-        paths: images.
+        images: files, with their masks if the model wants them.
         folder: of the pages.
         group: lesion or patient that all the images show.
         sources: folder with the original training images, for those of which the model holds no picture.
         heatmap_of: draws the saliency of an image's nearest prototype.
     """
     make_folder(folder)
-    stems = Counter(path.stem for path in paths)
-    names = [path.stem if stems[path.stem] == 1 else str(path) for path in paths]
+    stems = Counter(image.path.stem for image in images)
+    names = [image.path.stem if stems[image.path.stem] == 1 else str(image.path) for image in images]
     training = _TrainingImages.of(predictor, sources)
-    for path, name, prediction, note in _predictions(predictor, paths, names, training, group):
+    for image, name, prediction, note in _predictions(predictor, images, names, training, group):
         if prediction.evidence is None:
             yield Explained(prediction, None)
             continue
@@ -111,10 +113,10 @@ def explain_images(
         html = evidence_page(
             evidence,
             case_id=printable(name),
-            image=decode_file(path),
+            image=decode_file(image.path),
             pictures={**training.pictures(evidence), **predictor.pictures(evidence)},
             missing_reason=_why_missing(predictor, sources),
-            saliency=None if heatmap_of is None else heatmap_of(predictor, path, evidence.matches[0]),
+            saliency=None if heatmap_of is None else heatmap_of(predictor, image, evidence.matches[0]),
             notes=[] if note is None else [note],
         )
         page = folder / kit.page_name(name)
@@ -123,15 +125,16 @@ def explain_images(
 
 
 def _predictions(
-    predictor: Predictor, paths: list[Path], names: list[str], training: _TrainingImages, group: str | None
-) -> Iterator[tuple[Path, str, Prediction, str | None]]:
+    predictor: Predictor, images: list[Image], names: list[str], training: _TrainingImages, group: str | None
+) -> Iterator[tuple[Image, str, Prediction, str | None]]:
     """Each image with its prediction and, where the model may have seen it, a note; a batch at a time."""
-    for start in range(0, len(paths), _BATCH):
-        some = paths[start : start + _BATCH]
-        seen = [training.find(path) for path in some]
+    for start in range(0, len(images), _BATCH):
+        some = images[start : start + _BATCH]
+        seen = [training.find(image) for image in some]
         groups = [group if group is not None or own is None else own.group for own in seen]
-        notes = [training.doubt(path) if own is None else _SEEN for path, own in zip(some, seen, strict=True)]
-        predictions = predictor.predict(some, batch_size=_BATCH, evidence=True, groups=groups)
+        notes = [training.doubt(image) if own is None else _SEEN for image, own in zip(some, seen, strict=True)]
+        paths, masks = zip(*some, strict=True)
+        predictions = predictor.predict(paths, batch_size=_BATCH, evidence=True, groups=groups, masks=masks)
         yield from zip(some, names[start : start + _BATCH], predictions, notes, strict=True)
 
 
@@ -141,38 +144,37 @@ class _TrainingImages:
 
     exemplars: dict[str, Exemplar]
     transform: EvalTransform
-    thumbnails: Mapping[str, Tensor]  # those that any file can be compared with
+    thumbnails: Mapping[str, Tensor]
     originals: dict[str, Path]
 
     @classmethod
     def of(cls, predictor: Predictor, sources: Path | None) -> _TrainingImages:
         model = predictor.model
         exemplars = {each.id: each for c in model.decision.bank.exemplars for k in c for each in k}
-        transform = model.classifier.transform
-        # A frame around the lesion needs the mask, which a file alone does not have.
-        thumbnails = model.thumbnails if transform.framing.lesion_margin is None else {}
-        return cls(exemplars, transform, thumbnails, {} if sources is None else find_originals(sources, exemplars))
+        originals = {} if sources is None else find_originals(sources, exemplars)
+        return cls(exemplars, model.classifier.transform, model.thumbnails, originals)
 
-    def find(self, path: Path) -> Exemplar | None:
-        """The exemplar that ``path`` shows: a file of the same bytes, or the same picture once shrunk."""
-        if not is_file(path):
+    def find(self, image: Image) -> Exemplar | None:
+        """The exemplar that ``image`` shows: a file of the same bytes, or the same picture once shrunk."""
+        if not is_file(image.path):
             return None
         for name, original in self.originals.items():
-            if _same_bytes(path, original):
+            if _same_bytes(image.path, original):
                 return self.exemplars[name]
-        if not self.thumbnails:
+        comparable = self._comparable(image)
+        if not comparable:
             return None
         try:
-            picture = thumbnail(self.transform.read(path)).short()
+            picture = thumbnail(self.transform.read(*image)).short()
         except BrokenImageError:
             return None
-        same = (name for name, held in self.thumbnails.items() if _alike(picture, held) and name in self.exemplars)
+        same = (name for name, held in comparable.items() if _alike(picture, held) and name in self.exemplars)
         return next((self.exemplars[name] for name in same), None)
 
-    def doubt(self, path: Path) -> str | None:
+    def doubt(self, image: Image) -> str | None:
         """A note on an image that has an exemplar's name, where there is no picture to compare it with."""
-        unseen = (name for name in self.exemplars if name not in self.thumbnails and name not in self.originals)
-        name = next((each for each in unseen if _bare(each) == path.stem), None)
+        shown = {*self._comparable(image), *self.originals}
+        name = next((each for each in self.exemplars if each not in shown and _bare(each) == image.path.stem), None)
         if name is None:
             return None
         return (
@@ -180,6 +182,11 @@ class _TrainingImages:
             "is no picture to compare the two by. If this is that image, the model has seen it: name its lesion or "
             "patient with --group, or the folder of the originals with --images."
         )
+
+    def _comparable(self, image: Image) -> Mapping[str, Tensor]:
+        """None where the pictures show lesions cut out, and nobody said where this image's lesion is."""
+        cut_out = self.transform.framing.lesion_margin is not None
+        return {} if cut_out and image.mask is None else self.thumbnails
 
     def pictures(self, evidence: Evidence) -> dict[str, np.ndarray]:
         """The originals behind ``evidence``, as far as they can be read."""
@@ -234,11 +241,11 @@ def _alike(picture: Tensor, held: Tensor) -> bool:
     return float((picture - held.short()).abs().float().mean()) <= _SAME
 
 
-def _heatmap(predictor: Predictor, path: Path, match: Match) -> Heatmap:
+def _heatmap(predictor: Predictor, image: Image, match: Match) -> Heatmap:
     from tdumpra.pages.heatmap import heatmap
     from tdumpra.saliency import occlusion_saliency
 
-    return heatmap(occlusion_saliency(predictor, path, match), match)
+    return heatmap(occlusion_saliency(predictor, image.path, match, image.mask), match)
 
 
 def _why_missing(predictor: Predictor, sources: Path | None) -> str:

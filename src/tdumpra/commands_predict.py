@@ -17,15 +17,17 @@ from rich.table import Table
 
 from tdumpra.artifacts import jsonable
 from tdumpra.config import read_config
-from tdumpra.data.sources.files import is_image, printable
+from tdumpra.data.sources.files import images_by_id, is_image, printable
 from tdumpra.errors import InputFileError
 from tdumpra.predict import Prediction, Predictor
 
 MODEL = "model.safetensors"
 
+_MASK_ENDS = ("", "_segmentation", "_mask")
+
 
 def predict_command(
-    model: Path, images: list[Path], *, as_json: bool, as_csv: bool, batch_size: int, **options: Any
+    model: Path, images: list[Path], *, masks: Path | None, as_json: bool, as_csv: bool, batch_size: int, **options: Any
 ) -> None:
     """Predict images and print the results; refused only if not a single image can be read."""
     if as_json and as_csv:
@@ -33,8 +35,9 @@ def predict_command(
     paths = list(expand(images))
     if not paths:
         raise InputFileError(f"{', '.join(map(str, images))} holds no image")
+    outlines = find_masks(masks, paths)
     predictor = load_predictor(model, **options)
-    predictions = list(predictor.predict(paths, batch_size=batch_size))
+    predictions = list(predictor.predict(paths, batch_size=batch_size, masks=outlines))
     if as_json:
         typer.echo(json.dumps([jsonable(each._asdict()) for each in predictions], indent=2))
     elif as_csv:
@@ -82,6 +85,21 @@ def expand(images: Iterable[Path]) -> Iterator[Path]:
             yield from sorted(each for each in path.rglob("*") if is_image(each))
         else:
             yield path
+
+
+def find_masks(folder: Path | None, images: list[Path]) -> list[Path | None]:
+    """Each image's mask in the folder: a file of the same name, or with ``_segmentation`` or ``_mask`` behind it."""
+    if folder is None:
+        return [None] * len(images)
+    if not folder.is_dir():
+        raise InputFileError(f"--masks names the folder of the lesions' masks, and {folder} is no folder")
+    held = images_by_id([folder], folder)
+    found = [next((held[name] for end in _MASK_ENDS if (name := path.stem + end) in held), None) for path in images]
+    if not any(found):
+        example = images[0].stem
+        names = ", ".join(f"{printable(example)}{end}.png" for end in _MASK_ENDS)
+        raise InputFileError(f"{folder} holds no mask of any of the {len(images)} images; a mask is named like {names}")
+    return found
 
 
 def _csv(predictions: list[Prediction], class_names: tuple[str, ...]) -> str:

@@ -7,6 +7,7 @@ thresholds, since kernels may round differently with the batch size.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -37,6 +38,13 @@ class Prediction(NamedTuple):
     signals: dict[str, float] | None  # numbers of the classes, ``label_cls`` and ``label_sim``, are integers
     evidence: Evidence | None
     error: str | None = None  # why there is no prediction, where there is none
+
+
+class Image(NamedTuple):
+    """An image to predict."""
+
+    path: Path
+    mask: Path | None = None  # of the lesion, for networks that see it cut out
 
 
 class Predictor:
@@ -85,6 +93,7 @@ class Predictor:
         batch_size: int = 64,
         evidence: bool = False,
         groups: Sequence[str | None] | None = None,
+        masks: Sequence[str | Path | None] | None = None,
     ) -> Iterator[Prediction]:
         """Predictions in order. A broken image gives a prediction with its ``error``, and the others go on.
 
@@ -93,17 +102,31 @@ class Predictor:
             batch_size: how many at once.
             evidence: ask the second path about every image, and say what it found.
             groups: lesion or patient of each image, as in training: evidence shows no training image of the same.
+            masks: files of the lesion's segmentation, nonzero inside, for a model that :attr:`cuts_out` lesions; an
+                image without one is seen whole.
         """
         checks.check_count(batch_size, "batch_size")
-        paths = [Path(image) for image in ([images] if isinstance(images, str | Path) else images)]
-        own: list[str | None] = [None] * len(paths)
-        if groups is not None:
-            own = [groups] if isinstance(groups, str) else list(groups)
-        if len(own) != len(paths):
-            raise ValueError(f"groups needs one entry per image: {len(paths)}, not {len(own)}")
+        paths = _listed(images)
+        own = _one_each(groups, "groups", len(paths))
+        outlines = [None if mask is None else Path(mask) for mask in _one_each(masks, "masks", len(paths))]
+        if self.cuts_out and None in outlines:
+            warnings.warn(
+                "the model was trained on lesions that were cut out along their masks: an image without a mask is seen "
+                "whole, as few were in training",
+                stacklevel=2,
+            )
+        if not self.cuts_out and any(outlines):
+            warnings.warn("the model looks at whole images: their masks change nothing", stacklevel=2)
+        asked = [Image(Path(path), mask) for path, mask in zip(paths, outlines, strict=True)]
         for start in range(0, len(paths), batch_size):
             some = slice(start, start + batch_size)
-            yield from self._predict_batch(paths[some], own[some], evidence)
+            yield from self._predict_batch(asked[some], own[some], evidence)
+
+    @property
+    def cuts_out(self) -> bool:
+        """Whether one of the networks sees lesions cut out along their masks."""
+        transforms = (self.model.classifier.transform, self.matcher[1])
+        return any(transform.framing.lesion_margin is not None for transform in transforms)
 
     @property
     def matcher(self) -> tuple[nn.Module, EvalTransform]:
@@ -151,34 +174,36 @@ class Predictor:
             encoding: Encoding = network(pixels)
         return encoding
 
-    def _predict_batch(self, paths: list[Path], groups: list[str | None], evidence: bool) -> Iterator[Prediction]:
-        transform = self.model.classifier.transform
-        framed: dict[Path, np.ndarray] = {}
-        errors: dict[Path, str] = {}
-        for path in paths:
+    def _predict_batch(self, images: list[Image], groups: list[str | None], evidence: bool) -> Iterator[Prediction]:
+        transform, second = self.model.classifier.transform, self.matcher[1]
+        framed: dict[Image, np.ndarray] = {}
+        errors: dict[Image, str] = {}
+        for image in images:
             try:
-                framed[path] = transform.read(path)
+                second.framing.mask_of(image.mask)  # broken now or never
+                framed[image] = transform.read(*image)
             except BrokenImageError as error:
-                errors[path] = str(error)
+                errors[image] = str(error)
         good = list(framed)
         rows = None
         if good:
             pixels = transform(torch.from_numpy(np.stack(list(framed.values()))).to(self.device))
             rows = self.decide(pixels, lambda some: self._second_pixels(good, pixels, some), eager=evidence)
-        place = {path: i for i, path in enumerate(good)}
-        for path, group in zip(paths, groups, strict=True):
-            if rows is None or path in errors:
-                yield Prediction(str(path), "", {}, False, None, None, errors[path])
+        place = {image: i for i, image in enumerate(good)}
+        for image, group in zip(images, groups, strict=True):
+            if rows is None or image in errors:
+                yield Prediction(str(image.path), "", {}, False, None, None, errors[image])
             else:
-                prediction = self._prediction(path, rows, place[path])
-                yield prediction._replace(evidence=self._explain(rows, place[path], group)) if evidence else prediction
+                i = place[image]
+                prediction = self._prediction(image.path, rows, i)
+                yield prediction._replace(evidence=self._explain(rows, i, group)) if evidence else prediction
 
-    def _second_pixels(self, paths: list[Path], pixels: Tensor, rows: Tensor) -> Tensor:
+    def _second_pixels(self, images: list[Image], pixels: Tensor, rows: Tensor) -> Tensor:
         """What the second network sees: the same pixels, unless it was trained with other preprocessing."""
         retrieval = self.model.retrieval
         if retrieval is None or retrieval.transform == self.model.classifier.transform:
             return pixels[rows.to(pixels.device)]
-        framed = np.stack([retrieval.transform.read(paths[i]) for i in rows.tolist()])
+        framed = np.stack([retrieval.transform.read(*images[i]) for i in rows.tolist()])
         return retrieval.transform(torch.from_numpy(framed).to(self.device))
 
     def _prediction(self, path: Path, rows: Rows, i: int) -> Prediction:
@@ -212,6 +237,18 @@ class Rows(NamedTuple):
     p_raw: Tensor  # the classifier's, before calibration
     signals: GateSignals | None
     z: Tensor | None
+
+
+def _listed(images: str | Path | Sequence[str | Path]) -> list[str | Path]:
+    return [images] if isinstance(images, str | Path) else list(images)
+
+
+def _one_each(values: Any, name: str, n: int) -> list[Any]:
+    """One value for each image, ``None`` for all where nothing was given."""
+    each = [None] * n if values is None else _listed(values)
+    if len(each) != n:
+        raise ValueError(f"{name} needs one entry per image: {n}, not {len(each)}")
+    return each
 
 
 def _check_device(asked: str | torch.device) -> torch.device:

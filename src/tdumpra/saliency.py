@@ -30,7 +30,9 @@ class Saliency(NamedTuple):
     cosine: float
 
 
-def occlusion_saliency(predictor: Predictor, image: str | Path, match: Match) -> Saliency:
+def occlusion_saliency(
+    predictor: Predictor, image: str | Path, match: Match, mask: str | Path | None = None
+) -> Saliency:
     """Hide parts of an image behind its own mean colour, and see how its cosine to a matched prototype falls."""
     try:
         from captum.attr import Occlusion
@@ -43,7 +45,8 @@ def occlusion_saliency(predictor: Predictor, image: str | Path, match: Match) ->
         z = predictor.embed(images)
         return torch.nn.functional.cosine_similarity(z.float(), prototype.float()[None], dim=1)
 
-    pixels = transform(torch.from_numpy(transform.read(Path(image)))[None].to(predictor.device))
+    framed = transform.read(Path(image), None if mask is None else Path(mask))
+    pixels = transform(torch.from_numpy(framed)[None].to(predictor.device))
     window = max(1, transform.size // _WINDOWS_PER_SIDE)
     stride = max(1, window // 2)
     with torch.inference_mode():
