@@ -13,6 +13,7 @@ from tdumpra.errors import TdumpraError
 from tdumpra.output_files import SplitOutputs
 
 Array = np.ndarray
+SEEDS = "seeds of one model"
 
 
 class SeedRows(NamedTuple):
@@ -32,30 +33,30 @@ class SeedRows(NamedTuple):
         return cls(name, splits.n_classes, splits.class_names, test.y.numpy(), test.groups, test.own_ids)
 
 
-def refuse_another_kind(first: SeedRows, other: SeedRows) -> None:
+def refuse_another_kind(first: SeedRows, other: SeedRows, who: str = SEEDS) -> None:
     """Seeds of a model tell the same classes apart, in the same order, and all of them know lesions or none does."""
     if other.n_classes != first.n_classes:
-        _refuse(f"{other.name} has {other.n_classes} classes and {first.name} has {first.n_classes}")
+        _refuse(f"{other.name} has {other.n_classes} classes and {first.name} has {first.n_classes}", who)
     if first.class_names and other.class_names and first.class_names != other.class_names:
         theirs, ours = (", ".join(seed.class_names) for seed in (other, first))
-        _refuse(f"{other.name} has the classes {theirs}, and {first.name} has {ours}, in this order")
+        _refuse(f"{other.name} has the classes {theirs}, and {first.name} has {ours}, in this order", who)
     if (first.groups is None) != (other.groups is None):
         grouped, bare = (first, other) if other.groups is None else (other, first)
-        _refuse(f"{grouped.name} has groups and {bare.name} has none")
+        _refuse(f"{grouped.name} has groups and {bare.name} has none", who)
 
 
-def refuse_other_test_rows(first: SeedRows, other: SeedRows) -> None:
+def refuse_other_test_rows(first: SeedRows, other: SeedRows, who: str = SEEDS) -> None:
     """Seeds of a model are scored on the same rows, in whatever order."""
     difference = _difference(first, other)
     if difference is not None:
         raise TdumpraError(
-            f"{other.name} and {first.name} differ in {difference}: seeds of one model must share their test rows; "
+            f"{other.name} and {first.name} differ in {difference}: {who} must share their test rows; "
             "give them different names to evaluate them apart"
         )
 
 
-def _refuse(difference: str) -> None:
-    raise TdumpraError(f"{difference}: seeds of one model must agree")
+def _refuse(difference: str, who: str) -> None:
+    raise TdumpraError(f"{difference}: {who} must agree")
 
 
 def _difference(first: SeedRows, other: SeedRows) -> str | None:

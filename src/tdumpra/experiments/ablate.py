@@ -16,6 +16,7 @@ from tdumpra.evaluate import gate_report
 from tdumpra.experiments import paper
 from tdumpra.experiments.grid import Cell
 from tdumpra.experiments.tables import HEADINGS, Figure, ResultTable, Value, over_seeds
+from tdumpra.experiments.together import refuse_several_backbones, refuse_strangers
 from tdumpra.fitting import Fitted, fit
 from tdumpra.objective import Goal
 from tdumpra.output_files import SplitOutputs
@@ -55,6 +56,9 @@ def variant_config(config: Config, variant: Variant) -> Config:
 
 def cells(config: Config) -> list[Cell]:
     """One cell for each variant and seed; variants whose outputs cannot be had have none."""
+    refuse_several_backbones(config, "an ablation")
+    if config.outputs:
+        refuse_strangers(config, run_outputs.saved_runs(config), of_one="backbone")
     found = []
     for number, variant in enumerate(VARIANTS, start=1):
         changed = variant_config(config, variant)

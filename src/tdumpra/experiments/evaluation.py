@@ -14,6 +14,7 @@ from tdumpra.core import significance
 from tdumpra.evaluate import ambiguous_rows
 from tdumpra.experiments.grid import Cell, keep
 from tdumpra.experiments.tables import HEADINGS, ResultTable, Value, over_seeds
+from tdumpra.experiments.together import refuse_strangers
 from tdumpra.fitting import (
     Fitted,
     case_of,
@@ -27,7 +28,6 @@ from tdumpra.lesions import gained_by_lesion
 from tdumpra.output_files import SplitOutputs
 from tdumpra.run_folder import run_root
 from tdumpra.run_outputs import SavedRun
-from tdumpra.seed_agreement import SeedRows, refuse_another_kind, refuse_other_test_rows
 from tdumpra.undefined import in_words
 
 _COUNTS = ("n", "opened", "flipped", "fixed", "broken")
@@ -37,7 +37,7 @@ def cells(config: Config) -> list[Cell]:
     """One cell for each saved run: its gate and its evaluation. Seeds that do not belong together are refused."""
     runs = run_outputs.saved_runs(config)
     found = [_evaluation_cell(config, run) for run in runs]
-    _refuse_strangers(config, runs, refuse_another_kind, refuse_other_test_rows)
+    refuse_strangers(config, runs)
     return found
 
 
@@ -46,27 +46,8 @@ def gate_cells(config: Config) -> list[Cell]:
     runs = run_outputs.saved_runs(config)
     found = [_gate_cell(config, run) for run in runs]
     if config.tune.pool_seeds:
-        _refuse_strangers(config, runs, refuse_another_kind)
+        refuse_strangers(config, runs, test_rows=False)
     return found
-
-
-def _refuse_strangers(
-    config: Config, runs: Sequence[SavedRun], *refusals: Callable[[SeedRows, SeedRows], None]
-) -> None:
-    """Compare each further seed of a model with its first one."""
-    for name in dict.fromkeys(run.model for run in runs):
-        first, *others = (run for run in runs if run.model == name)
-        if not others:
-            continue
-        known = _rows_of(config, first)
-        for other in others:
-            rows = _rows_of(config, other)
-            for refuse in refusals:
-                refuse(known, rows)
-
-
-def _rows_of(config: Config, run: SavedRun) -> SeedRows:
-    return SeedRows.of(str(run.path), run_outputs.read_saved(run, config))
 
 
 def _evaluation_cell(config: Config, run: SavedRun) -> Cell:

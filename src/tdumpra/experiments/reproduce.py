@@ -12,6 +12,7 @@ from tdumpra.experiments import paper
 from tdumpra.experiments.ablate import score
 from tdumpra.experiments.grid import Cell
 from tdumpra.experiments.tables import HEADINGS, Figure, ResultTable, Value, over_seeds
+from tdumpra.experiments.together import refuse_strangers
 from tdumpra.fitting import fit
 
 SEEDS = (0, 1, 2)
@@ -64,6 +65,8 @@ def _files_of(config: Config, backbone: str) -> tuple[str, ...]:
 
 def cells(dataset: str, config: Config) -> list[Cell]:
     """One cell for each backbone, training and seed."""
+    if config.outputs:
+        refuse_strangers(config, run_outputs.saved_runs(config), of_one="backbone")
     return [_cell(dataset, entry, seed) for entry in entries(config) for seed in entry.seeds]
 
 

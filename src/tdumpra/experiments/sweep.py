@@ -25,6 +25,7 @@ from tdumpra.experiments import lambda_sweep
 from tdumpra.experiments.grid import Cell
 from tdumpra.experiments.surface import BETA, REFERENCE, THETA, gate_surface
 from tdumpra.experiments.tables import ResultTable, Value
+from tdumpra.experiments.together import refuse_strangers
 from tdumpra.fitting import fit
 from tdumpra.functional import widen
 from tdumpra.lesions import lesion_of_each_row
@@ -66,6 +67,8 @@ class _Bench(NamedTuple):
 def cells(config: Config) -> list[Cell]:
     """One cell for each model, seed and parameter, and one for each λ."""
     curves = (*PARAMETERS, "surface")
+    if config.tune.pool_seeds:
+        refuse_strangers(config, curve_runs(config), test_rows=False)
     return [
         *lambda_sweep.cells(config),
         *(_cell(config, run, curve) for run in curve_runs(config) for curve in curves),

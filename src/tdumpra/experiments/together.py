@@ -1,0 +1,56 @@
+"""Whether saved outputs may stand in one table: what is averaged or set side by side must be of the same test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from tdumpra import run_outputs
+from tdumpra.config import Config
+from tdumpra.errors import TdumpraError
+from tdumpra.run_outputs import SavedRun
+from tdumpra.seed_agreement import SEEDS, SeedRows, refuse_another_kind, refuse_other_test_rows
+
+_OF = {"model": SEEDS, "backbone": "trainings of one backbone"}
+
+
+def refuse_strangers(
+    config: Config,
+    runs: Sequence[SavedRun],
+    *,
+    of_one: Literal["model", "backbone"] = "model",
+    test_rows: bool = True,
+) -> None:
+    """Compare each further run of a model, or of a backbone, with the first one.
+
+    Args:
+        config: how to read the runs.
+        runs: saved outputs; none need be there yet if a run trains its own.
+        of_one: what they are compared within.
+        test_rows: they must share them. Otherwise classes, and whether there are groups, are compared alone.
+    """
+    for name in dict.fromkeys(getattr(run, of_one) for run in runs):
+        first, *others = (run for run in runs if getattr(run, of_one) == name)
+        if not others:
+            continue
+        known = _rows_of(config, first)
+        for other in others:
+            rows = _rows_of(config, other)
+            refuse_another_kind(known, rows, who=_OF[of_one])
+            if test_rows:
+                refuse_other_test_rows(known, rows, who=_OF[of_one])
+
+
+def refuse_several_backbones(config: Config, what: str) -> None:
+    """Saved outputs of one network only: those of several would be averaged as if they were its seeds."""
+    backbones = dict.fromkeys(run.backbone for run in run_outputs.saved_runs(config))
+    if config.outputs and len(backbones) > 1:
+        raise TdumpraError(
+            f"{what} is of one network, and by their names the outputs are of {len(backbones)} "
+            f"({', '.join(backbones)}): give those of one, or the same name to its files (NAME_ce_seed0.npz, "
+            "NAME_joint_seed1.npz)"
+        )
+
+
+def _rows_of(config: Config, run: SavedRun) -> SeedRows:
+    return SeedRows.of(str(run.path), run_outputs.read_saved(run, config))

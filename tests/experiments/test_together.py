@@ -1,0 +1,60 @@
+"""Outputs in one table: of one network, and of the same test rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support import save_problem, seed_arrays
+
+from tdumpra.config import Config, TuneConfig
+from tdumpra.errors import TdumpraError
+from tdumpra.experiments import ablate, evaluation, reproduce, sweep
+
+SHARED = "must share their test rows"
+
+
+def outputs(folder: Path, *names: str, other: str | None = None) -> Config:
+    """Files of outputs; ``other`` has lost a test row."""
+    files = [save_problem(folder / f"{name}.npz") for name in names]
+    if other is not None:
+        files.append(folder / f"{other}.npz")
+        np.savez(files[-1], allow_pickle=False, **{name: array[:-1] for name, array in seed_arrays().items()})
+    return Config(outputs=tuple(map(str, files)))
+
+
+def test_an_ablation_is_of_one_network(tmp_path):
+    config = outputs(tmp_path, "a_ce_seed0", "a_joint_seed0", "a_joint_seed1")
+    assert len(ablate.cells(config)) == 2 + 8
+    several = outputs(tmp_path, "a_joint_seed0", "b_joint_seed0")
+    with pytest.raises(TdumpraError, match=r"by their names the outputs are of 2 \(a, b\)"):
+        ablate.cells(several)
+    assert len(reproduce.cells("HAM10000", several)) == 2
+
+
+@pytest.mark.parametrize("other", ["a_joint_seed1", "a_ce_seed0"])
+def test_trainings_of_a_backbone_share_their_test_rows(tmp_path, other):
+    config = outputs(tmp_path, "a_joint_seed0", other=other)
+    for cells in (lambda: ablate.cells(config), lambda: reproduce.cells("HAM10000", config)):
+        with pytest.raises(TdumpraError, match=f"trainings of one backbone {SHARED}"):
+            cells()
+
+
+def test_models_that_are_evaluated_apart_need_not(tmp_path):
+    assert len(evaluation.cells(outputs(tmp_path, "a_joint_seed0", other="a_ce_seed0"))) == 2
+    with pytest.raises(TdumpraError, match=f"seeds of one model {SHARED}"):
+        evaluation.cells(outputs(tmp_path, "a_joint_seed0", other="a_joint_seed1"))
+
+
+def test_what_is_tuned_together_is_of_one_kind(tmp_path):
+    config = outputs(tmp_path, "a_joint_seed0")
+    more = tmp_path / "a_joint_seed1.npz"
+    np.savez(more, allow_pickle=False, **seed_arrays(n_classes=3))
+    config = replace(config, outputs=(*config.outputs, str(more)))
+    pooled = replace(config, tune=TuneConfig(pool_seeds=True))
+    for cells in (sweep.cells, evaluation.gate_cells):
+        with pytest.raises(TdumpraError, match=r"3 classes and .* has 4: seeds of one model must agree"):
+            cells(pooled)
+        assert cells(config)
