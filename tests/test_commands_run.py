@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tdumpra.demo_arrays import write_demo
 from tdumpra.errors import InputFileError, TdumpraError
 from tdumpra.model_file import Model
 from tdumpra.pages.image_material import of_folder
+from tdumpra.predict import Prediction, Predictor
 from tdumpra.table_stages import table_outputs
 from tdumpra.tables import OutputsTable
 from tdumpra.train_screen import Screen
@@ -428,6 +430,37 @@ def test_broken_images_are_named_and_refused_only_if_there_is_no_other(tdumpra, 
     (tmp_path / "empty").mkdir()
     empty = tdumpra("predict", trained, tmp_path / "empty")
     assert (empty.code, "holds no image" in empty.err) == (2, True)
+
+
+def test_lines_of_csv_come_as_they_are_known(tdumpra, trained, images, monkeypatch):
+    predict = Predictor.predict
+
+    def stopped(*arguments: Any, **options: Any) -> Iterator[Prediction]:
+        yield next(predict(*arguments, **options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Predictor, "predict", stopped)
+    done = tdumpra("predict", trained, images, "--csv")
+    assert done.code == 130
+    assert [line.split(",")[0] for line in done.out.splitlines()] == ["path", str(min(images.rglob("*.png")))]
+
+
+def test_a_bar_on_a_terminal_leaves_the_output_alone(trained, images, tmp_path):
+    ours, theirs = os.openpty()
+    with (tmp_path / "out.csv").open("wb") as out:
+        command = [sys.executable, "-m", "tdumpra", "predict", str(trained), str(images), "--csv"]
+        done = subprocess.run(
+            command,
+            stdout=out,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+    os.close(theirs)
+    shown = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert done.returncode == 0, shown
+    assert "Predicting" in shown
+    assert (tmp_path / "out.csv").read_text().count(".png") == 4
 
 
 @pytest.mark.filterwarnings("default")

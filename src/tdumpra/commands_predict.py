@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tdumpra.artifacts import jsonable
@@ -37,12 +39,16 @@ def predict_command(
         raise InputFileError(f"{', '.join(map(str, images))} holds no image")
     outlines = find_masks(masks, paths)
     predictor = load_predictor(model, **options)
-    predictions = list(predictor.predict(paths, batch_size=batch_size, masks=outlines))
+    found: Iterable[Prediction] = predictor.predict(paths, batch_size=batch_size, masks=outlines)
+    if not (as_csv and sys.stdout.isatty()):  # lines are progress enough
+        found = _watched(found, len(paths))
+    if as_csv:  # each line as it is known: what was computed is there even if somebody stops the rest
+        typer.echo(_line(["path", "label", "opened", *(f"p_{name}" for name in predictor.model.class_names), "error"]))
+        found = _printed(found, predictor.model.class_names)
+    predictions = list(found)
     if as_json:
         typer.echo(json.dumps([jsonable(each._asdict()) for each in predictions], indent=2))
-    elif as_csv:
-        typer.echo(_csv(predictions, predictor.model.class_names), nl=False)
-    else:
+    elif not as_csv:
         _show(predictions, predictor)
     broken = [each for each in predictions if each.error is not None]
     if len(broken) == len(predictions):
@@ -102,14 +108,27 @@ def find_masks(folder: Path | None, images: list[Path]) -> list[Path | None]:
     return found
 
 
-def _csv(predictions: list[Prediction], class_names: tuple[str, ...]) -> str:
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["path", "label", "opened", *(f"p_{name}" for name in class_names), "error"])
+def _watched(predictions: Iterable[Prediction], n: int) -> Iterator[Prediction]:
+    """With a bar, where there is a terminal to show it on. Standard output stays what it is."""
+    console = Console(stderr=True)
+    columns = (TextColumn("Predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal, redirect_stdout=False
+    ) as bar:
+        yield from bar.track(predictions, total=n)
+
+
+def _printed(predictions: Iterable[Prediction], class_names: tuple[str, ...]) -> Iterator[Prediction]:
     for each in predictions:
         p = [each.probabilities.get(name, "") for name in class_names]
         opened = "" if each.error is not None else str(each.opened).lower()
-        table.writerow([printable(each.path), each.label, opened, *p, each.error or ""])
+        typer.echo(_line([printable(each.path), each.label, opened, *p, each.error or ""]))
+        yield each
+
+
+def _line(values: list[Any]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(values)
     return text.getvalue()
 
 
