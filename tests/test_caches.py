@@ -15,7 +15,6 @@ from tdumpra.comparators import (
     CACHE_WEIGHT,
     COMPARATORS,
     best_harmless,
-    cache_affinity,
 )
 from tdumpra.objective import Goal
 from tests.support import fit_and_tune, make_problem, unit
@@ -29,22 +28,6 @@ def naive_affinity(z_train: np.ndarray, y_train: np.ndarray, z: np.ndarray, shar
             members = unit(z_train)[y_train == c]
             found[i, c] = np.mean([math.exp(-sharpness * (1 - float(query @ key))) for key in members])
     return found
-
-
-def test_affinity():
-    problem = make_problem(dtype=np.float64)
-    train, test = problem.train, problem.test
-    found = cache_affinity(
-        *(torch.from_numpy(a) for a in (train.z, train.y, test.z[:20])), sharpness=(1.0, 5.5), n_classes=4
-    )[1]
-    assert found.numpy() == pytest.approx(naive_affinity(train.z, train.y, test.z[:20], 5.5), abs=1e-12)
-
-
-def test_affinity_of_a_class_without_rows_is_zero():
-    z = torch.eye(3, dtype=torch.float64)
-    found = cache_affinity(z, torch.tensor([0, 1, 1]), z, sharpness=(1.0,), n_classes=3)[0]
-    assert (found[:, 2] == 0).all()
-    assert torch.isfinite(found).all()
 
 
 def test_tip_adapter():

@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, r
 from sklearn.neighbors import NearestNeighbors
 
 from tdumpra import DualPathClassifier
-from tdumpra.comparators import COMPARATORS, Case, nearest_neighbour_shares
+from tdumpra.comparators import COMPARATORS, Case
 from tdumpra.evaluate import evaluate
 from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs
 from tests.support import (
@@ -189,25 +189,6 @@ class TestWhatIsAbsent:
 
 
 class TestNearestNeighbours:
-    def test_by_hand(self):
-        # cosines with (1, 0): rows 0 and 1 at 1 and 0.8, row 2 at 0.6, row 3 at 0; lengths do not matter
-        z = torch.tensor([[9.0, 0.0], [0.8, 0.6], [0.06, 0.08], [0.0, 1.0]])
-        shares = nearest_neighbour_shares(
-            z, torch.tensor([0, 2, 2, 1]), torch.tensor([[5.0, 0.0]]), n_classes=4, n_neighbours=3
-        )
-        np.testing.assert_allclose(shares, [[1 / 3, 0, 2 / 3, 0]])
-
-    def test_fewer_rows_than_neighbours(self):
-        shares = nearest_neighbour_shares(torch.eye(2), torch.tensor([0, 1]), torch.eye(2), n_classes=2)
-        assert shares.tolist() == [[0.5, 0.5], [0.5, 0.5]]
-
-    def test_pieces_do_not_show(self, monkeypatch):
-        rng = np.random.default_rng(0)
-        z, y, queries = torch.from_numpy(rng.normal(size=(50, 3))), torch.arange(50) % 4, rng.normal(size=(30, 3))
-        whole = nearest_neighbour_shares(z, y, torch.from_numpy(queries), n_classes=4)
-        monkeypatch.setattr("tdumpra.comparators._CHUNK_ENTRIES", 350)
-        assert torch.equal(nearest_neighbour_shares(z, y, torch.from_numpy(queries), n_classes=4), whole)
-
     def test_precision_may_differ_between_splits(self):
         problem = make_problem()
         classifier = fit_and_tune(problem)
@@ -284,6 +265,12 @@ def naive_second_opinions(case: Case, rows: ValidationOutputs) -> dict[str, Arra
         "temperature": warm(case.test.p, rows.p, y),
         "logit_adjusted": divided(case.test.p.numpy(), prior, prior_exponent(rows.p.numpy(), y, prior)),
         "teacher_adjusted": divided(case.test.p_teacher.numpy(), prior, prior_exponent(teacher, y, prior)),
+        "second": warm(case.test.p_second, rows.p_second, y),
+        "second_adjusted": divided(
+            warm(case.test.p_second, rows.p_second, y),
+            prior,
+            prior_exponent(warm(rows.p_second, rows.p_second, y), y, prior),
+        ),
         "ensemble": mean_test,
         "ensemble_adjusted": divided(mean_test, prior, prior_exponent(mean_val, y, prior)),
     }
@@ -301,6 +288,7 @@ def test_two_networks_without_a_bank(rich):
     expected = naive_second_opinions(rich, rich.validation)
     assert_found(rich, expected)
     assert not np.allclose(expected["ensemble"], expected["ensemble_adjusted"])
+    assert not np.allclose(expected["second"], expected["second_adjusted"])
     assert not np.allclose(expected["teacher_adjusted"], rich.test.p_teacher)
     scored = evaluate(rich)["comparators"]
     assert scored["ensemble"] == pytest.approx(independent_metrics(expected["ensemble"], rich.test.y.numpy()), abs=1e-6)
@@ -331,4 +319,5 @@ def test_settings_are_chosen_on_the_rows_that_the_decision_was_chosen_on(rich):
 @pytest.mark.parametrize("where", ["validation", "test"])
 def test_without_the_second_networks_word_on_both_parts_there_is_no_ensemble(rich, where):
     less = replace(rich, **{where: replace(getattr(rich, where), p_second=None, p_teacher=None)})
-    assert [COMPARATORS[name](less) for name in ("ensemble", "ensemble_adjusted", "teacher_adjusted")] == [None] * 3
+    absent = ("second", "second_adjusted", "ensemble", "ensemble_adjusted", "teacher_adjusted")
+    assert [COMPARATORS[name](less) for name in absent] == [None] * 5

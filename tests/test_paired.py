@@ -71,7 +71,8 @@ def naive(p: Array, y: Array, unsure: Array) -> dict[str, float]:
 
 def test_figures_are_those_of_the_rows(cases, compared):
     for case, found in zip(cases, compared, strict=True):
-        assert list(found["scores"]) == ["gate", "baseline", "student", "temperature", "logit_adjusted", "oracle"]
+        rivals = ["baseline", "student", "temperature", "logit_adjusted", "similarity", "average"]
+        assert list(found["scores"]) == ["gate", *rivals, "oracle"]
         unsure = ambiguous_rows(case, SETTINGS)
         assert 0 < unsure.sum() < 160
         for name, scores in found["scores"].items():
@@ -110,7 +111,7 @@ def test_what_was_gained_lesion_by_lesion(cases, compared):
 
 def test_the_mean_over_seeds_and_its_interval(compared):
     found = paired.over_seeds(compared, 0.9)
-    assert list(found) == ["baseline", "student", "temperature", "logit_adjusted"]
+    assert list(found) == ["baseline", "student", "temperature", "logit_adjusted", "similarity", "average"]
     for rival, metric in itertools.product(found, compared[0]["scores"]["gate"]):
         sign = -1 if metric in ("ece", "nll", "brier", "aurc") else 1
         leads = [sign * (each["scores"]["gate"][metric] - each["scores"][rival][metric]) for each in compared]
@@ -164,7 +165,8 @@ def test_the_same_seed_twice_says_no_more_than_once(compared):
 def test_a_rival_that_one_seed_lacks_is_left_out(cases, compared):
     less = replace(cases[1], test=replace(cases[1].test, p_baseline=None))
     one = paired.compare(less, ambiguous_rows(less, SETTINGS), SETTINGS)
-    assert list(paired.over_seeds([compared[0], one], 0.95)) == ["student", "temperature", "logit_adjusted"]
+    found = paired.over_seeds([compared[0], one], 0.95)
+    assert list(found) == ["student", "temperature", "logit_adjusted", "similarity", "average"]
 
 
 def test_without_groups_and_without_replicates(cases):

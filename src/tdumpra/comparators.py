@@ -17,12 +17,12 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from tdumpra.bank import PrototypeBank
 from tdumpra.core.calibration import adjust_prior, apply_temperature, fit_temperature
 from tdumpra.core.metrics import Objective
+from tdumpra.core.neighbours import cache_affinity, nearest_neighbour_shares
 from tdumpra.core.risk import bayes_gate
 from tdumpra.core.sphere import normalise
 from tdumpra.decision import Decided, Decision
@@ -32,11 +32,9 @@ from tdumpra.outputs import ScoredOutputs, TrainOutputs, ValidationOutputs
 from tdumpra.preset import PRESETS, Preset
 from tdumpra.tune import choose_prior_exponent, tune
 
-N_NEIGHBOURS = 16
 CACHE_SHARPNESS = (1.0, 3.0, 5.5, 10.0, 20.0)  # around the 5.5 of Tip-Adapter's paper
 CACHE_WEIGHT = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 T = TypeVar("T")
-_CHUNK_ENTRIES = 2**23
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -111,32 +109,53 @@ def _adjusted(case: Case, p_val: Tensor, y_val: Tensor, p_test: Tensor) -> Tenso
     return adjust_prior(widen(p_test), prior, exponent)
 
 
+def second(case: Case) -> Tensor | None:
+    """Where the bank lives in another run's space: that network's own classifier, calibrated, by itself."""
+    both = _both(case)
+    return None if both is None else both[1][1]
+
+
+def second_adjusted(case: Case) -> Tensor | None:
+    """The same, divided by a fitted power of the class prior."""
+    both = _both(case)
+    return None if both is None or case.choice is None else _adjusted(case, both[0][1], case.choice.y, both[1][1])
+
+
 def ensemble(case: Case) -> Tensor | None:
-    """Where the bank lives in another run's space: the mean of the two networks' own classifiers, and no bank.
+    """The mean of the two networks' own classifiers, calibrated, and no bank.
 
     Two networks are better than one, with a bank or without: this is what a bank in a space of its own must beat.
     """
-    both = _mean_of_both(case)
-    return None if both is None else both[1]
+    both = _both(case)
+    return None if both is None else _mean(both[1])
 
 
 def ensemble_adjusted(case: Case) -> Tensor | None:
     """The same, divided by a fitted power of the class prior."""
-    both = _mean_of_both(case)
-    return None if both is None or case.choice is None else _adjusted(case, both[0], case.choice.y, both[1])
+    both = _both(case)
+    if both is None or case.choice is None:
+        return None
+    return _adjusted(case, _mean(both[0]), case.choice.y, _mean(both[1]))
 
 
-def _mean_of_both(case: Case) -> tuple[Tensor, Tensor] | None:
-    """The mean of the two networks' calibrated posteriors, on the rows of choice and on test."""
+_Pair = tuple[Tensor, Tensor]  # the classifier's posterior, and the second network's
+
+
+def _both(case: Case) -> tuple[_Pair, _Pair] | None:
+    """The two networks' calibrated posteriors, on the rows of choice and on test."""
     rows, test = case.choice, case.test
     if rows is None or rows.p_second is None or test.p_second is None:
         return None
-    own, second = (fit_temperature(widen(p).log(), rows.y) for p in (rows.p, rows.p_second))
+    own, other = (fit_temperature(widen(p).log(), rows.y) for p in (rows.p, rows.p_second))
 
-    def mean(p: Tensor, p_second: Tensor) -> Tensor:
-        return (apply_temperature(widen(p), own) + apply_temperature(widen(p_second), second)) / 2
+    def calibrated(p: Tensor, p_second: Tensor) -> _Pair:
+        return apply_temperature(widen(p), own), apply_temperature(widen(p_second), other)
 
-    return mean(rows.p, rows.p_second), mean(test.p, test.p_second)
+    return calibrated(rows.p, rows.p_second), calibrated(test.p, test.p_second)
+
+
+def _mean(pair: _Pair) -> Tensor:
+    return (pair[0] + pair[1]) / 2
 
 
 def baseline(case: Case) -> Tensor | None:
@@ -227,23 +246,17 @@ def oracle(case: Case) -> Tensor:
 COMPARATORS: dict[str, Comparator] = {
     function.__name__: function
     for function in (
-        baseline, student, teacher, temperature, logit_adjusted, teacher_adjusted, ensemble, ensemble_adjusted,
-        knn, single_prototype, tip_adapter, similarity, average, paper_gate, calibrated_gate, gate,
+        baseline, student, teacher, temperature, logit_adjusted, teacher_adjusted, second, second_adjusted, ensemble,
+        ensemble_adjusted, knn, single_prototype, tip_adapter, similarity, average, paper_gate, calibrated_gate, gate,
         oracle,
     )
 }  # fmt: skip
 WITHOUT_BANK = frozenset(  # need no second path
     {
-        "baseline",
-        "student",
-        "teacher",
-        "temperature",
-        "logit_adjusted",
-        "teacher_adjusted",
-        "ensemble",
-        "ensemble_adjusted",
+        "baseline", "student", "teacher", "temperature", "logit_adjusted", "teacher_adjusted", "second",
+        "second_adjusted", "ensemble", "ensemble_adjusted",
     }
-)
+)  # fmt: skip
 
 
 def _gate_of(case: Case, preset: Preset) -> Tensor | None:
@@ -269,45 +282,3 @@ def best_harmless(candidates: Iterable[tuple[T, Tensor]], p: Tensor, y: Tensor, 
     floor = goal.score(p, y).accuracy
     scored = [(key, goal.score(posterior, y)) for key, posterior in candidates]
     return max((pair for pair in scored if pair[1].accuracy >= floor), key=lambda pair: pair[1].objective)[0]
-
-
-def cache_affinity(
-    z_train: Float[Tensor, "m d"],
-    y_train: Int[Tensor, " m"],
-    z: Float[Tensor, "n d"],
-    *,
-    sharpness: tuple[float, ...],
-    n_classes: int,
-) -> Float[Tensor, "s n c"]:
-    r"""For each sharpness :math:`b`, the mean over a class's training rows of :math:`e^{-b (1 - \cos)}`.
-
-    A class without rows has 0.
-    """
-    keys = normalise(z_train)
-    queries = normalise(z).to(keys)
-    votes = torch.nn.functional.one_hot(y_train, n_classes).to(keys.dtype)
-    votes = votes / votes.sum(0).clamp(min=1)
-    step = max(1, _CHUNK_ENTRIES // len(keys))
-    parts = []
-    for chunk in torch.split(queries, step):
-        closeness = chunk @ keys.T - 1
-        parts.append(torch.stack([(b * closeness).exp_() @ votes for b in sharpness]))
-    return torch.cat(parts, dim=1)
-
-
-def nearest_neighbour_shares(
-    z_train: Float[Tensor, "m d"],
-    y_train: Int[Tensor, " m"],
-    z: Float[Tensor, "n d"],
-    *,
-    n_classes: int,
-    n_neighbours: int = N_NEIGHBOURS,
-) -> Float[Tensor, "n c"]:
-    """Class shares among the training rows with the largest cosine."""
-    bank = normalise(z_train)
-    queries = normalise(z).to(bank)
-    votes = torch.nn.functional.one_hot(y_train, n_classes).to(bank.dtype)
-    k = min(n_neighbours, len(bank))
-    step = max(1, _CHUNK_ENTRIES // len(bank))
-    nearest = [(chunk @ bank.T).topk(k, dim=1).indices for chunk in torch.split(queries, step)]
-    return votes[torch.cat(nearest)].mean(1)

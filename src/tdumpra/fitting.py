@@ -29,7 +29,7 @@ from tdumpra.seed_pool import tune_over_seeds
 from tdumpra.tables import OutputsTable, run_with_tables
 from tdumpra.tune import Tuning, tune
 
-COMPUTATION = 2  # raised whenever the same outputs and settings would give other figures: kept results are made again
+COMPUTATION = 3  # raised whenever the same outputs and settings would give other figures: kept results are made again
 ID_COLUMNS = ("id", "image_id", "image")
 
 

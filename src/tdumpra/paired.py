@@ -20,8 +20,8 @@ from tdumpra.lesions import gained_by_lesion, lesion_numbers
 
 Array = np.ndarray
 RIVALS = (
-    "baseline", "student", "teacher", "temperature", "logit_adjusted", "teacher_adjusted", "ensemble",
-    "ensemble_adjusted",
+    "baseline", "student", "teacher", "temperature", "logit_adjusted", "teacher_adjusted", "second", "second_adjusted",
+    "ensemble", "ensemble_adjusted", "similarity", "average",
 )  # fmt: skip
 LOWER_IS_BETTER = frozenset({"ece", "nll", "brier", "aurc"})
 

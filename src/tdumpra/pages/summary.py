@@ -16,6 +16,8 @@ COMPARATORS = {
     "temperature": "the classifier with a fitted temperature",
     "logit_adjusted": "the classifier divided by a fitted power of the class prior: the honest rival",
     "teacher_adjusted": "the same, for the teacher",
+    "second": "the second network’s own classifier, calibrated, by itself",
+    "second_adjusted": "the same, divided by a fitted power of the class prior",
     "ensemble": "both networks’ own classifiers, half and half, without a bank",
     "ensemble_adjusted": "the same, divided by a fitted power of the class prior",
     "knn": "retrieval alone: the 16 nearest training cases",

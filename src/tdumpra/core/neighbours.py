@@ -1,0 +1,54 @@
+"""What the labelled rows around a query say of its class: retrieval without prototypes."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tdumpra.core.sphere import normalise
+
+N_NEIGHBOURS = 16
+_CHUNK_ENTRIES = 2**23
+
+
+def cache_affinity(
+    z_train: Float[Tensor, "m d"],
+    y_train: Int[Tensor, " m"],
+    z: Float[Tensor, "n d"],
+    *,
+    sharpness: tuple[float, ...],
+    n_classes: int,
+) -> Float[Tensor, "s n c"]:
+    r"""For each sharpness :math:`b`, the mean over a class's training rows of :math:`e^{-b (1 - \cos)}`.
+
+    A class without rows has 0.
+    """
+    keys = normalise(z_train)
+    queries = normalise(z).to(keys)
+    votes = torch.nn.functional.one_hot(y_train, n_classes).to(keys.dtype)
+    votes = votes / votes.sum(0).clamp(min=1)
+    step = max(1, _CHUNK_ENTRIES // len(keys))
+    parts = []
+    for chunk in torch.split(queries, step):
+        closeness = chunk @ keys.T - 1
+        parts.append(torch.stack([(b * closeness).exp_() @ votes for b in sharpness]))
+    return torch.cat(parts, dim=1)
+
+
+def nearest_neighbour_shares(
+    z_train: Float[Tensor, "m d"],
+    y_train: Int[Tensor, " m"],
+    z: Float[Tensor, "n d"],
+    *,
+    n_classes: int,
+    n_neighbours: int = N_NEIGHBOURS,
+) -> Float[Tensor, "n c"]:
+    """Class shares among the training rows with the largest cosine."""
+    bank = normalise(z_train)
+    queries = normalise(z).to(bank)
+    votes = torch.nn.functional.one_hot(y_train, n_classes).to(bank.dtype)
+    k = min(n_neighbours, len(bank))
+    step = max(1, _CHUNK_ENTRIES // len(bank))
+    nearest = [(chunk @ bank.T).topk(k, dim=1).indices for chunk in torch.split(queries, step)]
+    return votes[torch.cat(nearest)].mean(1)
