@@ -20,7 +20,10 @@ ON_A_GPU = ROOT / "docs" / "results" / "h200"
 PAGES = (ROOT / "docs" / "results" / "ham10000.md", ON_A_GPU / "README.md", ROOT / "README.md")
 METRICS = ("accuracy", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "nll")
 LEADS = ("accuracy", "macro_f1", "balanced_accuracy", "ambiguous_accuracy", "aurc", "macro_auroc")
-RIVALS = ("baseline", "temperature", "logit_adjusted", "teacher_adjusted", "ensemble", "ensemble_adjusted")
+RIVALS = (
+    "baseline", "temperature", "logit_adjusted", "teacher_adjusted", "second", "second_adjusted", "ensemble",
+    "ensemble_adjusted", "similarity", "average",
+)  # fmt: skip
 BACKBONES = {
     "resnet101": "ResNet-101", "convnext_tiny": "ConvNeXt-Tiny", "efficientnet_b0": "EfficientNet-B0",
     "vit_base_patch16_224": "ViT-B/16", "swin_base_patch4_window7_224": "Swin-B",
@@ -43,12 +46,19 @@ def evaluation(name: str) -> dict[str, Any]:
 def comparators(name: str) -> Rows:
     """All comparators of one configuration; ``baseline`` is its ``student`` and left out."""
     found = evaluation(name)
-    rows = [["row", "accuracy", "macro-F1", "bal. accuracy", "AUROC", "ECE", "NLL"]]
+    rows = [["row", "accuracy", "macro-F1", "bal. accuracy", "AUROC", "ECE", "NLL", "melanoma found"]]
     for who, of_row in found["comparators"].items():
         if who != "baseline":
             means = [f"{of_row[metric]:.4f}" for metric in METRICS[3:]]
-            rows.append([f"`{who}`", *_with_spread(found, who, METRICS[:3]), *means])
+            rows.append(
+                [f"`{who}`", *_with_spread(found, who, METRICS[:3]), *means, f"{melanoma_found(found, who):.3f}"]
+            )
     return rows
+
+
+def melanoma_found(found: dict[str, Any], who: str) -> float:
+    """The share of melanomas that are called so, mean over seeds."""
+    return fmean(seed["per_class"][who]["mel"]["recall"] for seed in found["by_seed"].values())
 
 
 def leads(name: str) -> Rows:
@@ -138,18 +148,26 @@ def gates() -> Rows:
 def views() -> Rows:
     """One view of each image at test time against eight, the same seeds."""
     rows = [["row", "one view: acc / F1 / bal.", "ECE", "eight views: acc / F1 / bal.", "ECE"]]
-    of_system = ("baseline", "temperature", "logit_adjusted", "ensemble", "ensemble_adjusted", "similarity", "gate")
+    of_system = (
+        "baseline", "temperature", "logit_adjusted", "second", "ensemble", "ensemble_adjusted", "similarity", "average",
+        "gate",
+    )  # fmt: skip
     told = {"baseline": "`student`", "gate": "`gate`, tuned for macro-F1"}
     named = [(who, told.get(who, f"`{who}`"), "") for who in of_system]
     for who, title, objective in (*named, ("gate", "`gate`, tuned for accuracy", "-accuracy")):
         cells: list[str] = []
         eight = evaluation(f"system-views{objective}")
         for found in (evaluation(f"system{objective}"), eight):
-            seeds = [found["by_seed"][str(seed)]["comparators"][who] for seed in eight["seeds"]]
-            means = {metric: fmean(of_seed[metric] for of_seed in seeds) for metric in METRICS}
+            means = over_these_seeds(found, who, eight["seeds"])
             cells += [" / ".join(f"{means[metric]:.3f}" for metric in METRICS[:3]), f"{means['ece']:.3f}"]
         rows.append([title, *cells])
     return rows
+
+
+def over_these_seeds(found: dict[str, Any], who: str, seeds: list[int]) -> dict[str, float]:
+    """The means of some of an evaluation's seeds."""
+    of_seeds = [found["by_seed"][str(seed)]["comparators"][who] for seed in seeds]
+    return {metric: fmean(of_seed[metric] for of_seed in of_seeds) for metric in METRICS}
 
 
 def ablation(folder: str) -> Rows:
@@ -234,6 +252,9 @@ def in_short() -> Rows:
     names = ("lite0-preset-default", "system", "system-accuracy", "system-views-accuracy")
     own, found, accurate, views_ = map(evaluation, names)
     alone = f"{own['comparators']['baseline']['accuracy']:.3f}"
+    one = [
+        f"{over_these_seeds(accurate, who, views_['seeds'])['accuracy']:.3f} with one" for who in ("baseline", "gate")
+    ]
     rows = [["test, mean over seeds", "accuracy", "macro-F1", "balanced accuracy"]]
     for title, comparators_, who in (
         ("EfficientNet-Lite0, cross-entropy", found["comparators"], "baseline"),
@@ -244,10 +265,11 @@ def in_short() -> Rows:
         ),
         ("+ a bank in a second network's space, tuned for macro-F1", found["comparators"], "gate"),
         ("+ the same, tuned for accuracy", accurate["comparators"], "gate"),
+        ("the second network's classifier alone", found["comparators"], "second"),
         ("the two networks' classifiers averaged, no bank", found["comparators"], "ensemble"),
         ("the same, divided by a power of the prior (tuned for macro-F1)", found["comparators"], "ensemble_adjusted"),
-        ("the first row with eight views of each image (three seeds)", views_["comparators"], "baseline"),
-        ("the fourth row with eight views (three seeds)", views_["comparators"], "gate"),
+        (f"the first row with eight views of each image (three seeds; {one[0]})", views_["comparators"], "baseline"),
+        (f"the fourth row with eight views (three seeds; {one[1]})", views_["comparators"], "gate"),
     ):
         rows.append([title, *(f"{comparators_[who][metric]:.3f}" for metric in METRICS[:3])])
     for title, of_one in (("lead of the third row, in points", found), ("lead of the fourth", accurate)):

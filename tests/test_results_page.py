@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from sitegen.results_tables import FILES, PAGES, TABLES, evaluation, fill, leads, points
+from sitegen.results_tables import FILES, PAGES, ROOT, TABLES, evaluation, fill, leads, melanoma_found, points
 
 PAGE = PAGES[0]
 TEXT = " ".join(PAGE.read_text(encoding="utf-8").split())
@@ -129,10 +131,48 @@ def test_several_views() -> None:
     mean = accurate["paired"]["ensemble"]
     assert f"({mean['fixed']} : {mean['broken']} where they differ)" in TEXT
     assert f"{100 * mean['balanced_accuracy']['difference']:.1f} points behind in balanced accuracy" in TEXT
-    assert (
-        f"classifier alone what the gate does ({accurate['comparators']['baseline']['accuracy']:.3f} accuracy)" in TEXT
-    )
+    accuracy = accurate["comparators"]["baseline"]["accuracy"]
+    assert f"bring the classifier alone as much accuracy as the gate does ({accuracy:.3f})" in TEXT
     assert f"the gate still adds {100 * lead['accuracy']['difference']:.1f} points" in TEXT
+    behind = [each["paired"]["ensemble_adjusted"]["balanced_accuracy"]["difference"] for each in (balanced, accurate)]
+    assert (
+        "(by {:.1f} and {:.1f} points; tuned for macro-F1, validation chose none)".format(*(100 * b for b in behind))
+        in TEXT
+    )
+    assert balanced["comparators"]["ensemble_adjusted"] == balanced["comparators"]["ensemble"]
+    for rival in ("similarity", "average"):
+        assert across_zero(accurate["paired"][rival], *FIRST)
+    assert verdicts(accurate) == verdicts(balanced) == ["neither"] * 3
+
+
+def across_zero(lead: dict[str, Any], *metrics: str) -> bool:
+    return all(lead[metric]["interval"][0] < 0 < lead[metric]["interval"][1] for metric in metrics)
+
+
+def verdicts(found: dict[str, Any]) -> list[str]:
+    return [seed["retrieval_worth"]["winner"] for seed in found["by_seed"].values()]
+
+
+def test_whose_doing_it_is() -> None:
+    balanced, accurate = (evaluation(name) for name in ("system", "system-accuracy"))
+    assert f"alone is as accurate as the gates ({balanced['comparators']['second']['accuracy']:.3f})" in TEXT
+    for found, rival in itertools.product((balanced, accurate), ("second", "similarity")):
+        assert across_zero(found["paired"][rival], "accuracy")
+    for lead in (balanced["paired"]["second"], accurate["paired"]["second"], balanced["paired"]["similarity"]):
+        assert lead["balanced_accuracy"]["interval"][0] > 0
+    for rival in ("average", "ensemble_adjusted"):
+        assert across_zero(accurate["paired"][rival], *FIRST)
+    lead = balanced["paired"]["average"]
+    told = [100 * lead[metric]["difference"] for metric in FIRST[::2]]
+    assert f"{-told[0]:.1f} points more accurate than the one tuned for macro-F1, at {told[1]:.1f} less of" in TEXT
+    assert verdicts(balanced).count("retrieval") == verdicts(accurate).count("retrieval") == 1
+    assert verdicts(balanced).count("no retrieval") == 0
+    assert verdicts(accurate).count("no retrieval") == 2
+    card = " ".join((ROOT / "docs" / "model-card.md").read_text(encoding="utf-8").split())
+    own = evaluation("lite0-preset-default")
+    found = [100 * melanoma_found(own, who) for who in ("gate", "student", "logit_adjusted")]
+    assert "finds {:.1f} % of the melanomas** at its own decision ({:.1f} % without the gate)".format(*found) in card
+    assert f"(`logit_adjusted`) {found[2]:.1f} %" in card
 
 
 def test_the_floor_of_calibration() -> None:
