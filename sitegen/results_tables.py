@@ -46,12 +46,12 @@ def evaluation(name: str) -> dict[str, Any]:
 def comparators(name: str) -> Rows:
     """All comparators of one configuration; ``baseline`` is its ``student`` and left out."""
     found = evaluation(name)
-    rows = [["row", "accuracy", "macro-F1", "bal. accuracy", "AUROC", "ECE", "NLL", "melanoma found"]]
+    rows = [["row", "accuracy", "macro-F1", "bal. accuracy", "melanoma found", "AUROC", "ECE", "NLL"]]
     for who, of_row in found["comparators"].items():
         if who != "baseline":
             means = [f"{of_row[metric]:.4f}" for metric in METRICS[3:]]
             rows.append(
-                [f"`{who}`", *_with_spread(found, who, METRICS[:3]), *means, f"{melanoma_found(found, who):.3f}"]
+                [f"`{who}`", *_with_spread(found, who, METRICS[:3]), f"{melanoma_found(found, who):.3f}", *means]
             )
     return rows
 
