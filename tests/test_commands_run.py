@@ -19,7 +19,7 @@ from PIL import Image
 
 from tdumpra.bank import PrototypeBank
 from tdumpra.checks import SPLITS
-from tdumpra.commands_predict import find_masks, model_file
+from tdumpra.commands_predict import find_masks, model_file, without_masks
 from tdumpra.commands_run import run_command
 from tdumpra.config import read_config
 from tdumpra.data.sources import open_source
@@ -463,10 +463,8 @@ def test_a_bar_on_a_terminal_leaves_the_output_alone(trained, images, tmp_path):
     assert (tmp_path / "out.csv").read_text().count(".png") == 4
 
 
-@pytest.mark.filterwarnings("default")
-def test_masks_by_the_images_names(tdumpra, trained, images, tmp_path):
+def test_masks_by_the_images_names(images, tmp_path):
     paths = sorted(images.rglob("*.png"))
-    (tmp_path / "none").mkdir()
     (tmp_path / "some").mkdir()
     for path, end in zip(paths, ("", "_segmentation", "_mask"), strict=False):
         (tmp_path / "some" / f"{path.stem}{end}.png").touch()
@@ -476,6 +474,38 @@ def test_masks_by_the_images_names(tdumpra, trained, images, tmp_path):
     ]  # fmt: skip
     assert found[3] is None
     assert find_masks(None, paths) == [None] * 4
+    below = tmp_path / "below"
+    for folder in ("A", "B"):
+        (below / folder).mkdir(parents=True)
+        (below / folder / "1.png").touch()
+    assert find_masks(below, [Path("x/A/1.png"), Path("x/B/1.png")]) == [below / "A" / "1.png", below / "B" / "1.png"]
+    with pytest.raises(InputFileError, match="could both be the mask of"):
+        find_masks(below, [Path("x/C/1.png")])
+    with pytest.raises(InputFileError, match=r"could be the mask of .* or of"):
+        find_masks(below / "A", [Path("x/A/1.png"), Path("x/B/1.png")])
+
+
+def test_masks_beside_their_images_are_neither_images_nor_their_own_masks(tmp_path):
+    names = ("a.png", "a_mask.png", "b.png", "b_segmentation.png", "sub/c.png")
+    (tmp_path / "sub").mkdir()
+    for name in names:
+        (tmp_path / name).touch()
+    paths = without_masks(sorted(tmp_path.rglob("*.png")), tmp_path)
+    assert paths == [tmp_path / name for name in ("a.png", "b.png", "sub/c.png")]
+    found = find_masks(tmp_path, paths)
+    assert found == [tmp_path / "a_mask.png", tmp_path / "b_segmentation.png", None]
+    apart = without_masks(sorted(tmp_path.rglob("*.png")), tmp_path / "sub")
+    assert tmp_path / "sub" / "c.png" not in apart
+    with pytest.raises(InputFileError, match="holds no mask of any of the 1 images"):
+        find_masks(tmp_path / "sub", [tmp_path / "sub" / "c.png"])
+
+
+@pytest.mark.filterwarnings("default")
+def test_masks_that_do_not_fit_are_told(tdumpra, trained, images, tmp_path):
+    paths = sorted(images.rglob("*.png"))
+    (tmp_path / "none").mkdir()
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some" / f"{paths[0].stem}.png").touch()
     done = tdumpra("predict", trained, images, "--masks", tmp_path / "some")
     assert (done.code, "their masks change nothing" in done.err) == (0, True)
     done = tdumpra("predict", trained, images, "--masks", tmp_path / "none")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
 from PIL import Image
 from tiny_runs import settings
 
+from tdumpra.config import DataConfig
+from tdumpra.errors import SourceError
 from tdumpra.run_data import open_data
 
 
@@ -49,3 +53,35 @@ def test_what_a_user_should_know_comes_along(tmp_path):
     assert of_source == "a folder names no lesions: each image is taken as a group of its own"
     assert all(" in test, " in note for note in of_split)
     assert of_pixels.endswith("quarantine.csv lists them")
+
+
+def external(folder: Path, *, column: str) -> DataConfig:
+    """Two tables of images that share half of their patients; the lesions are others."""
+    for part, start in (("train", 0), ("test", 40)):
+        lines = [f"image,label,group,{column if part == 'test' else 'patient'}"]
+        for i in range(start, start + 40):
+            Image.new("RGB", (32, 32), (5 * (i % 40), 40, 200)).save(folder / f"i{i}.png")
+            lines.append(f"i{i}.png,{'ab'[i % 2]},lesion{i},P{i % 10 + (start and 5)}")
+        (folder / f"{part}.csv").write_text("\n".join(lines) + "\n")
+    return replace(
+        settings().data, source=f"csv:{folder / 'train.csv'}", test_source=f"csv:{folder / 'test.csv'}",
+        protocol="external", group_by="patient", cache=str(folder / "cache"),
+    )  # fmt: skip
+
+
+def test_an_external_test_is_grouped_alike(tmp_path):
+    opened = open_data(external(tmp_path, column="patient"))
+    train, test = ({opened.manifest.records[i].group for i in opened.rows(part)} for part in ("train", "test"))
+    assert test == {f"P{i}" for i in range(5, 15)}
+    assert not train & test
+    opened = open_data(external(tmp_path, column="person"))
+    assert any("cannot be grouped by 'patient'" in note for note in opened.notes)
+    gone = replace(external(tmp_path, column="person"), test_source="csv:nowhere.csv")
+    with pytest.raises(SourceError, match=r"nowhere\.csv"):
+        open_data(gone)
+
+
+def test_synthetic_lesions_have_no_column_to_group_by(tmp_path):
+    config = replace(settings().data, source="synthetic:n=40,size=32", cache=str(tmp_path), group_by="patient")
+    with pytest.raises(SourceError, match="'patient' is no column of theirs"):
+        open_data(config)

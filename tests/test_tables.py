@@ -78,13 +78,18 @@ def test_another_encoders_embeddings_are_matched_by_id():
     own, other = table(4), table(6, encoder="other")
     order = [5, 3, 0, 1, 2, 4]
     assert other.z_teacher is not None
-    shuffled = replace(other, ids=tuple(other.ids[i] for i in order), z_teacher=other.z_teacher[order])
+    shuffled = replace(
+        other, ids=tuple(other.ids[i] for i in order), z_teacher=other.z_teacher[order], labels=other.labels[order]
+    )
     joined = own.with_embedding(shuffled)
     assert torch.equal(joined.embedding("teacher"), other.z_teacher[:4])
     assert torch.equal(joined.logits, own.logits)
     assert joined.identity["retrieval"] == "other"
     with pytest.raises(ArtifactError, match="lacks 2 of the images, for example 'image4'"):
         table(6).with_embedding(table(4))
+    with pytest.raises(ArtifactError, match="labels 4 of 4 images otherwise, for example 'image0'"):
+        own.with_embedding(replace(other, labels=(other.labels + 1) % 3))
+    assert own.with_embedding(replace(other, labels=(other.labels + 1) % 3, class_names=("x", "y", "z")))
 
 
 def test_the_splits_are_what_they_may_be_used_for():

@@ -20,7 +20,7 @@ from torch import Tensor
 from tdumpra.artifacts import jsonable, make_folder, write_bytes
 from tdumpra.assemble import thumbnail
 from tdumpra.bank import Exemplar
-from tdumpra.commands_predict import expand, find_masks, load_predictor
+from tdumpra.commands_predict import expand, find_masks, load_predictor, without_masks
 from tdumpra.data.decode import decode_file
 from tdumpra.data.sources.files import IMAGE_SUFFIXES, is_file, is_image, printable
 from tdumpra.data.transform import EvalTransform
@@ -63,7 +63,7 @@ def explain_command(
     """Write the pages and print each case's sentence; refused only if not a single image can be read."""
     if sources is not None and not sources.is_dir():
         raise InputFileError(f"--images names the folder of the training images, and {sources} is no folder")
-    paths = list(expand(images))
+    paths = without_masks(list(expand(images)), masks)
     if not paths:
         raise InputFileError(f"{', '.join(map(str, images))} holds no image")
     cases = [Image(path, mask) for path, mask in zip(paths, find_masks(masks, paths), strict=True)]

@@ -7,7 +7,8 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ from rich.table import Table
 
 from tdumpra.artifacts import jsonable
 from tdumpra.config import read_config
-from tdumpra.data.sources.files import images_by_id, is_image, printable
+from tdumpra.data.sources.files import is_file, is_image, printable
 from tdumpra.errors import InputFileError
 from tdumpra.predict import Prediction, Predictor
 
 MODEL = "model.safetensors"
 
-_MASK_ENDS = ("", "_segmentation", "_mask")
+_MASK_ENDS = ("_segmentation", "_mask", "")
 
 
 def predict_command(
@@ -34,7 +35,7 @@ def predict_command(
     """Predict images and print the results; refused only if not a single image can be read."""
     if as_json and as_csv:
         raise ValueError("--json and --csv print in two formats: choose one")
-    paths = list(expand(images))
+    paths = without_masks(list(expand(images)), masks)
     if not paths:
         raise InputFileError(f"{', '.join(map(str, images))} holds no image")
     outlines = find_masks(masks, paths)
@@ -94,18 +95,55 @@ def expand(images: Iterable[Path]) -> Iterator[Path]:
 
 
 def find_masks(folder: Path | None, images: list[Path]) -> list[Path | None]:
-    """Each image's mask in the folder: a file of the same name, or with ``_segmentation`` or ``_mask`` behind it."""
+    """Each image's mask in the folder or below it: of the same name, or with ``_segmentation`` or ``_mask`` behind it.
+
+    Where several have that name, the one in a folder that is called as the image's.
+    """
     if folder is None:
         return [None] * len(images)
     if not folder.is_dir():
         raise InputFileError(f"--masks names the folder of the lesions' masks, and {folder} is no folder")
-    held = images_by_id([folder], folder)
-    found = [next((held[name] for end in _MASK_ENDS if (name := path.stem + end) in held), None) for path in images]
+    held = defaultdict(list)
+    for path in sorted(folder.rglob("*")):
+        if is_image(path) and is_file(path):
+            held[path.stem].append(path)
+    found = [_mask_of(image, held) for image in images]
     if not any(found):
-        example = images[0].stem
-        names = ", ".join(f"{printable(example)}{end}.png" for end in _MASK_ENDS)
+        names = ", ".join(f"{printable(images[0].stem)}{end}.png" for end in _MASK_ENDS)
         raise InputFileError(f"{folder} holds no mask of any of the {len(images)} images; a mask is named like {names}")
+    whose: dict[Path, Path] = {}
+    for image, mask in zip(images, found, strict=True):
+        if mask is not None and whose.setdefault(mask, image) != image:
+            raise InputFileError(
+                f"{mask} could be the mask of {whose[mask]} or of {image}: lay masks out like the images"
+            )
     return found
+
+
+def _mask_of(image: Path, held: Mapping[str, list[Path]]) -> Path | None:
+    for end in _MASK_ENDS:
+        named = [path for path in held.get(image.stem + end, ()) if path.resolve() != image.resolve()]
+        alike = [path for path in named if path.parent.name == image.parent.name]
+        some = alike if len(named) > 1 and alike else named
+        if len(some) > 1:
+            raise InputFileError(f"{some[0]} and {some[1]} could both be the mask of {image}")
+        if some:
+            return some[0]
+    return None
+
+
+def without_masks(paths: list[Path], masks: Path | None) -> list[Path]:
+    """The images among ``paths``, where a folder held their masks too."""
+    if masks is None:
+        return paths
+    names = {path.stem for path in paths}
+    own = [path for path in paths if not any(_is_named_after(path.stem, end, names) for end in _MASK_ENDS)]
+    apart = [path for path in own if not path.resolve().is_relative_to(masks.resolve())]
+    return apart or own
+
+
+def _is_named_after(name: str, end: str, others: Collection[str]) -> bool:
+    return bool(end) and name.endswith(end) and name.removesuffix(end) in others
 
 
 def _watched(predictions: Iterable[Prediction], n: int) -> Iterator[Prediction]:

@@ -19,6 +19,7 @@ from tdumpra.comparators import Case
 from tdumpra.config import BankConfig, Config, TuneConfig
 from tdumpra.core.calibration import class_prior
 from tdumpra.crossfit import Estimate, cross_fit
+from tdumpra.decision import Decision
 from tdumpra.errors import InputFileError
 from tdumpra.evaluate import evaluate, gate_report
 from tdumpra.objective import Goal
@@ -41,6 +42,11 @@ class Fitted(NamedTuple):
     estimate: Estimate | None
     pool: ValidationOutputs | None = None  # validation rows of all seeds, where they were chosen on
     unseen_bank: PrototypeBank | None = None  # one without validation rows, where the decision's own holds them
+
+    @property
+    def unseen(self) -> Decision:
+        """The decision as it may be tried on validation rows: with a bank that does not hold them."""
+        return replace(self.tuning.decision, bank=self.unseen_bank or self.tuning.decision.bank)
 
 
 def fit(
@@ -113,8 +119,7 @@ def gate_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[
     """The contents of ``gate.json``: what was tried, what won, by how much, on how many cases."""
     tuning, validation = fitted.tuning, splits.validation
     chosen_on = fitted.pool if fitted.pool is not None else validation
-    unseen = replace(tuning.decision, bank=fitted.unseen_bank or tuning.decision.bank)
-    decided = unseen.decide(validation.p, validation.z)
+    decided = fitted.unseen.decide(validation.p, validation.z)
     report = gate_report(
         decided.p_cls, decided.p_sim, decided.p, validation.y, validation.groups, opened=decided.opened
     )
@@ -211,6 +216,12 @@ def with_baseline(splits: SplitOutputs, place: str, seed: int) -> SplitOutputs:
             "runs the same split"
         )
     rows = torch.tensor([where[str(name)] for name in splits.test.ids])
+    differing = (table.labels[rows] != splits.test.y).nonzero().flatten().tolist()
+    if differing:
+        raise InputFileError(
+            f"evaluate.baseline names a run that labels {len(differing):,} of {len(rows):,} test images otherwise, for "
+            f"example {str(splits.test.ids[differing[0]])!r}: the two were made from other data"
+        )
     return splits._replace(test=replace(splits.test, p_baseline=table.posterior()[rows]))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from tdumpra.data.manifest import Manifest
 from tdumpra.data.prepare import Prepared, prepare
 from tdumpra.data.sources import open_source, with_external_test
 from tdumpra.data.splits import Split, make_split, val_folds
+from tdumpra.errors import SourceError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,6 +35,18 @@ class Dataset:
         return np.flatnonzero(np.isin(self.codes, wanted))
 
 
+def _test_manifest(data: DataConfig, source: str) -> Manifest:
+    """The test source, grouped as the training source is, if it can be."""
+    try:
+        return open_source(source, allow_missing=data.allow_missing, group_column=data.group_by)
+    except SourceError:
+        if data.group_by is None:
+            raise
+    test = open_source(source, allow_missing=data.allow_missing)
+    note = f"{source} cannot be grouped by {data.group_by!r}: who is both in training and in test cannot be told"
+    return replace(test, notes=(*test.notes, note))
+
+
 def open_data(data: DataConfig, seed: int = 0, *, progress: bool = False) -> Dataset:
     """Read the source, split it, and decode its images once; ``seed`` matters where each holds out lesions of its own.
 
@@ -41,7 +54,7 @@ def open_data(data: DataConfig, seed: int = 0, *, progress: bool = False) -> Dat
     """
     manifest = open_source(data.source, allow_missing=data.allow_missing, group_column=data.group_by)
     if data.test_source is not None:
-        manifest = with_external_test(manifest, open_source(data.test_source, allow_missing=data.allow_missing))
+        manifest = with_external_test(manifest, _test_manifest(data, data.test_source))
     if data.split_file is not None:
         split = Split.read(data.split_file, manifest)
     else:

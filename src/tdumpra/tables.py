@@ -69,6 +69,17 @@ class OutputsTable:
             **artifact.tensors,
         )
 
+    def _refuse_other_images(self, labels: Tensor, class_names: tuple[str, ...]) -> None:
+        """Rows of the same id that another run labels otherwise are of another data set, or of other labels."""
+        if class_names != self.class_names:
+            return  # other classes of the same images, perhaps: nothing to compare
+        differing = (labels != self.labels).nonzero().flatten().tolist()
+        if differing:
+            raise ArtifactError(
+                f"bank.space names a run that labels {len(differing):,} of {len(self):,} images otherwise, for example "
+                f"{self.ids[differing[0]]!r}: the two were made from other data"
+            )
+
     def posterior(self, who: str = "student") -> Tensor:
         """The probabilities of the ``student`` or of the ``teacher``."""
         logits = self.logits if who == "student" else self.logits_teacher
@@ -91,6 +102,7 @@ class OutputsTable:
                 f"the other encoder's table lacks {len(missing)} of the images, for example {missing[0]!r}"
             )
         rows = torch.tensor([place[name] for name in self.ids])
+        self._refuse_other_images(torch.cat([each.labels for each in others])[rows], others[0].class_names)
         identity = {**self.identity, "retrieval": others[0].identity["encoder"]}
         logits = [each.logits_teacher for each in others if each.logits_teacher is not None]
         comparable = len(logits) == len(others) and others[0].class_names == self.class_names

@@ -224,6 +224,23 @@ def test_the_reader_of_records_wants_a_file(tmp_path):
         read_record(Record("a", None, 0, "g"))
 
 
+@pytest.mark.parametrize("kind", ["labels of 16 bits", "of 32 bits", "transparent outside", "opaque", "one bit"])
+def test_a_mask_however_it_was_saved(tmp_path, kind):
+    inside = np.zeros((20, 30), bool)
+    inside[5:9, 7:12] = True
+    if kind == "transparent outside":
+        image = Image.fromarray(np.dstack([np.zeros((20, 30, 3), np.uint8), np.uint8(255) * inside]))
+    elif kind == "opaque":
+        image = Image.fromarray(np.dstack([*3 * [np.uint8(255) * inside], np.full((20, 30), 255, np.uint8)]))
+    elif kind == "one bit":
+        image = Image.fromarray(np.uint8(255) * inside).convert("1")
+    else:
+        image = Image.fromarray(inside.astype(np.uint16 if "16" in kind else np.int32))
+    name = tmp_path / ("m.tif" if "32" in kind else "m.png")
+    image.save(name)
+    np.testing.assert_array_equal(decode_mask(name), np.uint8(255) * inside)
+
+
 def test_a_mask_is_one_channel(tmp_path):
     mask = np.zeros((20, 30), np.uint8)
     mask[5:9, 7:12] = 255

@@ -71,6 +71,15 @@ def test_a_lesion_at_the_edge_is_framed_inside_the_picture():
     assert framed[0, 0, 1] <= 2
 
 
+@pytest.mark.parametrize("where", [(2, 2), (399, 499), (0, 250)])
+@pytest.mark.parametrize("fit", ["stretch", "crop"])
+def test_a_lesion_smaller_than_a_pixel(where, fit):
+    mask = np.zeros((400, 500), np.uint8)
+    mask[where] = 255
+    framed = Framing(height=16, width=20, fit=fit, lesion_margin=0.1).apply(gradient(40, 50), mask)
+    assert framed.shape == (16, 20, 3)
+
+
 def test_no_mask_or_an_empty_one_keeps_the_whole_frame():
     framing, pixels = Framing(height=40, width=40, lesion_margin=0.2), gradient(100, 200)
     whole = Framing(height=40, width=40).apply(pixels)

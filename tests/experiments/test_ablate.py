@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+import pytest
 from tests.support import save_problem
 
-from tdumpra.config import Config
-from tdumpra.experiments import ablate
+from tdumpra import run_outputs
+from tdumpra.config import BankConfig, Config, TuneConfig
+from tdumpra.experiments import ablate, lambda_sweep
+from tdumpra.fitting import fit
+from tdumpra.objective import Goal
+from tdumpra.preset import PRESETS
 
 
 def notes_of(config: Config) -> str:
@@ -28,3 +33,29 @@ def test_what_is_not_known_of_files_is_not_claimed(tmp_path) -> None:
 def test_a_runs_own_protocol_is_named() -> None:
     assert notes_of(Config()).startswith("Protocol grouped; preset default")
     assert "not known" not in notes_of(Config())
+
+
+def test_with_folds_nothing_is_chosen_on_rows_that_the_bank_holds(tmp_path) -> None:
+    config = Config(
+        outputs=(str(save_problem(tmp_path / "a_joint_seed0.npz")),),
+        bank=BankConfig(n_prototypes=20),
+        tune=TuneConfig(folds=3),
+    )
+    (run,) = run_outputs.saved_runs(config)
+    splits = run_outputs.read_saved(run, config)
+    fitted = fit(splits, config.bank, config.tune)
+    held, unseen = (
+        decision.decide(splits.validation.p, splits.validation.z)
+        for decision in (fitted.tuning.decision, fitted.unseen)
+    )
+    right = [float((each.p_sim.argmax(1) == splits.validation.y).double().mean()) for each in (held, unseen)]
+    assert right[0] > right[1] + 0.05  # the rows were in the bank
+    goal = Goal.check("balanced_accuracy", None, n_classes=4)
+    scores = {
+        alpha: goal.score(alpha * unseen.p_cls + (1 - alpha) * unseen.p_sim, splits.validation.y).objective
+        for alpha in PRESETS["default"].alpha
+    }
+    assert scores[ablate.fixed_alpha(splits, fitted, config)] == max(scores.values())
+    (trained,) = lambda_sweep.trainings(config)
+    points = lambda_sweep._cell(trained).compute()["points"]
+    assert points[0]["similarity_accuracy"] == pytest.approx(right[1])

@@ -91,9 +91,27 @@ def read_record(record: Record) -> UInt8[np.ndarray, "h w 3"]:
 
 
 def decode_mask(path: Path) -> UInt8[np.ndarray, "h w"]:
-    """A lesion segmentation: nonzero is lesion."""
-    pixels: UInt8[np.ndarray, "h w 3"] = decode_file(path)
-    return np.asarray(pixels.max(axis=2))
+    """A lesion segmentation, 255 inside: whatever is not zero, or not transparent where a part of the file is."""
+    refuse_unreadable(path)
+    with _reasons():
+        if is_dicom(path):
+            return np.asarray(decode_file(path).max(axis=2))
+        with _open(path) as image:
+            _refuse_size(image.width, image.height)
+            image.load()
+            marked = Image.fromarray(np.where(_marked(image), 255, 0).astype(np.uint8))
+            return np.array(_upright(marked, image))
+
+
+def _marked(image: Image.Image) -> np.ndarray:
+    """Labels are small numbers, which conversion to 8-bit colours would lose."""
+    if image.has_transparency_data:
+        alpha = np.asarray(image.convert("RGBA"))[..., 3]
+        if alpha.min() < 255:
+            return np.asarray(alpha > 0)
+    if image.mode in {*_SIXTEEN_BIT_MODES, "I", "F"}:
+        return np.asarray(np.asarray(image) != 0)
+    return np.asarray(np.asarray(image.convert("RGB")).any(axis=2))
 
 
 def refuse_unreadable(path: Path) -> None:

@@ -79,7 +79,8 @@ class Framing:
             box = _centred(box, self.width / self.height)
         if (height, width) == (self.height, self.width) and box == whole:
             return pixels
-        left, top, right, bottom = (round(edge) for edge in box)
+        left, top = min(round(box[0]), width - 1), min(round(box[1]), height - 1)
+        right, bottom = max(round(box[2]), left + 1), max(round(box[3]), top + 1)  # a speck is one pixel at least
         return _resize(pixels[top:bottom, left:right], self.height, self.width)
 
     def mask_of(self, path: Path | None) -> UInt8[np.ndarray, "h w"] | None:

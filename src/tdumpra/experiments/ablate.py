@@ -107,7 +107,7 @@ def fixed_alpha(splits: SplitOutputs, fitted: Fitted, config: Config) -> float:
     """The classifier's weight on every row, which the paper leaves open: of the preset's, the best on validation."""
     validation = splits.validation
     goal = Goal.check(config.tune.objective, config.tune.costs, n_classes=splits.n_classes)
-    decided = fitted.tuning.decision.decide(validation.p, validation.z)
+    decided = fitted.unseen.decide(validation.p, validation.z)
 
     def objective(alpha: float) -> float:
         return goal.score(fuse_linear(decided.p_cls, decided.p_sim, alpha=alpha), validation.y).objective

@@ -104,11 +104,10 @@ def _to_train(config: Config, seed: int) -> Trained:
 def _cell(trained: Trained) -> Cell:
     def compute() -> Mapping[str, Any]:
         splits, fitted = trained.fit()
-        decision = fitted.tuning.decision
         return {
             "points": [
-                {"split": name, **figures(decision, rows)}
-                for name, rows in (("validation", splits.validation), ("test", splits.test))
+                {"split": "validation", **figures(fitted.unseen, splits.validation)},
+                {"split": "test", **figures(fitted.tuning.decision, splits.test)},
             ]
         }
 

@@ -59,6 +59,8 @@ def open_source(
             f"{spec!r} names no data source; write KIND:PLACE, KIND one of {', '.join(SOURCE_KINDS)}{hint}"
         )
     if kind == "synthetic":
+        if group_column is not None:
+            raise SourceError(f"synthetic lesions have their own groups: {group_column!r} is no column of theirs")
         return _synthetic(place)
     if not place:
         raise SourceError(f"{spec!r} lacks the place: write '{kind}:PATH'")
