@@ -140,3 +140,8 @@ def test_a_name_that_is_no_folder_may_hold_what_it_likes():
     for name in ("ham/lite0", "a:b", " a "):
         with pytest.raises(ValueError, match="name is a folder below runs/"):
             Config(name=name)
+
+
+def test_an_empty_folder_is_no_place():
+    with pytest.raises(ValueError, match="folder is where the run lives"):
+        Config(folder=" ")

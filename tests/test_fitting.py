@@ -370,3 +370,13 @@ class TestCrossFitted:
         fitted = fit(noise, config.bank, config.tune, preset=replace(SMALL, beta=(0.0,), delta=(0.0,)))
         won = gate_document(noise, fitted, config)["won_by"]
         assert won["fixed"] <= won["broken"] + 5
+
+
+def test_a_table_that_contradicts_itself(tmp_path):
+    splits = splits_of(0)
+    assert splits.test.ids is not None
+    first = splits.test.ids[0]
+    (tmp_path / "t.csv").write_text(f"id,sex,site\n{first},f,a\n{first},m,a\n")
+    with pytest.raises(InputFileError, match=f"says different things of '{first}' in its column 'sex'"):
+        with_metadata(splits, tmp_path / "t.csv", ("sex",))
+    assert with_metadata(splits, tmp_path / "t.csv", ("site",)).test.metadata["site"][0] == "a"

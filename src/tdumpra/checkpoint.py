@@ -96,7 +96,8 @@ def refuse_other_identity(path: Path, found: Mapping[str, str], expected: Mappin
     """What a checkpoint was trained with must be what the configuration names now."""
     differing = [key for key in expected if found.get(key, expected[key]) != expected[key]]
     if differing:
-        changed = " (images, labels or their split have changed)" if {"data", "split"} & set(differing) else ""
+        told = {"data", "split", "images"} & set(differing)
+        changed = " (images, labels or their split have changed)" if told else ""
         raise ArtifactError(
             f"{path} was trained with other {' and '.join(differing)} than this configuration names{changed}: train "
             "into another folder with --out, or remove this one"

@@ -223,6 +223,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.folder is None:
             _check_name(self.name)
+        elif not self.folder.strip():
+            raise ValueError("folder is where the run lives: leave it out for runs/NAME, it cannot be empty")
         check_count(self.evaluate.seed, "evaluate.seed", least=0)
         if not self.seeds:
             raise ValueError("seeds must name at least one seed")

@@ -250,6 +250,10 @@ def with_metadata(splits: SplitOutputs, path: str | Path, columns: tuple[str, ..
     missing = [name for name in columns if name not in table]
     if missing:
         raise InputFileError(f"{path} has no column {missing[0]!r}; it has {', '.join(table.columns)}")
+    for name in columns:
+        said = table.groupby(key)[name].nunique()
+        if (said > 1).any():
+            raise InputFileError(f"{path} says different things of {said[said > 1].index[0]!r} in its column {name!r}")
     rows = table.drop_duplicates(key).set_index(key).reindex(splits.test.ids)
     if rows.isna().all(axis=None):
         raise InputFileError(f"{path} knows none of the test rows (the first is {str(splits.test.ids[0])!r})")

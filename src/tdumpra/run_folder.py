@@ -135,10 +135,20 @@ class RunFolder:
             write_bytes(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
     def was_trained_with(self, config: Config, seed: int) -> bool:
-        """Whether the tables here are those that training with these settings gives."""
-        whole = all(self.outputs(part).exists() for part in SPLITS)
-        own = dataclasses.replace(config, seeds=(seed,))
-        return whole and self.config.exists() and not self._differences(own, (*_TRAINED_WITH, "embed"))
+        """Whether what is trained here is trained with these settings; it need not have come to its end."""
+        return self._says(config, seed, _TRAINED_WITH)
+
+    def was_embedded_with(self, config: Config, seed: int) -> bool:
+        """Whether by its configuration the tables here are of these settings; the tables themselves know better."""
+        return self._says(config, seed, (*_TRAINED_WITH, "embed"))
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether all tables are there, whatever they were made with."""
+        return all(self.outputs(part).exists() for part in SPLITS)
+
+    def _says(self, config: Config, seed: int, parts: tuple[str, ...]) -> bool:
+        return self.config.exists() and not self._differences(dataclasses.replace(config, seeds=(seed,)), parts)
 
     def _refuse_other_training(self, config: Config) -> None:
         if not (self.checkpoint("last").exists() or self.outputs("train").exists()):
@@ -157,6 +167,15 @@ class RunFolder:
             for key in now
             if key.split(".")[0] in (*parts, "seeds") and key not in _MAY_CHANGE and before[key] != now[key]
         ]
+
+
+def settings_of_outputs(config: Config) -> dict[str, Any]:
+    """The settings that weights and outputs depend on."""
+    return {
+        key: value
+        for key, value in _flat(config).items()
+        if key.split(".")[0] in (*_TRAINED_WITH, "embed") and key not in _MAY_CHANGE
+    }
 
 
 def run_root(config: Config) -> Path:

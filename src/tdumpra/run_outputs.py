@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
@@ -17,14 +17,14 @@ from typing import Literal, NamedTuple, TypeVar
 
 import torch
 
-from tdumpra.artifacts import fingerprint
+from tdumpra.artifacts import fingerprint, jsonable
 from tdumpra.checks import SPLITS
 from tdumpra.config import Config, read_config
-from tdumpra.errors import InputFileError, TdumpraError
+from tdumpra.errors import ArtifactError, InputFileError, TdumpraError
 from tdumpra.output_files import SplitOutputs, read_outputs
 from tdumpra.outputs import ScoredOutputs
-from tdumpra.run_folder import RunFolder, run_folders, run_root
-from tdumpra.tables import tables_fingerprint
+from tdumpra.run_folder import RunFolder, run_folders, run_root, settings_of_outputs
+from tdumpra.tables import OutputsTable, how_made, tables_fingerprint
 
 Training = Literal["ce", "joint"]
 Rows = TypeVar("Rows", bound=ScoredOutputs)
@@ -143,7 +143,7 @@ def outputs_for(config: Config, seed: int) -> SplitOutputs:
     """The outputs of this configuration and seed: saved, embedded by this run, or trained now for the experiment."""
     if not config.outputs:
         folder = RunFolder(_place(config, seed))
-        if not folder.was_trained_with(config, seed):
+        if not _is_made(folder, config, seed):
             from tdumpra.stages import train_and_embed  # networks are loaded only where something is trained
 
             train_and_embed(config, folder, seed)
@@ -156,19 +156,38 @@ def outputs_for(config: Config, seed: int) -> SplitOutputs:
 
 
 def _place(config: Config, seed: int) -> Path:
-    """The run's own folder, if it was trained like this; else one that is named after the settings.
+    """The run's own folder, if it is trained like this; else one that is named after the settings.
 
     Variants of one configuration so share what they have in common, and nothing is trained twice.
     """
     own = run_folders(run_root(config), config.seeds)[seed]
-    return own.root if own.was_trained_with(config, seed) else run_root(config) / "trainings" / identity(config, seed)
+    if own.was_trained_with(config, seed):
+        return own.root
+    settings = json.dumps(jsonable(settings_of_outputs(config)), sort_keys=True)
+    return run_root(config) / "trainings" / fingerprint(settings, str(seed))
+
+
+def _is_made(folder: RunFolder, config: Config, seed: int) -> bool:
+    """Whether the tables are there, of a training with these settings that came to its end."""
+    if not folder.has_tables or not folder.was_trained_with(config, seed):
+        return False
+    try:
+        made = OutputsTable.read(folder.outputs("train")).made
+    except ArtifactError:
+        return False
+    return made == how_made(config.embed, finished=True) if made else folder.was_embedded_with(config, seed)
 
 
 def identity(config: Config, seed: int) -> str:
-    """A name for the outputs of this configuration and seed: it changes whenever they would."""
+    """A name for the outputs of this configuration and seed: by their contents, or where they are to be made, by place.
+
+    What was computed from them is found again only as long as they are the same.
+    """
     if not config.outputs:
-        parts = (config.data, config.augment, config.network, config.train, config.embed)
-        return fingerprint(json.dumps([asdict(part) for part in parts], sort_keys=True), str(seed))
+        place = _place(config, seed)
+        if not _is_made(RunFolder(place), config, seed):
+            return f"{place.name} to be made"
+        return run_identity(SavedRun(place, config.name, None, seed, False))
     run = next((run for run in runs_for(config) if run.seed == seed), None)
     return "" if run is None else run_identity(run)
 
@@ -280,7 +299,7 @@ def training_seconds(config: Config, seed: int) -> float | None:
 
     What is known comes from trainings below the same run: their last step, and how many views they took in a second.
     """
-    if config.outputs or RunFolder(_place(config, seed)).was_trained_with(config, seed):
+    if config.outputs or _is_made(RunFolder(_place(config, seed)), config, seed):
         return 0.0
     known = []
     for path in sorted(run_root(config).rglob("metrics.jsonl")):

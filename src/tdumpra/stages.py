@@ -23,6 +23,7 @@ from tdumpra.artifacts import fingerprint
 from tdumpra.checkpoint import is_finished, read_networks, refuse_other_identity
 from tdumpra.checks import SPLITS
 from tdumpra.config import Config
+from tdumpra.data.manifest import Record
 from tdumpra.data.pipeline import Pipeline, make_pipeline
 from tdumpra.data.transform import EvalTransform
 from tdumpra.encode import encode
@@ -32,7 +33,7 @@ from tdumpra.network import Built, Encoding, build_network
 from tdumpra.run_data import Dataset, open_data
 from tdumpra.run_folder import RunFolder
 from tdumpra.screen import show_notes
-from tdumpra.tables import OutputsTable
+from tdumpra.tables import OutputsTable, how_made
 from tdumpra.train import Task, TrainingError, make_fabric, train
 from tdumpra.train_screen import Screen, embedding_bar
 
@@ -151,7 +152,16 @@ def read_encoders(config: Config, folder: RunFolder, n_classes: int) -> Encoders
 def embed_stage(config: Config, dataset: Dataset, folder: RunFolder, *, fabric: Fabric, console: Console) -> bool:
     """Write the three tables; whether there was anything to do."""
     encoders = load_encoders(config, dataset, folder)
-    if all(_is_current(folder.outputs(part), encoders.identity) for part in SPLITS):
+    finished = config.network.as_it_is or is_finished(folder.checkpoint("last"))
+    made = how_made(config.embed, finished=finished)
+    if not finished:
+        show_notes([f"{folder.checkpoint('last')} is not trained to its end: so are its outputs"], console)
+    tables = {part: _current_table(folder.outputs(part), encoders.identity, made) for part in SPLITS}
+    if all(tables.values()):
+        if fabric.is_global_zero:
+            for part, table in tables.items():
+                _keep_metadata(table, dataset, folder.outputs(part))
+        fabric.barrier()
         return False
     pipeline = _pipeline(config, dataset, encoders.student.transform, fabric)
     networks = [
@@ -172,7 +182,8 @@ def embed_stage(config: Config, dataset: Dataset, folder: RunFolder, *, fabric: 
                 precision=config.embed.precision, on_batch=advance,
             )  # fmt: skip
         if fabric.is_global_zero:
-            _table(dataset, rows, encodings, encoders.identity).write(folder.outputs(part))
+            table = _table(dataset, rows, encodings, encoders.identity)
+            replace(table, made=made).write(folder.outputs(part))
             console.print(f"embedded {len(rows):,} images of {part}", soft_wrap=True)
     fabric.barrier()
     return True
@@ -199,6 +210,7 @@ def _identity(config: Config, dataset: Dataset, transform: EvalTransform) -> dic
         "split": dataset.split.fingerprint,
         "preprocessing": transform.fingerprint,
         "network": fingerprint(str(asdict(config.network))),
+        **({"images": dataset.prepared.content} if dataset.prepared.content else {}),
     }
 
 
@@ -208,18 +220,33 @@ def _check_classes(dataset: Dataset, rows: np.ndarray) -> None:
         raise TrainingError(f"the training images show {len(present)} class: there is nothing to tell apart")
 
 
-def _is_current(path: Path, identity: dict[str, str]) -> bool:
+def _current_table(path: Path, identity: dict[str, str], made: dict[str, Any]) -> OutputsTable | None:
     if not path.exists():
-        return False
+        return None
     try:
-        return OutputsTable.read(path).identity == identity
+        table = OutputsTable.read(path)
     except ArtifactError:
-        return False  # a damaged table is made again
+        return None  # a damaged table is made again
+    return table if (table.identity, table.made) == (identity, made) else None
+
+
+def _keep_metadata(table: OutputsTable | None, dataset: Dataset, path: Path) -> None:
+    """What the source says of the images beyond their labels may change without another pass over them."""
+    if table is None:
+        return
+    records = {record.id: record for record in dataset.manifest.records}
+    metadata = _metadata([records[name] for name in table.ids])
+    if metadata != table.metadata:
+        replace(table, metadata=metadata).write(path)
+
+
+def _metadata(records: list[Record]) -> dict[str, tuple[str, ...]]:
+    keys = sorted({key for record in records for key in record.meta})
+    return {key: tuple(record.meta.get(key, "") for record in records) for key in keys}
 
 
 def _table(dataset: Dataset, rows: np.ndarray, encodings: list[Encoding], identity: dict[str, str]) -> OutputsTable:
     records = [dataset.manifest.records[row] for row in rows]
-    keys = sorted({key for record in records for key in record.meta})
     teacher = encodings[1] if len(encodings) > 1 else None
     return OutputsTable(
         ids=tuple(record.id for record in records),
@@ -230,7 +257,7 @@ def _table(dataset: Dataset, rows: np.ndarray, encodings: list[Encoding], identi
         logits_teacher=None if teacher is None else teacher.logits,
         z_teacher=None if teacher is None else teacher.z,
         class_names=dataset.manifest.class_names,
-        metadata={key: tuple(record.meta.get(key, "") for record in records) for key in keys},
+        metadata=_metadata(records),
         identity=identity,
     )
 

@@ -6,7 +6,8 @@ its gate.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from tdumpra.fitting import COMPUTATION, Fitted, evaluation_document, fit, gate_
 from tdumpra.output_files import SplitOutputs
 from tdumpra.preset import PRESETS
 from tdumpra.run_folder import RunFolder, run_folders, run_root
-from tdumpra.tables import OutputsTable, run_with_tables, split_outputs, tables_fingerprint
+from tdumpra.tables import OutputsTable, how_made, run_with_tables, split_outputs, tables_fingerprint
 
 _SCHEMA = 1  # of gate.json and evaluation.json
 
@@ -121,7 +122,24 @@ def _refuse_other_split(own: dict[str, OutputsTable], others: dict[str, OutputsT
 
 def folder_outputs(config: Config, folder: RunFolder, seed: int) -> SplitOutputs:
     """A run's own tables as what everything after embedding stands on."""
-    return table_outputs(config, read_tables(folder), seed)
+    tables = read_tables(folder)
+    _refuse_other_settings(config, tables["train"].made, folder)
+    return table_outputs(config, tables, seed)
+
+
+def _refuse_other_settings(config: Config, made: Mapping[str, Any], folder: RunFolder) -> None:
+    """Figures under settings that the tables were not made with would be another configuration's."""
+    if not made:
+        return  # a table of before, which does not say
+    wanted = how_made(config.embed, finished=made["finished"])
+    for name, value in wanted.items():
+        if made.get(name) != value:
+            raise ArtifactError(
+                f"{folder.root / 'outputs'} was made with embed.{name} = {made.get(name)!r}, and it is {value!r} now: "
+                "run  tdumpra embed  first"
+            )
+    if not made["finished"]:
+        warnings.warn(f"{folder.root} was embedded before its training had come to its end", stacklevel=2)
 
 
 def decision_inputs(config: Config, folder: RunFolder, seed: int) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from tdumpra.artifacts import fingerprint, read_artifact, write_artifact
 from tdumpra.checks import SPLITS
+from tdumpra.config import EmbedConfig
 from tdumpra.errors import ArtifactError
 from tdumpra.output_files import SplitOutputs
 from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs
@@ -37,6 +39,7 @@ class OutputsTable:
     class_names: tuple[str, ...]
     metadata: Mapping[str, tuple[str, ...]]  # columns for subgroups: sex, age, site, source, ...
     identity: Mapping[str, str]  # fingerprints of encoder, preprocessing, data and split
+    made: Mapping[str, Any] = field(default_factory=dict)  # settings of the pass, and whether training had ended
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -52,6 +55,7 @@ class OutputsTable:
             "class_names": self.class_names,
             "metadata": dict(self.metadata),
             "identity": dict(self.identity),
+            "made": dict(self.made),
         }
         write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
 
@@ -66,6 +70,7 @@ class OutputsTable:
             class_names=tuple(meta["class_names"]),
             metadata={name: tuple(column) for name, column in meta["metadata"].items()},
             identity=meta["identity"],
+            made=meta.get("made", {}),  # tables of before know nothing of it
             **artifact.tensors,
         )
 
@@ -112,6 +117,12 @@ class OutputsTable:
             logits_second=torch.cat(logits)[rows] if comparable else None,
             identity=identity,
         )
+
+
+def how_made(embed: EmbedConfig, *, finished: bool) -> dict[str, Any]:
+    """What :attr:`OutputsTable.made` says of a table: the settings that change its rows."""
+    settings = {name: value for name, value in asdict(embed).items() if name != "batch_size"}
+    return {**settings, "finished": finished}
 
 
 def run_with_tables(place: str, seed: int, name: str = "bank.space") -> RunFolder:
@@ -171,7 +182,10 @@ def split_outputs(
         test=replace(TestOutputs.check(**scored(test), suffix="_test"), p_second=second(test)),
         n_classes=n_classes,
         fingerprint=fingerprint(
-            *(f"{key}={value}" for key, value in sorted(train.identity.items())), space, classifier
+            *(f"{key}={value}" for key, value in sorted(train.identity.items())),
+            space,
+            classifier,
+            json.dumps({name: list(column) for name, column in sorted(test.metadata.items())}),
         ),
         class_names=train.class_names,
     )

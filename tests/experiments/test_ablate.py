@@ -9,7 +9,7 @@ import pytest
 from tests.support import save_problem
 
 from tdumpra import run_outputs
-from tdumpra.config import BankConfig, Config, TuneConfig
+from tdumpra.config import BankConfig, Config, NetworkConfig, TuneConfig
 from tdumpra.experiments import ablate, lambda_sweep
 from tdumpra.fitting import fit
 from tdumpra.objective import Goal
@@ -59,3 +59,13 @@ def test_with_folds_nothing_is_chosen_on_rows_that_the_bank_holds(tmp_path) -> N
     (trained,) = lambda_sweep.trainings(config)
     points = lambda_sweep._cell(trained).compute()["points"]
     assert points[0]["similarity_accuracy"] == pytest.approx(right[1])
+
+
+def test_a_network_that_is_taken_as_it_is_has_nothing_to_ablate() -> None:
+    with pytest.raises(ValueError, match="this one is taken as it is"):
+        ablate.cells(Config(network=NetworkConfig(backbone="resnet18", finished=True, weights="x.pth")))
+
+
+def test_a_bank_elsewhere_is_no_part_of_it() -> None:
+    assert "is no part of it" in notes_of(Config(bank=BankConfig(space="runs/other")))
+    assert "is no part of it" not in notes_of(Config())

@@ -36,3 +36,9 @@ def test_files_are_not_taken_for_what_they_need_not_be(tmp_path):
     own = table("ham10000", Config(), results)
     assert own.title.startswith("ham10000 across backbones")
     assert "joint objective, EMA teacher, prototypes and gate" in own.notes[0]
+
+
+def test_other_seeds_than_named_are_told():
+    results: Any = defaultdict(lambda: defaultdict(lambda: 0.5))
+    assert "the configuration names seed 5 alone" in "\n".join(table("ham10000", Config(seeds=(5,)), results).notes)
+    assert "alone, and a table wants" not in "\n".join(table("ham10000", Config(seeds=(5, 6)), results).notes)

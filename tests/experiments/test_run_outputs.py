@@ -1,19 +1,24 @@
 from __future__ import annotations
 
+import io
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from tests.support import make_problem, save_problem, without_training_rows
-from tiny_runs import tiny_experiment
+from tiny_runs import launched, silent, tiny_experiment
 
 from tdumpra import run_outputs
 from tdumpra.config import BankConfig, Config, TrainConfig, TuneConfig
 from tdumpra.demo_arrays import write_demo
-from tdumpra.errors import InputFileError, TdumpraError
+from tdumpra.errors import ArtifactError, InputFileError, StopRequestedError, TdumpraError
 from tdumpra.experiments import evaluation
+from tdumpra.run_data import open_data
 from tdumpra.run_folder import RunFolder
 
 CE, JOINT = "x/lite0_ce2_seed0.npz", "x/lite0_joint_seed3.npz"
@@ -65,7 +70,8 @@ def test_what_cannot_be_had():
 
 
 def test_training_is_part_of_the_identity():
-    assert run_outputs.identity(Config(), 0) != run_outputs.identity(Config(), 1)
+    both = Config(seeds=(0, 1))
+    assert run_outputs.identity(both, 0) != run_outputs.identity(both, 1)
     assert run_outputs.identity(Config(), 0) != run_outputs.identity(Config(train=WITHOUT), 0)
     assert run_outputs.identity(Config(), 0) == run_outputs.identity(Config(name="other"), 0)
 
@@ -118,9 +124,61 @@ def test_outputs_of_another_precision_are_not_taken_for_these(tmp_path):
     rough = replace(config, embed=replace(config.embed, precision="bfloat16"))
     folder = RunFolder(tmp_path / "run")
     stages.train_and_embed(rough, folder, 0)
-    assert folder.was_trained_with(rough, 0)
-    assert not folder.was_trained_with(config, 0)
-    assert folder.was_trained_with(replace(rough, embed=replace(rough.embed, batch_size=3)), 0)
+    assert run_outputs.training_seconds(rough, 0) == 0
+    assert run_outputs.training_seconds(config, 0) != 0
+    assert run_outputs.training_seconds(replace(rough, embed=replace(rough.embed, batch_size=3)), 0) == 0
+    elsewhere = replace(rough, data=replace(rough.data, workers=1), train=replace(rough.train, log_every=7))
+    assert run_outputs.identity(elsewhere, 0) == run_outputs.identity(rough, 0)  # nor does how it was computed matter
+    with folder.claim(config, 0):  # notes the other precision; the tables are what they were
+        assert folder.was_embedded_with(config, 0)
+    assert run_outputs.training_seconds(config, 0) != 0
+    with pytest.raises(ArtifactError, match=r"embed\.precision = 'bfloat16', and it is 'float32' now"):
+        run_outputs.read_saved(run_outputs.saved_runs(config)[0], config)
+    known = run_outputs.identity(rough, 0)
+    run_outputs.outputs_for(config, 0)  # embeds again
+    assert run_outputs.training_seconds(config, 0) == 0
+    assert run_outputs.identity(config, 0) not in (known, run_outputs.identity(rough, 0))
+
+
+@pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
+def test_a_training_that_was_stopped_is_finished_first(tmp_path, monkeypatch):
+    from tdumpra import stages, train
+    from tdumpra.experiments import ablate, grid
+
+    config = tiny_experiment(tmp_path)
+    config = replace(config, train=replace(config.train, epochs=3))
+    folder = RunFolder(tmp_path / "run")
+    ended = train.train
+
+    def stopped(*arguments: Any, **options: Any) -> Any:
+        screen = options["screen"]
+        advance = screen.advance
+
+        def stop(progress: Any) -> None:
+            advance(progress)
+            if progress.epoch == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        screen.advance = stop
+        return ended(*arguments, **options)
+
+    monkeypatch.setattr(stages, "train", stopped)
+    with pytest.raises(StopRequestedError):
+        stages.train_and_embed(config, folder, 0)
+    monkeypatch.setattr(stages, "train", ended)
+    fabric = launched(config)
+    console = silent()
+    stages.embed_stage(config, open_data(config.data), folder, fabric=fabric, console=console)
+    assert "is not trained to its end" in cast("io.StringIO", console.file).getvalue()
+    with pytest.warns(UserWarning, match="before its training had come to its end"):
+        before = run_outputs.read_saved(run_outputs.saved_runs(config)[0], config).test.p
+    assert run_outputs.training_seconds(config, 0) != 0
+    cells = ablate.cells(config)
+    grid.run(cells[-1:], tmp_path / "out")
+    assert grid.plan(cells[-1:], tmp_path / "out")[0].finished
+    after = run_outputs.read_saved(run_outputs.saved_runs(config)[0], config).test.p
+    assert not torch.equal(before, after)
+    assert len(list((tmp_path / "run").glob("trainings/*"))) == 0  # it went on where it stood
 
 
 def test_the_teacher_classifies_where_the_configuration_says_so(tmp_path) -> None:

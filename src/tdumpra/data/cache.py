@@ -58,6 +58,7 @@ class Built:
     rows: dict[int, int] = field(default_factory=dict)  # by record number; empty where nothing was to be kept
     good: set[int] = field(default_factory=set)
     reasons: dict[int, str] = field(default_factory=dict)
+    keys: dict[int, str] = field(default_factory=dict)  # of the good records: another picture, another key
 
 
 class _Task(NamedTuple):
@@ -135,14 +136,16 @@ class _Build:
         known = [digest for digest in digests if digest is not None]
         if len(known) < len(digests):
             return False
-        entry = self.entries.get(image_key(record, known, self.reader_key))
+        key = image_key(record, known, self.reader_key)
+        entry = self.entries.get(key)
         if entry is None or (self.keep and entry.row is None):
             return False
-        self._note(number, entry)
+        self._note(number, key, entry)
         return True
 
-    def _note(self, number: int, entry: Entry) -> None:
+    def _note(self, number: int, key: str, entry: Entry) -> None:
         self.built.good.add(number)
+        self.built.keys[number] = key
         if entry.row is not None:
             self.built.rows[number] = entry.row
 
@@ -171,7 +174,7 @@ class _Build:
         if self.entries.get(outcome.key) != outcome.entry:
             self.entries[outcome.key] = outcome.entry
             journal.add(outcome.key, outcome.entry)
-        self._note(outcome.number, outcome.entry)
+        self._note(outcome.number, outcome.key, outcome.entry)
 
     def _reserve_rows(self, count: int) -> list[int | None]:
         """Row numbers that no image has, with room for them in the file (a file system fills it as it is written)."""

@@ -20,7 +20,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tdumpra.artifacts import write_bytes
+from tdumpra.artifacts import fingerprint, write_bytes
 from tdumpra.data.cache import Built, build, cache_folder
 from tdumpra.data.manifest import Manifest
 from tdumpra.data.store import CachedImages, ImageStore, StreamedImages
@@ -49,6 +49,7 @@ class Prepared:
     images: ImageStore
     quarantine: tuple[Quarantined, ...]
     notes: tuple[str, ...]  # for the screen: what was left out, and whether images are streamed
+    content: str = ""  # changes when a picture, or a mask that is looked at, does
 
 
 def prepare(
@@ -121,7 +122,8 @@ def _prepared(
         )
     emptied = set(manifest.labels.tolist()) - set(good.labels.tolist())
     notes += [f"class {manifest.class_names[label]} has no usable image left" for label in sorted(emptied)]
-    return Prepared(good, images, quarantine, tuple(notes))
+    content = fingerprint(*(built.keys[number] for number in numbers))
+    return Prepared(good, images, quarantine, tuple(notes), content)
 
 
 def _obstacle(count: int, folder: Path, framing: Framing, max_bytes: int | None) -> str | None:

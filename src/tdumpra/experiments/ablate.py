@@ -16,7 +16,7 @@ from tdumpra.evaluate import gate_report
 from tdumpra.experiments import paper
 from tdumpra.experiments.grid import Cell
 from tdumpra.experiments.tables import HEADINGS, Figure, ResultTable, Value, over_seeds
-from tdumpra.experiments.together import refuse_several_backbones, refuse_strangers
+from tdumpra.experiments.together import refuse_mixed, refuse_several_backbones, refuse_strangers, rows_scored
 from tdumpra.fitting import Fitted, fit
 from tdumpra.objective import Goal
 from tdumpra.output_files import SplitOutputs
@@ -57,6 +57,10 @@ def variant_config(config: Config, variant: Variant) -> Config:
 def cells(config: Config) -> list[Cell]:
     """One cell for each variant and seed; variants whose outputs cannot be had have none."""
     refuse_several_backbones(config, "an ablation")
+    if not config.outputs and config.network.as_it_is:
+        raise ValueError(
+            "an ablation trains networks with the contrastive loss and without, and this one is taken as it is"
+        )
     if config.outputs:
         refuse_strangers(config, run_outputs.saved_runs(config), of_one="backbone")
     found = []
@@ -74,7 +78,7 @@ def _cell(number: int, variant: Variant, config: Config, seed: int) -> Cell:
 
     return Cell(
         name=f"row {number}, seed {seed}: {variant.name}",
-        settings={
+        settings=lambda: {
             "ablate": variant._asdict(),
             "seed": seed,
             "outputs": run_outputs.identity(config, seed),
@@ -100,7 +104,12 @@ def score(splits: SplitOutputs, fitted: Fitted, fusion: Fusion, config: Config) 
         p, opened = fuse_linear(decided.p_cls, decided.p_sim, alpha=alpha), torch.ones_like(opened)
     report = gate_report(decided.p_cls, decided.p_sim, p, y, splits.test.groups, opened=opened)
     changed = {name: report[name] for name in ("opened", "flipped", "fixed", "broken")}
-    return {**metrics.classification_metrics(p.double().numpy(), y.numpy()), **changed, "alpha": alpha}
+    return {
+        **metrics.classification_metrics(p.double().numpy(), y.numpy()),
+        **changed,
+        "alpha": alpha,
+        "test_rows": rows_scored(splits),
+    }
 
 
 def fixed_alpha(splits: SplitOutputs, fitted: Fitted, config: Config) -> float:
@@ -125,6 +134,11 @@ def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTab
         *run_outputs.unknown_of_files(config),
         "The paper's rows are of a Swin-B under another split: compare the steps between rows, not the levels.",
     ]
+    if config.bank.space not in ("teacher", "student"):
+        notes.append(
+            f"bank.space = {config.bank.space!r} is no part of it: the banks live in the networks' own spaces."
+        )
+    refuse_mixed(results.values())
     for number, (variant, reported) in enumerate(zip(VARIANTS, paper.ABLATION, strict=True), start=1):
         seeds = run_outputs.seeds_for(variant_config(config, variant))
         of_seeds = [results[f"row {number}, seed {seed}: {variant.name}"] for seed in seeds]

@@ -23,14 +23,19 @@ class Cell:
     """One piece of work, and everything that its result depends on."""
 
     name: str  # for a person
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] | Callable[[], Mapping[str, Any]]  # a function where computing makes what they name
     compute: Callable[[], Mapping[str, Any]]
     seconds: float | None = None  # an estimate; None where nobody knows
 
     @property
+    def known(self) -> Mapping[str, Any]:
+        """The settings as they are at this moment."""
+        return self.settings() if callable(self.settings) else self.settings
+
+    @property
     def digest(self) -> str:
         """The name of its file: other settings, or another version, make another cell."""
-        return fingerprint(__version__, str(COMPUTATION), json.dumps(jsonable(self.settings), sort_keys=True))
+        return fingerprint(__version__, str(COMPUTATION), json.dumps(jsonable(self.known), sort_keys=True))
 
 
 class Planned(NamedTuple):
@@ -68,7 +73,7 @@ def keep(cell: Cell, out: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     """Write a cell's result, so that it is finished; gives it as it will be read."""
     make_folder(out / FOLDER)
     plain: dict[str, Any] = jsonable(result)
-    content = {"name": cell.name, "settings": cell.settings, "result": plain}
+    content = {"name": cell.name, "settings": cell.known, "result": plain}
     write_json(_path(cell, out), kind=KIND, schema=SCHEMA, content=content)
     return plain
 

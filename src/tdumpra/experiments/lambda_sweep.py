@@ -41,7 +41,7 @@ class Trained(NamedTuple):
     seed: int
     weight: float | None  # None where the name of a file does not say
     config: Config
-    settings: Mapping[str, Any]  # what its outputs depend on
+    settings: Callable[[], Mapping[str, Any]]  # what its outputs depend on
     fit: Callable[[], tuple[SplitOutputs, Fitted]]
     seconds: float | None
 
@@ -83,7 +83,11 @@ def _saved(config: Config, run: run_outputs.SavedRun) -> Trained:
         **run_outputs.space_identity(config, run.seed),
         **run_outputs.pooled_runs_identity(config),
     }
-    return Trained(run.model, run.seed, weight, config, settings, fitted, 1.5)
+
+    def known() -> Mapping[str, Any]:
+        return settings
+
+    return Trained(run.model, run.seed, weight, config, known, fitted, 1.5)
 
 
 def _to_train(config: Config, seed: int) -> Trained:
@@ -91,14 +95,16 @@ def _to_train(config: Config, seed: int) -> Trained:
         splits = run_outputs.outputs_for(config, seed)
         return splits, fit(splits, config.bank, config.tune, others=run_outputs.other_seeds_for(config, seed))
 
-    settings = {
-        "outputs": run_outputs.identity(config, seed),
-        **run_outputs.space_identity(config, seed),
-        **run_outputs.pool_identity(config),
-    }
+    def known() -> Mapping[str, Any]:
+        return {
+            "outputs": run_outputs.identity(config, seed),
+            **run_outputs.space_identity(config, seed),
+            **run_outputs.pool_identity(config),
+        }
+
     training = run_outputs.training_seconds(config, seed)
     seconds = None if training is None else training + 1.5
-    return Trained(config.name, seed, config.train.contrastive_weight, config, settings, fitted, seconds)
+    return Trained(config.name, seed, config.train.contrastive_weight, config, known, fitted, seconds)
 
 
 def _cell(trained: Trained) -> Cell:
@@ -113,8 +119,8 @@ def _cell(trained: Trained) -> Cell:
 
     return Cell(
         name=trained.name,
-        settings={
-            "sweep": "lambda", "weight": trained.weight, "seed": trained.seed, **trained.settings,
+        settings=lambda: {
+            "sweep": "lambda", "weight": trained.weight, "seed": trained.seed, **trained.settings(),
             "bank": asdict(trained.config.bank), "tune": asdict(trained.config.tune),
         },
         compute=compute,

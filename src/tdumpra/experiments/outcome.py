@@ -157,7 +157,7 @@ def _draw(drawings: Mapping[str, Callable[[], Chart]], folder: Path) -> _Drawn:
     return _Drawn(list(drawings), [])
 
 
-tune = Experiment(evaluations.gate_cells, _write_tune)
+tune = Experiment(evaluations.gate_cells, _write_tune, refuse_results_of_another)
 evaluate = Experiment(evaluations.cells, _write_evaluation, refuse_results_of_another)
 ablate = Experiment(ablation.cells, _write_ablation)
 sweep = Experiment(sweeps.cells, _write_sweep)

@@ -12,7 +12,7 @@ from tdumpra.experiments import paper
 from tdumpra.experiments.ablate import score
 from tdumpra.experiments.grid import Cell
 from tdumpra.experiments.tables import HEADINGS, Figure, ResultTable, Value, over_seeds
-from tdumpra.experiments.together import refuse_strangers
+from tdumpra.experiments.together import refuse_mixed, refuse_strangers
 from tdumpra.fitting import fit
 
 SEEDS = (0, 1, 2)
@@ -85,7 +85,7 @@ def _cell(dataset: str, entry: Entry, seed: int) -> Cell:
     training = run_outputs.training_seconds(config, seed)
     return Cell(
         name=_name(entry, seed),
-        settings={
+        settings=lambda: {
             "reproduce": dataset, "with_method": entry.with_method, "outputs": run_outputs.identity(config, seed),
             "bank": asdict(config.bank), "tune": asdict(config.tune),
             **run_outputs.space_identity(config, seed),
@@ -135,6 +135,7 @@ def _figures(entry: Entry | None, results: Mapping[str, Mapping[str, Any]]) -> d
     if entry is None or not entry.seeds:
         return {}
     of_seeds = [results[_name(entry, seed)] for seed in entry.seeds]
+    refuse_mixed(of_seeds)
     return {metric: over_seeds(result[metric] for result in of_seeds) for metric in paper.TABLE_METRICS}
 
 
@@ -162,6 +163,9 @@ def _notes(config: Config, rows: list[dict[str, Value]]) -> list[str]:
         "Delta Acc is relative to the row above, as in the paper. The paper names an official split and no lesion "
         "grouping; its levels are not comparable with a lesion-disjoint test.",
     ]
+    if not config.outputs and len(config.seeds) == 1:
+        taken = ", ".join(map(str, SEEDS))
+        notes.append(f"Seeds {taken}: the configuration names seed {config.seeds[0]} alone, and a table wants several.")
     if any(row["seeds"] == 1 for row in rows):
         notes.append("One seed has no standard deviation.")
     return notes

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from tdumpra import run_outputs
+from tdumpra.artifacts import fingerprint
 from tdumpra.config import Config
 from tdumpra.errors import TdumpraError
+from tdumpra.output_files import SplitOutputs
 from tdumpra.run_outputs import SavedRun
 from tdumpra.seed_agreement import SEEDS, SeedRows, refuse_another_kind, refuse_other_test_rows
 
@@ -49,6 +51,22 @@ def refuse_several_backbones(config: Config, what: str) -> None:
             f"{what} is of one network, and by their names the outputs are of {len(backbones)} "
             f"({', '.join(backbones)}): give those of one, or the same name to its files (NAME_ce_seed0.npz, "
             "NAME_joint_seed1.npz)"
+        )
+
+
+def rows_scored(splits: SplitOutputs) -> str:
+    """A name for the images that were scored, and for their labels."""
+    test = splits.test
+    names = [""] * len(test) if test.own_ids is None else [str(name) for name in test.own_ids]
+    return fingerprint(*sorted(f"{name}={label}" for name, label in zip(names, test.y.tolist(), strict=True)))
+
+
+def refuse_mixed(results: Iterable[Mapping[str, Any]]) -> None:
+    """The cells of one table, told apart by :func:`rows_scored`: the data may have changed between two trainings."""
+    if len({result["test_rows"] for result in results}) > 1:
+        raise TdumpraError(
+            "the rows of this table were not scored on the same test images and labels: the data changed after some of "
+            "the networks were trained; take another folder, or train them all again"
         )
 
 

@@ -120,7 +120,7 @@ def decide_again(decision: Decision, splits: SplitOutputs, evaluation: Mapping[s
     if now != then:
         raise ArtifactError(
             f"the evaluation of {place} belongs to other outputs or another gate (opened, fixed, broken were {then} "
-            f"and are now {now}): evaluate again"
+            f"and are now {now}): evaluate again; after a change of [bank] or [tune] the model needs  tdumpra run  too"
         )
     return decided
 
