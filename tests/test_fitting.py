@@ -24,6 +24,7 @@ from tdumpra.fitting import (
     metadata_fingerprint,
     verdict,
     with_baseline,
+    with_metadata,
 )
 from tdumpra.folds import group_folds
 from tdumpra.output_files import SplitOutputs
