@@ -359,6 +359,21 @@ def test_another_configurations_model_is_not_written_over(tmp_path, cache):
     run_command(first, tmp_path / "run", quiet=True)  # its own it may
 
 
+def test_a_model_of_another_gate_is_told(tdumpra, tmp_path, cache):
+    path = write_config(tmp_path / "first.toml", cache)
+    shared = f'name = "tiny"\nfolder = "{tmp_path / "run"}"'
+    path.write_text(path.read_text().replace('name = "tiny"', shared))
+    run_command(path, None, quiet=True)
+    same = tdumpra("evaluate", path)
+    assert (same.code, "another gate" in same.out) == (0, False)
+    path.write_text(path.read_text() + '\n[tune]\npreset = "paper"\n')
+    done = tdumpra("evaluate", path)
+    assert done.code == 0
+    assert "decides by another gate than was scored here: tdumpra run makes it anew" in " ".join(done.out.split())
+    run_command(path, None, quiet=True)
+    assert "another gate" not in tdumpra("evaluate", path).out
+
+
 def test_another_configurations_evaluation_is_not_written_over(tdumpra, tmp_path, cache):
     first = write_config(tmp_path / "first.toml", cache)
     run_command(first, tmp_path / "run", quiet=True)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tdumpra import charts, run_outputs
-from tdumpra.artifacts import make_folder, write_bytes, write_json
+from tdumpra.artifacts import jsonable, make_folder, write_bytes, write_json
 from tdumpra.config import Config
 from tdumpra.drawing import Chart
-from tdumpra.errors import MissingExtraError
+from tdumpra.errors import ArtifactError, MissingExtraError
 from tdumpra.experiments import ablate as ablation
 from tdumpra.experiments import evaluation as evaluations
 from tdumpra.experiments import reproduce as reproduction
@@ -20,11 +20,14 @@ from tdumpra.experiments import sweep as sweeps
 from tdumpra.experiments.grid import Cell
 from tdumpra.experiments.tables import ResultTable
 from tdumpra.gate_story import gate_story, without_groups
-from tdumpra.run_folder import refuse_results_of_another
+from tdumpra.run_folder import refuse_results_of_another, run_folders, run_root
 from tdumpra.toml_tree import to_toml
 
 SCHEMA = 1
 Results = Mapping[str, Mapping[str, Any]]
+
+
+_OF_A_GATE = ("rule", "kappa", "tau", "temperature", "prior_exponent", "fused_exponent")
 
 
 class Found(NamedTuple):
@@ -87,11 +90,35 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
         sentences += drawn.sentences
         sentences.append(f"{name}: {gate_story(evaluation)}")
     sentences += without_groups({name: evaluation["grouped"] for name, evaluation in models.items()})
+    sentences += _other_gates(config, first, out)
     if config.outputs:  # the folder of a training has its own
         where = tuple(run_outputs.found_from_anywhere(entry) for entry in config.outputs)
         write_bytes(out / "config.toml", to_toml(replace(config, outputs=where)).encode())
     write_json(out / "evaluation.json", kind="evaluation", schema=SCHEMA, content=document)
     return Found(document, tables, sentences, ["evaluation.json", *files])
+
+
+def _other_gates(config: Config, evaluation: Mapping[str, Any], out: Path) -> list[str]:
+    """A sentence for each model of this run that decides by another gate than the one that was scored."""
+    root = run_root(config)
+    if config.outputs or out.resolve() != root.resolve():
+        return []
+    from tdumpra.model_file import Model  # networks are loaded only where there may be one
+
+    by_seed = evaluation.get("by_seed", {str(seed): evaluation for seed in evaluation["seeds"]})
+    sentences = []
+    for seed, folder in run_folders(root, config.seeds).items():
+        try:
+            decision = Model.read(folder.model).decision
+        except (ArtifactError, OSError):
+            continue  # none, or a damaged one: nobody predicts with it
+        scored = by_seed[str(seed)]["gate"]
+        used = {"thresholds": asdict(decision.thresholds)} | {name: getattr(decision, name) for name in _OF_A_GATE}
+        if any(jsonable(value) != scored[name] for name, value in used.items()):
+            sentences.append(
+                f"{folder.model} decides by another gate than was scored here:  tdumpra run  makes it anew"
+            )
+    return sentences
 
 
 def _write_ablation(config: Config, results: Results, out: Path) -> Found:
