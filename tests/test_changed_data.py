@@ -108,3 +108,11 @@ def test_one_table_is_of_one_data_set(config, tmp_path):
     mixed = dict(zip(results, grid.run(ablate.cells(config), tmp_path / "b"), strict=True))
     with pytest.raises(TdumpraError, match="not scored on the same test images and labels"):
         ablate.table(config, mixed)
+
+
+def test_a_run_that_kept_its_best_network_alone(config, tmp_path):
+    config = replace(config, embed=replace(config.embed, checkpoint="best"))
+    folder = RunFolder(tmp_path / "run")
+    train_and_embed(config, folder, 0)
+    folder.checkpoint("last").unlink()
+    assert not embedded(config, folder)  # nobody calls it unfinished

@@ -513,6 +513,9 @@ def test_masks_beside_their_images_are_neither_images_nor_their_own_masks(tmp_pa
     assert tmp_path / "sub" / "c.png" not in apart
     with pytest.raises(InputFileError, match="holds no mask of any of the 1 images"):
         find_masks(tmp_path / "sub", [tmp_path / "sub" / "c.png"])
+    (tmp_path / "sub" / "c.jpg").touch()
+    with pytest.raises(InputFileError, match="is an image here, and would be the mask of"):
+        find_masks(tmp_path, [tmp_path / "sub" / "c.png", tmp_path / "sub" / "c.jpg"])
 
 
 @pytest.mark.filterwarnings("default")

@@ -112,6 +112,10 @@ def find_masks(folder: Path | None, images: list[Path]) -> list[Path | None]:
         names = ", ".join(f"{printable(images[0].stem)}{end}.png" for end in _MASK_ENDS)
         raise InputFileError(f"{folder} holds no mask of any of the {len(images)} images; a mask is named like {names}")
     whose: dict[Path, Path] = {}
+    own = {image.resolve() for image in images}
+    for image, mask in zip(images, found, strict=True):
+        if mask is not None and mask.resolve() in own:
+            raise InputFileError(f"{mask} is an image here, and would be the mask of {image}: lay masks apart")
     for image, mask in zip(images, found, strict=True):
         if mask is not None and whose.setdefault(mask, image) != image:
             raise InputFileError(

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 
-from tdumpra.artifacts import fingerprint, jsonable
+from tdumpra.artifacts import fingerprint, jsonable, make_folder, write_bytes
 from tdumpra.checks import SPLITS
 from tdumpra.config import Config, read_config
 from tdumpra.errors import ArtifactError, InputFileError, TdumpraError
@@ -146,6 +147,7 @@ def outputs_for(config: Config, seed: int) -> SplitOutputs:
         if not _is_made(folder, config, seed):
             from tdumpra.stages import train_and_embed  # networks are loaded only where something is trained
 
+            _lend_checkpoints(run_folders(run_root(config), config.seeds)[seed], folder, config, seed)
             train_and_embed(config, folder, seed)
         return _of_folder(folder, config, seed)
     run = next((run for run in runs_for(config) if run.seed == seed), None)
@@ -156,15 +158,28 @@ def outputs_for(config: Config, seed: int) -> SplitOutputs:
 
 
 def _place(config: Config, seed: int) -> Path:
-    """The run's own folder, if it is trained like this; else one that is named after the settings.
+    """The run's own folder, if its tables are of these settings; else one below it that is, or that is to be made.
 
-    Variants of one configuration so share what they have in common, and nothing is trained twice.
+    Variants of one configuration so share what they have in common, and nothing is trained twice. An experiment reads
+    the run's own folder and never writes to it.
     """
     own = run_folders(run_root(config), config.seeds)[seed]
-    if own.was_trained_with(config, seed):
+    if _is_made(own, config, seed):
         return own.root
+    below = run_root(config) / "trainings"
+    there = (path for path in sorted(below.glob("*")) if RunFolder(path).was_embedded_with(config, seed))
     settings = json.dumps(jsonable(settings_of_outputs(config)), sort_keys=True)
-    return run_root(config) / "trainings" / fingerprint(settings, str(seed))
+    return next(there, below / fingerprint(settings, str(seed)))
+
+
+def _lend_checkpoints(own: RunFolder, folder: RunFolder, config: Config, seed: int) -> None:
+    """A training of the run itself is not repeated: it goes on, or is embedded anew, from a copy."""
+    if not own.was_trained_with(config, seed) or folder.checkpoint("last").exists():
+        return
+    for name in ("best", "last"):
+        if own.checkpoint(name).exists():
+            make_folder(folder.checkpoint(name).parent)
+            write_bytes(folder.checkpoint(name), own.checkpoint(name).read_bytes())
 
 
 def _is_made(folder: RunFolder, config: Config, seed: int) -> bool:
@@ -172,8 +187,8 @@ def _is_made(folder: RunFolder, config: Config, seed: int) -> bool:
     if not folder.has_tables or not folder.was_trained_with(config, seed):
         return False
     try:
-        made = OutputsTable.read(folder.outputs("train")).made
-    except ArtifactError:
+        made = _made(folder.outputs("train"), _stamp(folder.outputs("train")))
+    except (ArtifactError, OSError):
         return False
     return made == how_made(config.embed, finished=True) if made else folder.was_embedded_with(config, seed)
 
@@ -196,12 +211,30 @@ def run_identity(run: SavedRun) -> str:
     """A name for a file's contents, or for the tables in a folder."""
     try:
         paths = [run.path] if run.is_file else [RunFolder(run.path).outputs(part) for part in SPLITS]
-        return fingerprint(*(path.read_bytes() for path in paths))
+        return fingerprint(*(_digest(path, _stamp(path)) for path in paths))
     except FileNotFoundError as error:
         stage = "" if run.is_file else ": run  tdumpra train  and  tdumpra embed  first"
         raise InputFileError(f"{error.filename} does not exist{stage}") from error
     except OSError as error:
         raise InputFileError(f"{run.path} cannot be read: {error.strerror or error}") from error
+
+
+_Stamp = tuple[int, int, int]  # of a file: unless it is another one, it holds what it held
+
+
+def _stamp(path: Path) -> _Stamp:
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+@lru_cache(maxsize=1024)
+def _digest(path: Path, stamp: _Stamp) -> str:
+    return fingerprint(path.read_bytes())
+
+
+@lru_cache(maxsize=1024)
+def _made(path: Path, stamp: _Stamp) -> Mapping[str, Any]:
+    return OutputsTable.read(path).made
 
 
 def space_identity(config: Config, seed: int) -> dict[str, str]:

@@ -152,10 +152,11 @@ def read_encoders(config: Config, folder: RunFolder, n_classes: int) -> Encoders
 def embed_stage(config: Config, dataset: Dataset, folder: RunFolder, *, fabric: Fabric, console: Console) -> bool:
     """Write the three tables; whether there was anything to do."""
     encoders = load_encoders(config, dataset, folder)
-    finished = config.network.as_it_is or is_finished(folder.checkpoint("last"))
+    last = folder.checkpoint("last")
+    finished = config.network.as_it_is or not last.exists() or is_finished(last)  # who keeps the best alone is done
     made = how_made(config.embed, finished=finished)
     if not finished:
-        show_notes([f"{folder.checkpoint('last')} is not trained to its end: so are its outputs"], console)
+        show_notes([f"{last} is not trained to its end: neither are the networks behind these outputs"], console)
     tables = {part: _current_table(folder.outputs(part), encoders.identity, made) for part in SPLITS}
     if all(tables.values()):
         if fabric.is_global_zero:

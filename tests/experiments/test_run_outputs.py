@@ -20,6 +20,7 @@ from tdumpra.errors import ArtifactError, InputFileError, StopRequestedError, Td
 from tdumpra.experiments import evaluation
 from tdumpra.run_data import open_data
 from tdumpra.run_folder import RunFolder
+from tdumpra.run_outputs import SavedRun
 
 CE, JOINT = "x/lite0_ce2_seed0.npz", "x/lite0_joint_seed3.npz"
 WITHOUT = TrainConfig(contrastive_weight=0.0)
@@ -117,7 +118,7 @@ def test_what_was_pooled_is_part_of_a_cells_name(tmp_path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
-def test_outputs_of_another_precision_are_not_taken_for_these(tmp_path):
+def test_outputs_of_another_precision_are_not_taken_for_these(tmp_path, monkeypatch):
     from tdumpra import stages
 
     config = tiny_experiment(tmp_path)
@@ -134,10 +135,16 @@ def test_outputs_of_another_precision_are_not_taken_for_these(tmp_path):
     assert run_outputs.training_seconds(config, 0) != 0
     with pytest.raises(ArtifactError, match=r"embed\.precision = 'bfloat16', and it is 'float32' now"):
         run_outputs.read_saved(run_outputs.saved_runs(config)[0], config)
-    known = run_outputs.identity(rough, 0)
-    run_outputs.outputs_for(config, 0)  # embeds again
+    own = {path: path.read_bytes() for path in folder.root.rglob("*") if path.is_file()}
+    with monkeypatch.context() as patched:
+        patched.setattr(stages, "train", lambda *_, **__: pytest.fail("trained again"))
+        run_outputs.outputs_for(config, 0)  # embeds again, elsewhere
+    assert {path: path.read_bytes() for path in own} == own
     assert run_outputs.training_seconds(config, 0) == 0
-    assert run_outputs.identity(config, 0) not in (known, run_outputs.identity(rough, 0))
+    assert run_outputs.identity(config, 0) != run_outputs.identity(rough, 0)
+    assert len(list(folder.root.glob("trainings/*"))) == 1
+    renamed = next(folder.root.glob("trainings/*")).rename(folder.root / "trainings" / "by-another-name")
+    assert run_outputs.identity(config, 0) == run_outputs.run_identity(SavedRun(renamed, "x", None, 0, False))
 
 
 @pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
@@ -173,12 +180,15 @@ def test_a_training_that_was_stopped_is_finished_first(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match="before its training had come to its end"):
         before = run_outputs.read_saved(run_outputs.saved_runs(config)[0], config).test.p
     assert run_outputs.training_seconds(config, 0) != 0
+    own = {path: path.read_bytes() for path in folder.root.rglob("*") if path.is_file()}
     cells = ablate.cells(config)
     grid.run(cells[-1:], tmp_path / "out")
     assert grid.plan(cells[-1:], tmp_path / "out")[0].finished
-    after = run_outputs.read_saved(run_outputs.saved_runs(config)[0], config).test.p
-    assert not torch.equal(before, after)
-    assert len(list((tmp_path / "run").glob("trainings/*"))) == 0  # it went on where it stood
+    assert not torch.equal(before, run_outputs.outputs_for(config, 0).test.p)
+    (below,) = (tmp_path / "run").glob("trainings/*")
+    logged = [row["step"] for row in RunFolder(below).read_metrics() if "loss" in row]
+    assert logged[0] > 1  # a copy went on where the run had stopped, and the run is as it was
+    assert {path: path.read_bytes() for path in own} == own
 
 
 def test_the_teacher_classifies_where_the_configuration_says_so(tmp_path) -> None:

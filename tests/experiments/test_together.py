@@ -11,7 +11,7 @@ from tests.support import save_problem, seed_arrays
 
 from tdumpra.config import Config, TuneConfig
 from tdumpra.errors import TdumpraError
-from tdumpra.experiments import ablate, evaluation, reproduce, sweep
+from tdumpra.experiments import ablate, evaluation, grid, reproduce, sweep
 
 SHARED = "must share their test rows"
 
@@ -58,3 +58,12 @@ def test_what_is_tuned_together_is_of_one_kind(tmp_path):
         with pytest.raises(TdumpraError, match=r"3 classes and .* has 4: seeds of one model must agree"):
             cells(pooled)
         assert cells(config)
+
+
+def test_ids_in_one_file_alone_are_no_contradiction(tmp_path):
+    with_ids = save_problem(tmp_path / "a_joint_seed0.npz")
+    without = save_problem(tmp_path / "a_ce_seed0.npz", leave_out=("id",))
+    config = Config(outputs=(str(with_ids), str(without)))
+    cells = ablate.cells(config)
+    results = dict(zip((cell.name for cell in cells), grid.run(cells, tmp_path / "out"), strict=True))
+    assert len(ablate.table(config, results).rows) == 6

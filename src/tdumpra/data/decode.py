@@ -36,6 +36,7 @@ from tdumpra.data.manifest import Record
 from tdumpra.errors import BrokenImageError, MissingExtraError
 
 DECODER_VERSION = 1  # raised when the same file comes out as other pixels; caches made by an older one are not used
+MASK_VERSION = 2  # the same for masks
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")  # Pillow would try some forty, several of them risky
 MAX_PIXELS = 64_000_000  # a dermatoscope's camera makes 24 million; Pillow only warns, and at 89 million
 MIN_SIDE = 8  # pixels; nothing smaller shows a lesion

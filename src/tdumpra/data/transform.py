@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tdumpra.artifacts import fingerprint
 from tdumpra.checks import check_count, check_positive, check_unit_interval, to_tensor
-from tdumpra.data.decode import DECODER_VERSION, decode_file, decode_mask
+from tdumpra.data.decode import DECODER_VERSION, MASK_VERSION, decode_file, decode_mask
 from tdumpra.errors import BrokenImageError
 
 Fit = Literal["stretch", "crop"]
@@ -64,7 +64,8 @@ class Framing:
     @property
     def fingerprint(self) -> str:
         """Changes when the same file would give other pixels."""
-        return fingerprint(json.dumps([DECODER_VERSION, asdict(self)], sort_keys=True))
+        of_masks = [] if self.lesion_margin is None else [MASK_VERSION]
+        return fingerprint(json.dumps([DECODER_VERSION, asdict(self), *of_masks], sort_keys=True))
 
     def apply(
         self, pixels: UInt8[np.ndarray, "h w 3"], mask: UInt8[np.ndarray, "mh mw"] | None = None

@@ -35,7 +35,7 @@ class Cell:
     @property
     def digest(self) -> str:
         """The name of its file: other settings, or another version, make another cell."""
-        return fingerprint(__version__, str(COMPUTATION), json.dumps(jsonable(self.known), sort_keys=True))
+        return _digest(self.known)
 
 
 class Planned(NamedTuple):
@@ -73,18 +73,23 @@ def keep(cell: Cell, out: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     """Write a cell's result, so that it is finished; gives it as it will be read."""
     make_folder(out / FOLDER)
     plain: dict[str, Any] = jsonable(result)
-    content = {"name": cell.name, "settings": cell.known, "result": plain}
-    write_json(_path(cell, out), kind=KIND, schema=SCHEMA, content=content)
+    known = cell.known
+    content = {"name": cell.name, "settings": known, "result": plain}
+    write_json(_path(out, _digest(known)), kind=KIND, schema=SCHEMA, content=content)
     return plain
 
 
-def _path(cell: Cell, out: Path) -> Path:
-    return out / FOLDER / f"{cell.digest}.json"
+def _digest(settings: Mapping[str, Any]) -> str:
+    return fingerprint(__version__, str(COMPUTATION), json.dumps(jsonable(settings), sort_keys=True))
+
+
+def _path(out: Path, digest: str) -> Path:
+    return out / FOLDER / f"{digest}.json"
 
 
 def _load(cell: Cell, out: Path) -> dict[str, Any] | None:
     """A finished cell's result. One that is damaged is as good as missing: it is computed again."""
-    path = _path(cell, out)
+    path = _path(out, cell.digest)
     if not path.exists():
         return None
     try:
