@@ -7,25 +7,23 @@ file answers if its name says that it belongs: ``lite0_ce2_seed0.npz`` was train
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from statistics import median
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 
-from tdumpra.artifacts import fingerprint, jsonable, make_folder, write_bytes
+from tdumpra import trainings
+from tdumpra.artifacts import fingerprint
 from tdumpra.checks import SPLITS
 from tdumpra.config import Config, read_config
-from tdumpra.errors import ArtifactError, InputFileError, TdumpraError
+from tdumpra.errors import InputFileError, TdumpraError
 from tdumpra.output_files import SplitOutputs, read_outputs
 from tdumpra.outputs import ScoredOutputs
-from tdumpra.run_folder import RunFolder, run_folders, run_root, settings_of_outputs
-from tdumpra.tables import OutputsTable, how_made, tables_fingerprint
+from tdumpra.run_folder import RunFolder, run_folders, run_root
+from tdumpra.tables import tables_fingerprint
 
 Training = Literal["ce", "joint"]
 Rows = TypeVar("Rows", bound=ScoredOutputs)
@@ -143,11 +141,11 @@ def seeds_for(config: Config) -> tuple[int, ...]:
 def outputs_for(config: Config, seed: int) -> SplitOutputs:
     """The outputs of this configuration and seed: saved, embedded by this run, or trained now for the experiment."""
     if not config.outputs:
-        folder = RunFolder(_place(config, seed))
-        if not _is_made(folder, config, seed):
+        folder = RunFolder(trainings.place(config, seed))
+        if not trainings.is_made(folder, config, seed):
             from tdumpra.stages import train_and_embed  # networks are loaded only where something is trained
 
-            _lend_checkpoints(run_folders(run_root(config), config.seeds)[seed], folder, config, seed)
+            trainings.lend_checkpoints(config, folder, seed)
             train_and_embed(config, folder, seed)
         return _of_folder(folder, config, seed)
     run = next((run for run in runs_for(config) if run.seed == seed), None)
@@ -157,50 +155,14 @@ def outputs_for(config: Config, seed: int) -> SplitOutputs:
     return read_saved(run, config)
 
 
-def _place(config: Config, seed: int) -> Path:
-    """The run's own folder, if its tables are of these settings; else one below it that is, or that is to be made.
-
-    Variants of one configuration so share what they have in common, and nothing is trained twice. An experiment reads
-    the run's own folder and never writes to it.
-    """
-    own = run_folders(run_root(config), config.seeds)[seed]
-    if _is_made(own, config, seed):
-        return own.root
-    below = run_root(config) / "trainings"
-    there = (path for path in sorted(below.glob("*")) if RunFolder(path).was_embedded_with(config, seed))
-    settings = json.dumps(jsonable(settings_of_outputs(config)), sort_keys=True)
-    return next(there, below / fingerprint(settings, str(seed)))
-
-
-def _lend_checkpoints(own: RunFolder, folder: RunFolder, config: Config, seed: int) -> None:
-    """A training of the run itself is not repeated: it goes on, or is embedded anew, from a copy."""
-    if not own.was_trained_with(config, seed) or folder.checkpoint("last").exists():
-        return
-    for name in ("best", "last"):
-        if own.checkpoint(name).exists():
-            make_folder(folder.checkpoint(name).parent)
-            write_bytes(folder.checkpoint(name), own.checkpoint(name).read_bytes())
-
-
-def _is_made(folder: RunFolder, config: Config, seed: int) -> bool:
-    """Whether the tables are there, of a training with these settings that came to its end."""
-    if not folder.has_tables or not folder.was_trained_with(config, seed):
-        return False
-    try:
-        made = _made(folder.outputs("train"), _stamp(folder.outputs("train")))
-    except (ArtifactError, OSError):
-        return False
-    return made == how_made(config.embed, finished=True) if made else folder.was_embedded_with(config, seed)
-
-
 def identity(config: Config, seed: int) -> str:
     """A name for the outputs of this configuration and seed: by their contents, or where they are to be made, by place.
 
     What was computed from them is found again only as long as they are the same.
     """
     if not config.outputs:
-        place = _place(config, seed)
-        if not _is_made(RunFolder(place), config, seed):
+        place = trainings.place(config, seed)
+        if not trainings.is_made(RunFolder(place), config, seed):
             return f"{place.name} to be made"
         return run_identity(SavedRun(place, config.name, None, seed, False))
     run = next((run for run in runs_for(config) if run.seed == seed), None)
@@ -211,30 +173,12 @@ def run_identity(run: SavedRun) -> str:
     """A name for a file's contents, or for the tables in a folder."""
     try:
         paths = [run.path] if run.is_file else [RunFolder(run.path).outputs(part) for part in SPLITS]
-        return fingerprint(*(_digest(path, _stamp(path)) for path in paths))
+        return fingerprint(*(trainings.digest(path) for path in paths))
     except FileNotFoundError as error:
         stage = "" if run.is_file else ": run  tdumpra train  and  tdumpra embed  first"
         raise InputFileError(f"{error.filename} does not exist{stage}") from error
     except OSError as error:
         raise InputFileError(f"{run.path} cannot be read: {error.strerror or error}") from error
-
-
-_Stamp = tuple[int, int, int]  # of a file: unless it is another one, it holds what it held
-
-
-def _stamp(path: Path) -> _Stamp:
-    status = path.stat()
-    return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-@lru_cache(maxsize=1024)
-def _digest(path: Path, stamp: _Stamp) -> str:
-    return fingerprint(path.read_bytes())
-
-
-@lru_cache(maxsize=1024)
-def _made(path: Path, stamp: _Stamp) -> Mapping[str, Any]:
-    return OutputsTable.read(path).made
 
 
 def space_identity(config: Config, seed: int) -> dict[str, str]:
@@ -328,16 +272,5 @@ def _teachers(rows: Rows, path: Path) -> Rows:
 
 
 def training_seconds(config: Config, seed: int) -> float | None:
-    """How long :func:`outputs_for` would train; 0 where nothing needs training, ``None`` where nobody knows.
-
-    What is known comes from trainings below the same run: their last step, and how many views they took in a second.
-    """
-    if config.outputs or _is_made(RunFolder(_place(config, seed)), config, seed):
-        return 0.0
-    known = []
-    for path in sorted(run_root(config).rglob("metrics.jsonl")):
-        rows = [row for row in RunFolder(path.parent).read_metrics() if "images_per_second" in row]
-        if rows:
-            views = 2 * config.train.batch_size * rows[-1]["step"]
-            known.append(views / max(1e-9, median(row["images_per_second"] for row in rows)))
-    return max(known, default=None)
+    """How long :func:`outputs_for` would train; 0 where nothing needs training, ``None`` where nobody knows."""
+    return 0.0 if config.outputs else trainings.seconds_to_train(config, seed)
