@@ -359,6 +359,20 @@ def test_another_configurations_model_is_not_written_over(tmp_path, cache):
     run_command(first, tmp_path / "run", quiet=True)  # its own it may
 
 
+def test_tables_of_other_settings_are_not_scored_under_these(tdumpra, tmp_path, cache):
+    path = write_config(tmp_path / "first.toml", cache)
+    shared = f'name = "tiny"\nfolder = "{tmp_path / "run"}"'
+    path.write_text(path.read_text().replace('name = "tiny"', shared))
+    run_command(path, None, quiet=True)
+    assert tdumpra("evaluate", path).code == 0
+    path.write_text(path.read_text() + "\n[embed]\nviews = 2\n")
+    for command in ("evaluate", "tune", "bank", "sweep"):
+        done = tdumpra(command, path)
+        assert (done.code, "embed.views = 1, and it is 2 now" in done.err) == (2, True), command
+    assert tdumpra("embed", path).code == 0
+    assert tdumpra("evaluate", path).code == 0
+
+
 def test_a_model_of_another_gate_is_told(tdumpra, tmp_path, cache):
     path = write_config(tmp_path / "first.toml", cache)
     shared = f'name = "tiny"\nfolder = "{tmp_path / "run"}"'

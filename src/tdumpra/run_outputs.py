@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 
@@ -23,7 +23,7 @@ from tdumpra.errors import InputFileError, TdumpraError
 from tdumpra.output_files import SplitOutputs, read_outputs
 from tdumpra.outputs import ScoredOutputs
 from tdumpra.run_folder import RunFolder, run_folders, run_root
-from tdumpra.tables import tables_fingerprint
+from tdumpra.tables import how_made, tables_fingerprint
 
 Training = Literal["ce", "joint"]
 Rows = TypeVar("Rows", bound=ScoredOutputs)
@@ -179,6 +179,12 @@ def run_identity(run: SavedRun) -> str:
         raise InputFileError(f"{error.filename} does not exist{stage}") from error
     except OSError as error:
         raise InputFileError(f"{run.path} cannot be read: {error.strerror or error}") from error
+
+
+def outputs_identity(run: SavedRun, config: Config) -> dict[str, Any]:
+    """What is asked of a run's outputs: its tables, by the settings that they should have been made with."""
+    asked = {} if run.is_file else {"embed": how_made(config.embed, finished=True)}
+    return {"outputs": run_identity(run), **asked}
 
 
 def space_identity(config: Config, seed: int) -> dict[str, str]:

@@ -73,7 +73,8 @@ def _cell(
     return Cell(
         name=f"{run.model}, seed {run.seed}",
         settings={
-            "outputs": run_outputs.run_identity(run), "bank": asdict(config.bank), "tune": asdict(config.tune), **more,
+            **run_outputs.outputs_identity(run, config), "bank": asdict(config.bank), "tune": asdict(config.tune),
+            **more,
             **run_outputs.space_identity(config, run.seed),
             **run_outputs.pooled_runs_identity(config),
         },

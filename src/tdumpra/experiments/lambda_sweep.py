@@ -79,7 +79,7 @@ def _saved(config: Config, run: run_outputs.SavedRun) -> Trained:
 
     weight = {"ce": 0.0, "joint": config.train.contrastive_weight, None: None}[run.training]
     settings = {
-        "outputs": run_outputs.run_identity(run),
+        **run_outputs.outputs_identity(run, config),
         **run_outputs.space_identity(config, run.seed),
         **run_outputs.pooled_runs_identity(config),
     }

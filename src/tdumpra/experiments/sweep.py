@@ -86,7 +86,7 @@ def _cell(config: Config, run: SavedRun, parameter: str) -> Cell:
     return Cell(
         name=f"{run.model}, seed {run.seed}: {parameter}",
         settings={
-            "sweep": parameter, "outputs": run_outputs.run_identity(run), "bank": asdict(config.bank),
+            "sweep": parameter, **run_outputs.outputs_identity(run, config), "bank": asdict(config.bank),
             "tune": asdict(config.tune), **run_outputs.space_identity(config, run.seed),
             **run_outputs.pooled_runs_identity(config),
         },
