@@ -19,7 +19,7 @@ from PIL import Image
 
 from tdumpra.bank import PrototypeBank
 from tdumpra.checks import SPLITS
-from tdumpra.commands_predict import find_masks, model_file, without_masks
+from tdumpra.commands_predict import model_file
 from tdumpra.commands_run import run_command
 from tdumpra.config import read_config
 from tdumpra.data.sources import open_source
@@ -395,9 +395,12 @@ def test_another_configurations_evaluation_is_not_written_over(tdumpra, tmp_path
     second = write_config(tmp_path / "second.toml", cache, extra='[tune]\nobjective = "nll"')
     shared = f'name = "second"\nfolder = "{tmp_path / "run"}"'
     second.write_text(second.read_text().replace('name = "tiny"', shared))
-    refused = tdumpra("evaluate", second)
-    assert refused.code == 2
-    assert "holds the results of 'tiny', which shares it with 'second'" in refused.err
+    gate = (tmp_path / "run" / "gate.json").read_bytes()
+    for command in ("evaluate", "tune"):
+        refused = tdumpra(command, second)
+        assert refused.code == 2
+        assert "holds the results of 'tiny', which shares it with 'second'" in refused.err
+    assert (tmp_path / "run" / "gate.json").read_bytes() == gate
     assert (tmp_path / "run" / "evaluation.json").read_bytes() == before
     for _ in range(2):  # a folder of its own it may write over
         assert tdumpra("evaluate", second, "--out", tmp_path / "elsewhere").code == 0
@@ -490,46 +493,6 @@ def test_a_bar_on_a_terminal_leaves_the_output_alone(trained, images, tmp_path):
     assert done.returncode == 0, shown
     assert "Predicting" in shown
     assert (tmp_path / "out.csv").read_text().count(".png") == 4
-
-
-def test_masks_by_the_images_names(images, tmp_path):
-    paths = sorted(images.rglob("*.png"))
-    (tmp_path / "some").mkdir()
-    for path, end in zip(paths, ("", "_segmentation", "_mask"), strict=False):
-        (tmp_path / "some" / f"{path.stem}{end}.png").touch()
-    found = find_masks(tmp_path / "some", paths)
-    assert [mask and mask.name for mask in found[:3]] == [
-        f"{paths[0].stem}.png", f"{paths[1].stem}_segmentation.png", f"{paths[2].stem}_mask.png",
-    ]  # fmt: skip
-    assert found[3] is None
-    assert find_masks(None, paths) == [None] * 4
-    below = tmp_path / "below"
-    for folder in ("A", "B"):
-        (below / folder).mkdir(parents=True)
-        (below / folder / "1.png").touch()
-    assert find_masks(below, [Path("x/A/1.png"), Path("x/B/1.png")]) == [below / "A" / "1.png", below / "B" / "1.png"]
-    with pytest.raises(InputFileError, match="could both be the mask of"):
-        find_masks(below, [Path("x/C/1.png")])
-    with pytest.raises(InputFileError, match=r"could be the mask of .* or of"):
-        find_masks(below / "A", [Path("x/A/1.png"), Path("x/B/1.png")])
-
-
-def test_masks_beside_their_images_are_neither_images_nor_their_own_masks(tmp_path):
-    names = ("a.png", "a_mask.png", "b.png", "b_segmentation.png", "sub/c.png")
-    (tmp_path / "sub").mkdir()
-    for name in names:
-        (tmp_path / name).touch()
-    paths = without_masks(sorted(tmp_path.rglob("*.png")), tmp_path)
-    assert paths == [tmp_path / name for name in ("a.png", "b.png", "sub/c.png")]
-    found = find_masks(tmp_path, paths)
-    assert found == [tmp_path / "a_mask.png", tmp_path / "b_segmentation.png", None]
-    apart = without_masks(sorted(tmp_path.rglob("*.png")), tmp_path / "sub")
-    assert tmp_path / "sub" / "c.png" not in apart
-    with pytest.raises(InputFileError, match="holds no mask of any of the 1 images"):
-        find_masks(tmp_path / "sub", [tmp_path / "sub" / "c.png"])
-    (tmp_path / "sub" / "c.jpg").touch()
-    with pytest.raises(InputFileError, match="is an image here, and would be the mask of"):
-        find_masks(tmp_path, [tmp_path / "sub" / "c.png", tmp_path / "sub" / "c.jpg"])
 
 
 @pytest.mark.filterwarnings("default")

@@ -295,7 +295,10 @@ def test_a_baseline_that_did_not_test_these_images(tmp_path):
     ):
         with_baseline(splits, str(tmp_path), 0)
     write_test_table(tmp_path, splits._replace(test=replace(splits.test, y=(splits.test.y + 1) % splits.n_classes)))
-    with pytest.raises(InputFileError, match="labels 160 of 160 test images otherwise, for example 'test-image-0'"):
+    with pytest.raises(
+        ArtifactError,
+        match=r"evaluate\.baseline names a run that labels 160 of 160 images otherwise, for example 'test-image-0'",
+    ):
         with_baseline(splits, str(tmp_path), 0)
     nameless = splits._replace(test=replace(splits.test, ids=None))
     with pytest.raises(InputFileError, match="the outputs carry no id"):

@@ -173,3 +173,11 @@ def test_the_folder_of_several_seeds_stands_for_that_of_the_same_seed(tmp_path):
 def test_a_folder_without_tables_is_said_to_lack_them(tmp_path):
     with pytest.raises(ArtifactError, match=r"evaluate\.baseline = .* is not the folder .*: train and embed its"):
         run_with_tables(str(tmp_path), 0, "evaluate.baseline")
+
+
+def test_metadata_are_part_of_what_was_scored():
+    tables = {part: table(start=10 * i) for i, part in enumerate(("train", "val", "test"))}
+    before = split_outputs(tables).fingerprint
+    assert split_outputs(tables).fingerprint == before
+    other = replace(tables["test"], metadata={"sex": ("m",) * 6})
+    assert split_outputs({**tables, "test": other}).fingerprint != before

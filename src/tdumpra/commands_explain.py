@@ -20,8 +20,9 @@ from torch import Tensor
 from tdumpra.artifacts import jsonable, make_folder, write_bytes
 from tdumpra.assemble import thumbnail
 from tdumpra.bank import Exemplar
-from tdumpra.commands_predict import expand, find_masks, load_predictor, without_masks
+from tdumpra.commands_predict import expand, load_predictor
 from tdumpra.data.decode import decode_file
+from tdumpra.data.mask_files import find_masks, without_masks
 from tdumpra.data.sources.files import IMAGE_SUFFIXES, is_file, is_image, printable
 from tdumpra.data.transform import EvalTransform
 from tdumpra.errors import BrokenImageError, InputFileError

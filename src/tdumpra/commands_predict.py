@@ -7,8 +7,7 @@ import io
 import json
 import re
 import sys
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,12 @@ from rich.table import Table
 
 from tdumpra.artifacts import jsonable
 from tdumpra.config import read_config
-from tdumpra.data.sources.files import is_file, is_image, printable
+from tdumpra.data.mask_files import find_masks, without_masks
+from tdumpra.data.sources.files import is_image, printable
 from tdumpra.errors import InputFileError
 from tdumpra.predict import Prediction, Predictor
 
 MODEL = "model.safetensors"
-
-_MASK_ENDS = ("_segmentation", "_mask", "")
 
 
 def predict_command(
@@ -92,62 +90,6 @@ def expand(images: Iterable[Path]) -> Iterator[Path]:
             yield from sorted(each for each in path.rglob("*") if is_image(each))
         else:
             yield path
-
-
-def find_masks(folder: Path | None, images: list[Path]) -> list[Path | None]:
-    """Each image's mask in the folder or below it: of the same name, or with ``_segmentation`` or ``_mask`` behind it.
-
-    Where several have that name, the one in a folder that is called as the image's.
-    """
-    if folder is None:
-        return [None] * len(images)
-    if not folder.is_dir():
-        raise InputFileError(f"--masks names the folder of the lesions' masks, and {folder} is no folder")
-    held = defaultdict(list)
-    for path in sorted(folder.rglob("*")):
-        if is_image(path) and is_file(path):
-            held[path.stem].append(path)
-    found = [_mask_of(image, held) for image in images]
-    if not any(found):
-        names = ", ".join(f"{printable(images[0].stem)}{end}.png" for end in _MASK_ENDS)
-        raise InputFileError(f"{folder} holds no mask of any of the {len(images)} images; a mask is named like {names}")
-    whose: dict[Path, Path] = {}
-    own = {image.resolve() for image in images}
-    for image, mask in zip(images, found, strict=True):
-        if mask is not None and mask.resolve() in own:
-            raise InputFileError(f"{mask} is an image here, and would be the mask of {image}: lay masks apart")
-    for image, mask in zip(images, found, strict=True):
-        if mask is not None and whose.setdefault(mask, image) != image:
-            raise InputFileError(
-                f"{mask} could be the mask of {whose[mask]} or of {image}: lay masks out like the images"
-            )
-    return found
-
-
-def _mask_of(image: Path, held: Mapping[str, list[Path]]) -> Path | None:
-    for end in _MASK_ENDS:
-        named = [path for path in held.get(image.stem + end, ()) if path.resolve() != image.resolve()]
-        alike = [path for path in named if path.parent.name == image.parent.name]
-        some = alike if len(named) > 1 and alike else named
-        if len(some) > 1:
-            raise InputFileError(f"{some[0]} and {some[1]} could both be the mask of {image}")
-        if some:
-            return some[0]
-    return None
-
-
-def without_masks(paths: list[Path], masks: Path | None) -> list[Path]:
-    """The images among ``paths``, where a folder held their masks too."""
-    if masks is None:
-        return paths
-    names = {path.stem for path in paths}
-    own = [path for path in paths if not any(_is_named_after(path.stem, end, names) for end in _MASK_ENDS)]
-    apart = [path for path in own if not path.resolve().is_relative_to(masks.resolve())]
-    return apart or own
-
-
-def _is_named_after(name: str, end: str, others: Collection[str]) -> bool:
-    return bool(end) and name.endswith(end) and name.removesuffix(end) in others
 
 
 def _watched(predictions: Iterable[Prediction], n: int) -> Iterator[Prediction]:

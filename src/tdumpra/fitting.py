@@ -27,7 +27,7 @@ from tdumpra.output_files import SplitOutputs
 from tdumpra.outputs import TrainOutputs, ValidationOutputs
 from tdumpra.preset import PRESETS, Preset
 from tdumpra.seed_pool import tune_over_seeds
-from tdumpra.tables import OutputsTable, run_with_tables
+from tdumpra.tables import OutputsTable, refuse_other_labels, run_with_tables
 from tdumpra.tune import Tuning, tune
 
 COMPUTATION = 3  # raised whenever the same outputs and settings would give other figures: kept results are made again
@@ -216,12 +216,7 @@ def with_baseline(splits: SplitOutputs, place: str, seed: int) -> SplitOutputs:
             "runs the same split"
         )
     rows = torch.tensor([where[str(name)] for name in splits.test.ids])
-    differing = (table.labels[rows] != splits.test.y).nonzero().flatten().tolist()
-    if differing:
-        raise InputFileError(
-            f"evaluate.baseline names a run that labels {len(differing):,} of {len(rows):,} test images otherwise, for "
-            f"example {str(splits.test.ids[differing[0]])!r}: the two were made from other data"
-        )
+    refuse_other_labels("evaluate.baseline", splits.test.ids.tolist(), splits.test.y, table.labels[rows])
     return splits._replace(test=replace(splits.test, p_baseline=table.posterior()[rows]))
 
 

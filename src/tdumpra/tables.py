@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -74,17 +74,6 @@ class OutputsTable:
             **artifact.tensors,
         )
 
-    def _refuse_other_images(self, labels: Tensor, class_names: tuple[str, ...]) -> None:
-        """Rows of the same id that another run labels otherwise are of another data set, or of other labels."""
-        if class_names != self.class_names:
-            return  # other classes of the same images, perhaps: nothing to compare
-        differing = (labels != self.labels).nonzero().flatten().tolist()
-        if differing:
-            raise ArtifactError(
-                f"bank.space names a run that labels {len(differing):,} of {len(self):,} images otherwise, for example "
-                f"{self.ids[differing[0]]!r}: the two were made from other data"
-            )
-
     def posterior(self, who: str = "student") -> Tensor:
         """The probabilities of the ``student`` or of the ``teacher``."""
         logits = self.logits if who == "student" else self.logits_teacher
@@ -107,7 +96,8 @@ class OutputsTable:
                 f"the other encoder's table lacks {len(missing)} of the images, for example {missing[0]!r}"
             )
         rows = torch.tensor([place[name] for name in self.ids])
-        self._refuse_other_images(torch.cat([each.labels for each in others])[rows], others[0].class_names)
+        if others[0].class_names == self.class_names:  # else other classes of the same images, perhaps
+            refuse_other_labels("bank.space", self.ids, self.labels, torch.cat([each.labels for each in others])[rows])
         identity = {**self.identity, "retrieval": others[0].identity["encoder"]}
         logits = [each.logits_teacher for each in others if each.logits_teacher is not None]
         comparable = len(logits) == len(others) and others[0].class_names == self.class_names
@@ -123,6 +113,16 @@ def how_made(embed: EmbedConfig, *, finished: bool) -> dict[str, Any]:
     """What :attr:`OutputsTable.made` says of a table: the settings that change its rows."""
     settings = {name: value for name, value in asdict(embed).items() if name != "batch_size"}
     return {**settings, "finished": finished}
+
+
+def refuse_other_labels(setting: str, ids: Sequence[Any], own: Tensor, theirs: Tensor) -> None:
+    """Rows of the same id that the run behind a setting labels otherwise are of other images, or of other labels."""
+    differing = (own != theirs).nonzero().flatten().tolist()
+    if differing:
+        raise ArtifactError(
+            f"{setting} names a run that labels {len(differing):,} of {len(own):,} images otherwise, for example "
+            f"{str(ids[differing[0]])!r}: the two were made from other data"
+        )
 
 
 def run_with_tables(place: str, seed: int, name: str = "bank.space") -> RunFolder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from tests.support import save_problem
 
 from tdumpra.config import Config, NetworkConfig
+from tdumpra.errors import TdumpraError
 from tdumpra.experiments import paper
 from tdumpra.experiments.reproduce import entries, table
 
@@ -42,3 +44,13 @@ def test_other_seeds_than_named_are_told():
     results: Any = defaultdict(lambda: defaultdict(lambda: 0.5))
     assert "the configuration names seed 5 alone" in "\n".join(table("ham10000", Config(seeds=(5,)), results).notes)
     assert "alone, and a table wants" not in "\n".join(table("ham10000", Config(seeds=(5, 6)), results).notes)
+
+
+def test_with_and_without_are_of_the_same_images():
+    config = Config(seeds=(0, 1))
+    results: Any = defaultdict(lambda: defaultdict(lambda: 0.5))
+    for entry, seed in itertools.product(entries(config), (0, 1)):
+        row = results[f"{entry.backbone} {'with' if entry.with_method else 'without'}, seed {seed}"]
+        row["test_rows"] = "old" if entry.with_method else "new"
+    with pytest.raises(TdumpraError, match="not scored on the same test images"):
+        table("ham10000", config, results)

@@ -78,14 +78,13 @@ def _saved(config: Config, run: run_outputs.SavedRun) -> Trained:
         return splits, fit(splits, config.bank, config.tune, others=run_outputs.other_seeds(config, run))
 
     weight = {"ce": 0.0, "joint": config.train.contrastive_weight, None: None}[run.training]
-    settings = {
-        **run_outputs.outputs_identity(run, config),
-        **run_outputs.space_identity(config, run.seed),
-        **run_outputs.pooled_runs_identity(config),
-    }
 
     def known() -> Mapping[str, Any]:
-        return settings
+        return {
+            **run_outputs.outputs_identity(run, config),
+            **run_outputs.space_identity(config, run.seed),
+            **run_outputs.pooled_runs_identity(config),
+        }
 
     return Trained(run.model, run.seed, weight, config, known, fitted, 1.5)
 

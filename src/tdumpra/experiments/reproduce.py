@@ -99,6 +99,8 @@ def _cell(dataset: str, entry: Entry, seed: int) -> Cell:
 def table(dataset: str, config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTable:
     """Pairs of rows: the paper's backbones, ours where they were run, and what else was run."""
     ours = entries(config)
+    if not config.outputs:
+        refuse_mixed(results.values())
     rows: list[dict[str, Value]] = []
     names = [each.name for each in paper.BACKBONES]
     for backbone in dict.fromkeys([*names, *(entry.backbone for entry in ours)]):
@@ -135,8 +137,6 @@ def _figures(entry: Entry | None, results: Mapping[str, Mapping[str, Any]]) -> d
     if entry is None or not entry.seeds:
         return {}
     of_seeds = [results[_name(entry, seed)] for seed in entry.seeds]
-    if not entry.config.outputs:
-        refuse_mixed(of_seeds)
     return {metric: over_seeds(result[metric] for result in of_seeds) for metric in paper.TABLE_METRICS}
 
 

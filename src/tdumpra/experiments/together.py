@@ -27,7 +27,7 @@ def refuse_strangers(
 
     Args:
         config: how to read the runs.
-        runs: saved outputs; none need be there yet if a run trains its own.
+        runs: saved outputs, or runs whose tables are there.
         of_one: what they are compared within.
         test_rows: they must share them. Otherwise classes, and whether there are groups, are compared alone.
     """
