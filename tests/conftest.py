@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import hypothesis
 import jaxtyping
 import pytest
+import tiny_networks
 import torch
 
 _HOOKED = "tdumpra.core"
@@ -24,6 +25,16 @@ hypothesis.settings.register_profile("tests", deadline=None, max_examples=60, de
 hypothesis.settings.load_profile("tests")
 
 torch.set_num_threads(1)  # the tensors are small, and threads that wait for each other cost more than they bring
+
+
+@pytest.fixture(autouse=True)
+def trust_the_tests_own_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let models name the small networks of the tests; any other code in a model file is refused."""
+    from tdumpra import model_file  # after the hook above
+
+    own = {name for name in vars(tiny_networks) if not name.startswith("_")}
+    trusted = model_file.OWN_FACTORIES | {f"tiny_networks:{name}" for name in own}
+    monkeypatch.setattr(model_file, "OWN_FACTORIES", trusted)
 
 
 @pytest.fixture

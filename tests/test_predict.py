@@ -23,7 +23,7 @@ from tdumpra.core.gate import GateThresholds
 from tdumpra.data.manifest import Record
 from tdumpra.data.transform import Framing
 from tdumpra.decision import Decision
-from tdumpra.errors import ArtifactError
+from tdumpra.errors import ArtifactError, UntrustedCodeError
 from tdumpra.model_file import Model
 from tdumpra.network import NetworkError
 from tdumpra.predict import Predictor
@@ -390,6 +390,46 @@ def test_one_image_twice_and_a_single_path(model, images):
 def test_bad_options(model, options, message):
     with pytest.raises(ValueError, match=message):
         Predictor(model, **options)
+
+
+@pytest.fixture
+def hostile(model, tmp_path, monkeypatch) -> Path:
+    """A sealed model that names a module lying in the current folder, as a stranger could send it."""
+    (tmp_path / "evilmod.py").write_text(
+        "from pathlib import Path\nfrom tiny_networks import plain as make\nPath('executed').touch()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for role in ("classifier", "retrieval"):
+        encoder = getattr(model, role)
+        model = replace(model, **{role: replace(encoder, network=replace(encoder.network, backbone="evilmod:make"))})
+    model.write(tmp_path / "m.safetensors")
+    return tmp_path / "m.safetensors"
+
+
+def test_a_model_file_calls_no_code_that_nobody_trusts(hostile, images, tdumpra):
+    with pytest.raises(UntrustedCodeError):
+        Predictor.load(hostile)
+    for command in ("predict", "explain"):
+        done = tdumpra(command, hostile, images[0])
+        assert done.code == 2
+        assert "--trust-code evilmod:make" in done.err
+    assert not Path("executed").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["tdumpra.artifacts:make_folder", "os:system", ":", "evilmod:", "hf-hub:someone/model"]
+)
+def test_no_other_name_reaches_the_import(model, name):
+    changed = replace(model.classifier, network=replace(model.classifier.network, backbone=name))
+    with pytest.raises(UntrustedCodeError):
+        Predictor(replace(model, classifier=changed))
+
+
+def test_code_that_the_user_trusts_is_called(hostile, images, tdumpra):
+    done = tdumpra("predict", hostile, images[0], "--trust-code", "evilmod:make", "--csv")
+    assert done.code == 0, done.err
+    assert Path("executed").exists()
 
 
 def test_a_factory_that_changed_since(model):

@@ -65,6 +65,15 @@ MasksOption = Annotated[
     Path | None,
     typer.Option("--masks", help="Folder of the lesions' masks, for a model that cuts them out.", show_default=False),
 ]
+TrustOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust-code",
+        metavar="PACKAGE.MODULE:FUNCTION",
+        help="Code that the model may import and call to build its networks; repeat it for several.",
+        show_default=False,
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")]
 
 _INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended: 128 + SIGINT
@@ -206,6 +215,7 @@ def _predict(
     precision: Annotated[
         str | None, typer.Option(help="float32 or bfloat16; that of tuning if left out.", show_default=False)
     ] = None,
+    trust: TrustOption = None,
 ) -> None:
     """Predict images: label, probability, and whether the gate opened."""
     from tdumpra.commands_predict import predict_command
@@ -213,7 +223,7 @@ def _predict(
     mode = "eager" if eager else "lazy"
     predict_command(
         model, images, masks=masks, as_json=as_json, as_csv=as_csv, batch_size=batch_size, mode=mode, device=device,
-        precision=precision,
+        precision=precision, trusted=trust or (),
     )  # fmt: skip
 
 
@@ -233,6 +243,7 @@ def _explain(
     masks: MasksOption = None,
     as_json: JsonOption = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …", show_default=False)] = None,
+    trust: TrustOption = None,
 ) -> None:
     """Write a page of evidence for each image: why it was decided as it was."""
     from tdumpra.pages import kit
@@ -242,7 +253,7 @@ def _explain(
 
     explain_command(
         model, images, out=out, group=group, sources=sources, masks=masks, saliency=saliency, as_json=as_json,
-        device=device,
+        device=device, trusted=trust or (),
     )  # fmt: skip
 
 

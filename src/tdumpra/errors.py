@@ -23,6 +23,10 @@ class OtherKindError(ArtifactError):
         return f"{path} holds a tdumpra {found}, where a {needed} is needed"
 
 
+class UntrustedCodeError(ArtifactError):
+    """A file asks to import and call code that nobody declared trusted."""
+
+
 class InputFileError(TdumpraError):
     """A user's file cannot be read, or does not hold what its name promises."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,11 +14,13 @@ from tdumpra.artifacts import Artifact, fingerprint, read_artifact, write_artifa
 from tdumpra.config import NetworkConfig, Precision
 from tdumpra.data.transform import EvalTransform
 from tdumpra.decision import Decision
-from tdumpra.errors import ArtifactError, OtherKindError
+from tdumpra.errors import ArtifactError, OtherKindError, UntrustedCodeError
 from tdumpra.network import NetworkError, SeveralViews, build_network
 from tdumpra.toml_tree import from_plain
 
 KIND, SCHEMA = "model", 3
+
+OWN_FACTORIES = frozenset({"tdumpra.texture_network:texture_network"})  # code that any model file may name
 
 _REMEDY = {  # what to do with a file of another kind
     "dual-path classifier": ": it was made from saved arrays and has no network to look at images with. Load it with "
@@ -52,8 +54,13 @@ class Encoder:
             parts.append(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         return fingerprint(*parts)
 
-    def build(self, n_classes: int, device: torch.device) -> nn.Module:
-        """The network, ready to be asked. Another run's encoder may tell other classes apart than this one's."""
+    def build(self, n_classes: int, device: torch.device, *, trusted: Collection[str] = ()) -> nn.Module:
+        """Build the network and load its weights. Another run's encoder may have other classes than this one's.
+
+        A model file may come from a stranger, and a backbone ``package.module:function`` is code to import and call.
+        Only the factories of tdumpra itself and those in ``trusted`` are called.
+        """
+        self._refuse_untrusted(trusted)
         if "classifier.weight" in self.state and not self.network.finished:
             n_classes = len(self.state["classifier.weight"])
         network = build_network(self.network, n_classes, load=False).network
@@ -67,6 +74,14 @@ class Encoder:
                 "they were trained: restore its code, or train again"
             ) from error
         return (network if self.views == 1 else SeveralViews(network, self.views)).eval().to(device)
+
+    def _refuse_untrusted(self, trusted: Collection[str]) -> None:
+        name = self.network.backbone
+        if ":" in name and name not in OWN_FACTORIES and name not in trusted:
+            raise UntrustedCodeError(
+                f"the model asks to import and call {name!r}, which was not done: a model file may come from anyone. "
+                f"If you trust that code, name it: --trust-code {name}  or  Predictor.load(path, trusted=[{name!r}])"
+            )
 
     def without(self, head: Literal["classifier", "projection"]) -> Encoder:
         """The same without a head that nobody asks. A network that is taken as it is stays whole."""

@@ -8,7 +8,7 @@ thresholds, since kernels may round differently with the batch size.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -56,6 +56,8 @@ class Predictor:
         device: where to compute; a GPU if there is one.
         precision: ``float32`` or ``bfloat16``; left out, that of the outputs on which the model was tuned. Another one
             moves labels near the thresholds.
+        trusted: names of factories (``package.module:function``) that the model's networks may be built by. A model
+            that names any other code is refused.
 
     Attributes:
         rows_seen: images that went through the classifier so far.
@@ -69,6 +71,7 @@ class Predictor:
         mode: Mode = "lazy",
         device: str | torch.device | None = None,
         precision: Precision | None = None,
+        trusted: Collection[str] = (),
     ) -> None:
         if mode not in get_args(Mode):
             raise ValueError(f"mode must be 'lazy' or 'eager', not {mode!r}")
@@ -77,8 +80,10 @@ class Predictor:
         self.model, self.mode, self.precision = model, mode, precision
         self.device = _check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         n_classes = len(model.class_names)
-        self._classifier = model.classifier.build(n_classes, self.device)
-        self._retrieval = None if model.retrieval is None else model.retrieval.build(n_classes, self.device)
+        self._classifier = model.classifier.build(n_classes, self.device, trusted=trusted)
+        self._retrieval = (
+            None if model.retrieval is None else model.retrieval.build(n_classes, self.device, trusted=trusted)
+        )
         self.rows_seen = self.rows_matched = 0
 
     @classmethod

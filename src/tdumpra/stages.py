@@ -166,7 +166,7 @@ def embed_stage(config: Config, dataset: Dataset, folder: RunFolder, *, fabric: 
         return False
     pipeline = _pipeline(config, dataset, encoders.student.transform, fabric)
     networks = [
-        encoder.build(len(dataset.manifest.class_names), fabric.device)
+        encoder.build(len(dataset.manifest.class_names), fabric.device, trusted=[config.network.backbone])
         for encoder in (encoders.student, encoders.teacher)
         if encoder is not None
     ]
