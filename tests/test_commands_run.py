@@ -481,6 +481,7 @@ def test_a_bar_on_a_terminal_leaves_the_output_alone(trained, images, tmp_path):
     ours, theirs = os.openpty()
     with (tmp_path / "out.csv").open("wb") as out:
         command = [sys.executable, "-m", "tdumpra", "predict", str(trained), str(images), "--csv"]
+        command += ["--trust-code", "tiny_networks:plain"]
         done = subprocess.run(
             command,
             stdout=out,
