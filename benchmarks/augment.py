@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from benchmarks.common import Row, best_times, faster
-from tdumpra.data.augment import AugmentConfig, draw
-from tdumpra.data.augment_batch import apply_batch
+from tdumpra.data.batches.augment import AugmentConfig, draw
+from tdumpra.data.batches.augment_batch import apply_batch
 
 SIDE = 224
 

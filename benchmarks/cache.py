@@ -16,9 +16,9 @@ from PIL import Image
 
 from benchmarks.common import Row, best_times, faster
 from benchmarks.images import image_manifest
-from tdumpra.data.prepare import prepare
-from tdumpra.data.transform import Framing
-from tdumpra.data.workers import available_cores
+from tdumpra.data.images.framing import Framing
+from tdumpra.data.images.prepare import prepare
+from tdumpra.data.images.workers import available_cores
 
 COUNT, SIDE = 4000, 224
 

@@ -9,14 +9,14 @@ import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, log_loss, roc_auc_score
 
 from benchmarks.common import Row, faster
-from tdumpra.bank import PrototypeBank
-from tdumpra.comparators import Case
 from tdumpra.core.bootstrap import MetricSums, group_weights
 from tdumpra.core.calibration import class_prior
-from tdumpra.evaluate import evaluate
-from tdumpra.evaluation_settings import EvaluateConfig
-from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs
-from tdumpra.tune import tune
+from tdumpra.evaluation.comparators import Case
+from tdumpra.evaluation.evaluate import evaluate
+from tdumpra.evaluation.settings import EvaluateConfig
+from tdumpra.method.bank import PrototypeBank
+from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
+from tdumpra.tuning.tune import tune
 
 N, C, D, REPLICATES = 10_000, 7, 64, 1000
 LOOPED = 20  # replicates that the loop is timed on; its cost is the same for each

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tdumpra.data.decode import read_record
+from tdumpra.data.images.decode import read_record
 from tdumpra.data.manifest import Manifest, Record
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 
 from benchmarks.common import Row, best_times
-from tdumpra.bank import PrototypeBank
-from tdumpra.config import NetworkConfig
 from tdumpra.core.gate import GateThresholds
-from tdumpra.data.transform import EvalTransform
-from tdumpra.decision import Decision
-from tdumpra.model_file import Encoder, Model
-from tdumpra.network import build_network
-from tdumpra.predict import Predictor
+from tdumpra.data.images.framing import EvalTransform
+from tdumpra.method.bank import PrototypeBank
+from tdumpra.method.decision import Decision
+from tdumpra.networks.build import build_network
+from tdumpra.networks.model_file import Encoder, Model
+from tdumpra.networks.predict import Predictor
+from tdumpra.runs.config import NetworkConfig
 
 CLASSES, SHARES = 7, (0.1, 0.3)
 

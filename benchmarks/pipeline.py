@@ -13,12 +13,12 @@ import torch
 
 from benchmarks.common import Row, best_times
 from benchmarks.images import image_manifest
-from tdumpra.data.augment import AugmentConfig
-from tdumpra.data.pipeline import DevicePipeline, Pipeline, WorkerPipeline, make_pipeline
-from tdumpra.data.prepare import prepare
-from tdumpra.data.sampling import BatchPlan
-from tdumpra.data.transform import EvalTransform
-from tdumpra.data.workers import available_cores
+from tdumpra.data.batches.augment import AugmentConfig
+from tdumpra.data.batches.pipeline import DevicePipeline, Pipeline, WorkerPipeline, make_pipeline
+from tdumpra.data.batches.sampling import BatchPlan
+from tdumpra.data.images.framing import EvalTransform
+from tdumpra.data.images.prepare import prepare
+from tdumpra.data.images.workers import available_cores
 
 BATCH = 64
 

@@ -21,16 +21,16 @@ import torch
 from torch import nn
 
 from benchmarks.common import Row
-from tdumpra.config import NetworkConfig, TrainConfig
 from tdumpra.core.ema import EmaTeacher
 from tdumpra.core.losses import joint_loss
-from tdumpra.data.augment import AugmentConfig
-from tdumpra.data.pipeline import DevicePipeline
-from tdumpra.data.prefetch import prefetch
-from tdumpra.data.sampling import BatchPlan
-from tdumpra.data.transform import EvalTransform, Framing
-from tdumpra.network import build_network
-from tdumpra.train import make_fabric
+from tdumpra.data.batches.augment import AugmentConfig
+from tdumpra.data.batches.pipeline import DevicePipeline
+from tdumpra.data.batches.prefetch import prefetch
+from tdumpra.data.batches.sampling import BatchPlan
+from tdumpra.data.images.framing import EvalTransform, Framing
+from tdumpra.networks.build import build_network
+from tdumpra.networks.train import make_fabric
+from tdumpra.runs.config import NetworkConfig, TrainConfig
 
 PAPER_BACKBONES = {  # and what a quick eager version reached on an H200, in images/s against the bare step
     "resnet101": 0.86,

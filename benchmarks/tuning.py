@@ -11,8 +11,8 @@ import torch
 from benchmarks.common import Row, faster
 from tdumpra import GateThresholds, PrototypeBank, classification_metrics, fuse
 from tdumpra.core.calibration import class_prior
-from tdumpra.outputs import ValidationOutputs
-from tdumpra.tune import Preset, tune
+from tdumpra.method.outputs import ValidationOutputs
+from tdumpra.tuning.tune import Preset, tune
 
 N, C, D = 10_000, 7, 32
 PRESET = Preset(

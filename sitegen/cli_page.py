@@ -8,7 +8,7 @@ from typing import Any
 
 import typer.main
 
-from tdumpra.cli import app
+from tdumpra.cli.main import app
 
 # In the order in which a newcomer meets them; `cli_page` refuses a command that is missing here.
 SECTIONS = {

@@ -11,7 +11,7 @@ import types
 import typing
 from typing import Any
 
-from tdumpra.config import Config
+from tdumpra.runs.config import Config
 
 _HEAD = """\
 # Settings of a run

@@ -30,7 +30,7 @@ torch.set_num_threads(1)  # the tensors are small, and threads that wait for eac
 @pytest.fixture(autouse=True)
 def trust_the_tests_own_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let models name the small networks of the tests; any other code in a model file is refused."""
-    from tdumpra import model_file  # after the hook above
+    from tdumpra.networks import model_file  # after the hook above
 
     own = {name for name in vars(tiny_networks) if not name.startswith("_")}
     trusted = model_file.OWN_FACTORIES | {f"tiny_networks:{name}" for name in own}
@@ -56,7 +56,7 @@ class Done(NamedTuple):
 @pytest.fixture
 def tdumpra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
     """Runs a command as a shell would, in this process."""
-    from tdumpra import cli  # after the hook above
+    from tdumpra.cli import main as cli  # after the hook above
 
     def run(*arguments: Any, columns: int = 200) -> Done:
         monkeypatch.setattr(sys, "argv", ["tdumpra", *map(str, arguments)])

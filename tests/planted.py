@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from tdumpra.bank import PrototypeBank
-from tdumpra.outputs import ValidationOutputs
+from tdumpra.method.bank import PrototypeBank
+from tdumpra.method.outputs import ValidationOutputs
 
 C = 4
 PRIOR = torch.full((C,), 1 / C, dtype=torch.float64)

@@ -21,8 +21,9 @@ import torch
 from markdown_blocks import PAGES, ROOT, Block, blocks
 
 from sitegen.mathml import to_mathml
-from tdumpra import cli, commands_report
-from tdumpra.config import read_config
+from tdumpra.cli import main as cli
+from tdumpra.cli import report as commands_report
+from tdumpra.runs.config import read_config
 
 pytestmark = [  # the notes that miniature data earn
     pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than"),

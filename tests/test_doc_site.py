@@ -22,8 +22,8 @@ from sitegen.config_page import comments, config_page
 from sitegen.docstrings import to_markdown
 from sitegen.hooks import ROOT_PAGES, benchmark_table, list_results
 from sitegen.mathml import InlineMath, to_mathml
-from tdumpra.config import Config, TrainConfig
-from tdumpra.data.lock import exclusive
+from tdumpra.locks import exclusive
+from tdumpra.runs.config import Config, TrainConfig
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 

@@ -15,7 +15,7 @@ from tdumpra import DualPathClassifier, GateThresholds, PrototypeBank
 from tdumpra.artifacts import jsonable, write_artifact
 from tdumpra.errors import ArtifactError
 from tdumpra.estimator import KIND, SCHEMA
-from tdumpra.tune import PRESETS, Preset
+from tdumpra.tuning.tune import PRESETS, Preset
 from tests.support import Array, Problem, alter_byte, equal_tensors, fit_and_tune, make_problem
 
 

@@ -12,36 +12,36 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tdumpra.bank import PrototypeBank as PrototypeBank
     from tdumpra.core.ema import EmaTeacher as EmaTeacher
     from tdumpra.core.gate import GateThresholds as GateThresholds
     from tdumpra.core.kmeans import spherical_kmeans as spherical_kmeans
     from tdumpra.core.losses import supervised_contrastive_loss as supervised_contrastive_loss
     from tdumpra.data.leakage import audit_leakage as audit_leakage
     from tdumpra.estimator import DualPathClassifier as DualPathClassifier
-    from tdumpra.evaluate import gate_report as gate_report
-    from tdumpra.functional import classification_metrics as classification_metrics
-    from tdumpra.functional import expected_calibration_error as expected_calibration_error
-    from tdumpra.functional import fuse as fuse
-    from tdumpra.functional import js_divergence as js_divergence
-    from tdumpra.functional import vmf_posterior as vmf_posterior
-    from tdumpra.predict import Predictor as Predictor
+    from tdumpra.evaluation.evaluate import gate_report as gate_report
+    from tdumpra.method.arrays import classification_metrics as classification_metrics
+    from tdumpra.method.arrays import expected_calibration_error as expected_calibration_error
+    from tdumpra.method.arrays import fuse as fuse
+    from tdumpra.method.arrays import js_divergence as js_divergence
+    from tdumpra.method.arrays import vmf_posterior as vmf_posterior
+    from tdumpra.method.bank import PrototypeBank as PrototypeBank
+    from tdumpra.networks.predict import Predictor as Predictor
 
 _HOME = {
     "DualPathClassifier": "tdumpra.estimator",
     "EmaTeacher": "tdumpra.core.ema",
     "GateThresholds": "tdumpra.core.gate",
-    "Predictor": "tdumpra.predict",
-    "PrototypeBank": "tdumpra.bank",
+    "Predictor": "tdumpra.networks.predict",
+    "PrototypeBank": "tdumpra.method.bank",
     "audit_leakage": "tdumpra.data.leakage",
-    "classification_metrics": "tdumpra.functional",
-    "expected_calibration_error": "tdumpra.functional",
-    "fuse": "tdumpra.functional",
-    "gate_report": "tdumpra.evaluate",
-    "js_divergence": "tdumpra.functional",
+    "classification_metrics": "tdumpra.method.arrays",
+    "expected_calibration_error": "tdumpra.method.arrays",
+    "fuse": "tdumpra.method.arrays",
+    "gate_report": "tdumpra.evaluation.evaluate",
+    "js_divergence": "tdumpra.method.arrays",
     "spherical_kmeans": "tdumpra.core.kmeans",
     "supervised_contrastive_loss": "tdumpra.core.losses",
-    "vmf_posterior": "tdumpra.functional",
+    "vmf_posterior": "tdumpra.method.arrays",
 }
 
 __all__ = [*_HOME, "__version__"]

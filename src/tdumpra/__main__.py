@@ -1,5 +1,5 @@
 """``python -m tdumpra``."""
 
-from tdumpra.cli import main
+from tdumpra.cli.main import main
 
 main()

@@ -16,20 +16,20 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from tdumpra.artifacts import jsonable, read_artifact, write_artifact
-from tdumpra.bank import PrototypeBank
-from tdumpra.certify import Certificate, certify
-from tdumpra.comparators import Case
 from tdumpra.core.calibration import class_prior
 from tdumpra.core.metrics import Objective
-from tdumpra.crossfit import Estimate, cross_fit
-from tdumpra.decision import Decision
-from tdumpra.evaluate import evaluate
-from tdumpra.evaluation_settings import EvaluateConfig
-from tdumpra.evidence import Evidence, explain
-from tdumpra.functional import like, narrow
-from tdumpra.objective import Goal
-from tdumpra.outputs import TestOutputs, TrainOutputs, ValidationOutputs, check_rows
-from tdumpra.tune import PRESETS, Preset, Tuning, check_objective, tune
+from tdumpra.evaluation.comparators import Case
+from tdumpra.evaluation.evaluate import evaluate
+from tdumpra.evaluation.settings import EvaluateConfig
+from tdumpra.method.arrays import like, narrow
+from tdumpra.method.bank import PrototypeBank
+from tdumpra.method.decision import Decision
+from tdumpra.method.evidence import Evidence, explain
+from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs, check_rows
+from tdumpra.tuning.certify import Certificate, certify
+from tdumpra.tuning.crossfit import Estimate, cross_fit
+from tdumpra.tuning.goal import Goal
+from tdumpra.tuning.tune import PRESETS, Preset, Tuning, check_objective, tune
 
 KIND, SCHEMA = "dual-path classifier", 1
 
@@ -45,7 +45,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         n_prototypes: prototypes per class, K.
         objective: what tuning maximises while accuracy does not fall: ``balanced_accuracy``, ``accuracy``, ``macro_f1``
             or ``nll``.
-        preset: ``default``, ``paper``, ``paper-swapped``, ``rebalancing``, or a :class:`tdumpra.tune.Preset`.
+        preset: ``default``, ``paper``, ``paper-swapped``, ``rebalancing``, or a :class:`tdumpra.tuning.tune.Preset`.
         n_classes: only needed where some class has no training row.
         adjust_prior: also divide the classifier by a power of the class prior, chosen by the same objective. This,
             unlike the temperature, changes labels of rows whose gate is shut.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.runs.test_caches import naive_affinity
 from tests.support import make_problem
-from tests.test_caches import naive_affinity
 
 from tdumpra.core.neighbours import cache_affinity, nearest_neighbour_shares
 

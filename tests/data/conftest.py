@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tdumpra.data.decode import read_record
+from tdumpra.data.images.decode import read_record
 from tdumpra.data.manifest import Manifest, Record
 
 WriteImage = Callable[..., Path]

@@ -8,11 +8,11 @@ import pytest
 from tdumpra.artifacts import jsonable
 from tdumpra.data.audit import Audit
 from tdumpra.data.duplicates import DuplicatePair, NearDuplicates
-from tdumpra.data.duplicates_page import SHOWN_PAIRS, duplicates_page
 from tdumpra.data.manifest import Manifest, Record
 from tdumpra.data.sources import open_source
 from tdumpra.data.splits import Split, make_split
 from tdumpra.errors import BrokenImageError
+from tdumpra.report.duplicates_page import SHOWN_PAIRS, duplicates_page
 
 
 class Grey:

@@ -1,4 +1,4 @@
-"""What the table says of its figures. The command itself is tried in ``test_commands_experiments``."""
+"""What the table says of its figures. The command itself is tried in ``cli/test_experiments``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tests.support import save_problem
 
-from tdumpra import run_outputs
-from tdumpra.config import BankConfig, Config, NetworkConfig, TuneConfig
 from tdumpra.experiments import ablate, lambda_sweep
-from tdumpra.fitting import fit
-from tdumpra.objective import Goal
-from tdumpra.preset import PRESETS
+from tdumpra.runs import outputs as run_outputs
+from tdumpra.runs.config import BankConfig, Config, NetworkConfig, TuneConfig
+from tdumpra.runs.fitting import fit
+from tdumpra.tuning.goal import Goal
+from tdumpra.tuning.presets import PRESETS
 
 
 def notes_of(config: Config) -> str:

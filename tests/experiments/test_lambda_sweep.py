@@ -5,15 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from demo_arrays import write_demo
 from tiny_runs import tiny_experiment
 
-from tdumpra import run_outputs, stages
-from tdumpra.config import Config, SweepConfig, TuneConfig
 from tdumpra.core.metrics import classification_metrics
-from tdumpra.demo_arrays import write_demo
-from tdumpra.experiments import grid, lambda_sweep, outcome
-from tdumpra.fitting import fit
-from tdumpra.run_folder import RunFolder
+from tdumpra.experiments import grid, lambda_sweep
+from tdumpra.report import outcome
+from tdumpra.runs import outputs as run_outputs
+from tdumpra.runs import stages
+from tdumpra.runs.config import Config, SweepConfig, TuneConfig
+from tdumpra.runs.fitting import fit
+from tdumpra.runs.folder import RunFolder
 
 
 def swept(config: Config, out: Path) -> dict[str, dict[str, Any]]:

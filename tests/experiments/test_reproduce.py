@@ -1,4 +1,4 @@
-"""Which trainings the paper's tables need. The command itself is tried in ``test_commands_experiments``."""
+"""Which trainings the paper's tables need. The command itself is tried in ``cli/test_experiments``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.support import save_problem
 
-from tdumpra.config import Config, NetworkConfig
 from tdumpra.errors import TdumpraError
 from tdumpra.experiments import paper
 from tdumpra.experiments.reproduce import entries, table
+from tdumpra.runs.config import Config, NetworkConfig
 
 
 @pytest.mark.parametrize(

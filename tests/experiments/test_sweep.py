@@ -1,11 +1,11 @@
-"""Which gate the curves are drawn with. The command itself is tried in ``test_commands_experiments``."""
+"""Which gate the curves are drawn with. The command itself is tried in ``cli/test_experiments``."""
 
 from __future__ import annotations
 
 from tests.support import save_problem
 
-from tdumpra.config import Config
 from tdumpra.experiments import sweep
+from tdumpra.runs.config import Config
 
 
 def test_the_gate_that_is_moved_is_called_what_it_is(tmp_path) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tests.support import save_problem, seed_arrays
 
-from tdumpra.config import Config, TuneConfig
 from tdumpra.errors import TdumpraError
 from tdumpra.experiments import ablate, evaluation, grid, reproduce, sweep
+from tdumpra.runs.config import Config, TuneConfig
 
 SHARED = "must share their test rows"
 

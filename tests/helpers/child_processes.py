@@ -18,8 +18,8 @@ import tiny_runs
 import torch
 
 from tdumpra import artifacts
-from tdumpra.config import Config
-from tdumpra.run_folder import RunFolder
+from tdumpra.runs.config import Config
+from tdumpra.runs.folder import RunFolder
 
 WRITE_MOMENTS = ("half written", "not synced", "not renamed", "renamed")
 

@@ -29,12 +29,12 @@ from typing import Any
 import numpy as np
 import tiny_networks
 import torch
+from demo_arrays import demo_outputs
 from PIL import Image
 
-from tdumpra.config import Config, read_config
-from tdumpra.data.transform import Framing
-from tdumpra.demo_arrays import demo_outputs
-from tdumpra.toml_tree import to_toml
+from tdumpra.data.images.framing import Framing
+from tdumpra.runs.config import Config, read_config
+from tdumpra.toml import to_toml
 
 SIZE = 32
 SPELLINGS = {"synthetic:n=1200,size=64": f"synthetic:n=120,size={SIZE}"}

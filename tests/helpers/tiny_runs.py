@@ -13,18 +13,18 @@ from jaxtyping import Int64, UInt8
 from lightning_fabric import Fabric
 from rich.console import Console
 
-from tdumpra.config import Config, DataConfig, EmbedConfig, NetworkConfig, TrainConfig
-from tdumpra.data.augment import AugmentConfig
+from tdumpra.data.batches.augment import AugmentConfig
+from tdumpra.data.batches.pipeline import make_pipeline
+from tdumpra.data.dataset import Dataset
+from tdumpra.data.images.framing import EvalTransform, Framing
+from tdumpra.data.images.prepare import Prepared
 from tdumpra.data.manifest import Manifest, Record
-from tdumpra.data.pipeline import make_pipeline
-from tdumpra.data.prepare import Prepared
 from tdumpra.data.splits import make_split
-from tdumpra.data.transform import EvalTransform, Framing
-from tdumpra.network import build_network
-from tdumpra.run_data import Dataset
-from tdumpra.run_folder import RunFolder
-from tdumpra.stages import embed_stage, train_stage
-from tdumpra.train import Task, make_fabric
+from tdumpra.networks.build import build_network
+from tdumpra.networks.train import Task, make_fabric
+from tdumpra.runs.config import Config, DataConfig, EmbedConfig, NetworkConfig, TrainConfig
+from tdumpra.runs.folder import RunFolder
+from tdumpra.runs.stages import embed_stage, train_stage
 
 SIZE = 16
 CLASS_NAMES = ("amber", "blue", "cyan")

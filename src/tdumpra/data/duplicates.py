@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.fft import dctn
 
+from tdumpra.data.images.scan import scan
 from tdumpra.data.manifest import Manifest, Record
-from tdumpra.data.scan import scan
 from tdumpra.errors import BrokenImageError
 
 MAX_DISTANCE = 32  # of the hash's 135 bits; unrelated images differ in about half of them

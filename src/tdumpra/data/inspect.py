@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tdumpra.checks import SPLITS
+from tdumpra.data.images.scan import scan
 from tdumpra.data.manifest import Manifest, Record
-from tdumpra.data.scan import scan
 from tdumpra.errors import BrokenImageError
 
 LISTED = 1000  # ids of missing files that the JSON names; the count is exact
@@ -83,7 +83,7 @@ def inspect_manifest(
         if record.path is None:
             height, width, _ = manifest.reader(record).shape
             return Shape(width, height, "RGB", "array")
-        from tdumpra.data.decode import probe_file
+        from tdumpra.data.images.decode import probe_file
 
         shape = Shape(*probe_file(record.path))
         if decode:

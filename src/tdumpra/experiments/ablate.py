@@ -8,19 +8,19 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from tdumpra import run_outputs
-from tdumpra.config import Config, TrainConfig
 from tdumpra.core import metrics
 from tdumpra.core.gate import fuse_linear
-from tdumpra.evaluate import gate_report
+from tdumpra.evaluation.evaluate import gate_report
 from tdumpra.experiments import paper
 from tdumpra.experiments.grid import Cell
-from tdumpra.experiments.tables import HEADINGS, Figure, ResultTable, Value, over_seeds
+from tdumpra.experiments.results import HEADINGS, Figure, ResultTable, Value, over_seeds
 from tdumpra.experiments.together import refuse_mixed, refuse_several_backbones, refuse_strangers, rows_scored
-from tdumpra.fitting import Fitted, fit
-from tdumpra.objective import Goal
-from tdumpra.output_files import SplitOutputs
-from tdumpra.preset import PRESETS
+from tdumpra.method.output_files import SplitOutputs
+from tdumpra.runs import outputs as run_outputs
+from tdumpra.runs.config import Config, TrainConfig
+from tdumpra.runs.fitting import Fitted, fit
+from tdumpra.tuning.goal import Goal
+from tdumpra.tuning.presets import PRESETS
 
 Fusion = Literal["none", "fixed", "gated"]
 

@@ -8,14 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from tdumpra import __version__, paired, run_outputs
-from tdumpra.config import Config
+from tdumpra import __version__
 from tdumpra.core import significance
-from tdumpra.evaluate import ambiguous_rows
+from tdumpra.core.lesions import gained_by_lesion
+from tdumpra.evaluation import paired
+from tdumpra.evaluation.evaluate import ambiguous_rows
+from tdumpra.evaluation.undefined import in_words
 from tdumpra.experiments.grid import Cell, keep
-from tdumpra.experiments.tables import HEADINGS, ResultTable, Value, over_seeds
+from tdumpra.experiments.results import HEADINGS, ResultTable, Value, over_seeds
 from tdumpra.experiments.together import refuse_strangers
-from tdumpra.fitting import (
+from tdumpra.method.output_files import SplitOutputs
+from tdumpra.runs import outputs as run_outputs
+from tdumpra.runs.config import Config
+from tdumpra.runs.fitting import (
     Fitted,
     case_of,
     evaluation_document,
@@ -24,11 +29,8 @@ from tdumpra.fitting import (
     metadata_fingerprint,
     with_asked,
 )
-from tdumpra.lesions import gained_by_lesion
-from tdumpra.output_files import SplitOutputs
-from tdumpra.run_folder import run_root
-from tdumpra.run_outputs import SavedRun
-from tdumpra.undefined import in_words
+from tdumpra.runs.folder import run_root
+from tdumpra.runs.outputs import SavedRun
 
 _COUNTS = ("n", "opened", "flipped", "fixed", "broken")
 

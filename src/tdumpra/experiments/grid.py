@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tdumpra import __version__
 from tdumpra.artifacts import fingerprint, jsonable, make_folder, read_json, write_json
 from tdumpra.errors import ArtifactError
-from tdumpra.fitting import COMPUTATION
+from tdumpra.runs.fitting import COMPUTATION
 
 KIND, SCHEMA = "cell", 1
 FOLDER = "cells"

@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
-from tdumpra import run_outputs
-from tdumpra.config import Config
 from tdumpra.core import metrics
-from tdumpra.decision import Decision
-from tdumpra.evaluate import gate_report
+from tdumpra.evaluation.evaluate import gate_report
 from tdumpra.experiments.grid import Cell
-from tdumpra.experiments.tables import ResultTable, Value
-from tdumpra.fitting import Fitted, fit
-from tdumpra.output_files import SplitOutputs
-from tdumpra.outputs import ScoredOutputs
+from tdumpra.experiments.results import ResultTable, Value
+from tdumpra.method.decision import Decision
+from tdumpra.method.output_files import SplitOutputs
+from tdumpra.method.outputs import ScoredOutputs
+from tdumpra.runs import outputs as run_outputs
+from tdumpra.runs.config import Config
+from tdumpra.runs.fitting import Fitted, fit
 
 COLUMNS = {
     "classifier_accuracy": "Classifier Acc",

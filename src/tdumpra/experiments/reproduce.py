@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
-from tdumpra import run_outputs
-from tdumpra.config import Config, TrainConfig
 from tdumpra.experiments import paper
 from tdumpra.experiments.ablate import score
 from tdumpra.experiments.grid import Cell
-from tdumpra.experiments.tables import HEADINGS, Figure, ResultTable, Value, over_seeds
+from tdumpra.experiments.results import HEADINGS, Figure, ResultTable, Value, over_seeds
 from tdumpra.experiments.together import refuse_mixed, refuse_strangers
-from tdumpra.fitting import fit
+from tdumpra.runs import outputs as run_outputs
+from tdumpra.runs.config import Config, TrainConfig
+from tdumpra.runs.fitting import fit
 
 SEEDS = (0, 1, 2)
 PROTOCOLS = {

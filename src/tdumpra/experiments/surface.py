@@ -11,7 +11,7 @@ from torch import Tensor
 from tdumpra.core import metrics, search
 from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds, fuse_rows, gate_signals
 from tdumpra.core.metrics import ClassCounts
-from tdumpra.gate_search import clause_axes
+from tdumpra.tuning.search import clause_axes
 
 Array = np.ndarray
 THETA = tuple(np.round(np.arange(0.3, 1.0001, 0.05), 2).tolist())

@@ -13,26 +13,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdumpra import run_outputs
-from tdumpra.bank import PrototypeBank
-from tdumpra.config import Config
 from tdumpra.core.calibration import fit_temperature
+from tdumpra.core.lesions import lesion_of_each_row
 from tdumpra.core.posterior import similarity_posterior
 from tdumpra.core.sphere import normalise
-from tdumpra.decision import Decision
-from tdumpra.evaluate import gate_report
+from tdumpra.evaluation.evaluate import gate_report
 from tdumpra.experiments import lambda_sweep
 from tdumpra.experiments.grid import Cell
+from tdumpra.experiments.results import ResultTable, Value
 from tdumpra.experiments.surface import BETA, REFERENCE, THETA, gate_surface
-from tdumpra.experiments.tables import ResultTable, Value
 from tdumpra.experiments.together import refuse_strangers
-from tdumpra.fitting import fit
-from tdumpra.functional import widen
-from tdumpra.lesions import lesion_of_each_row
-from tdumpra.output_files import SplitOutputs
-from tdumpra.preset import PRESETS
-from tdumpra.run_folder import RunFolder
-from tdumpra.run_outputs import SavedRun
+from tdumpra.method.arrays import widen
+from tdumpra.method.bank import PrototypeBank
+from tdumpra.method.decision import Decision
+from tdumpra.method.output_files import SplitOutputs
+from tdumpra.runs import outputs as run_outputs
+from tdumpra.runs.config import Config
+from tdumpra.runs.fitting import fit
+from tdumpra.runs.folder import RunFolder
+from tdumpra.runs.outputs import SavedRun
+from tdumpra.tuning.presets import PRESETS
 
 MARGIN = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 ALPHA = tuple(np.round(np.arange(0.0, 1.0001, 0.1), 1).tolist())

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from tdumpra import run_outputs
 from tdumpra.artifacts import fingerprint
-from tdumpra.config import Config
 from tdumpra.errors import TdumpraError
-from tdumpra.output_files import SplitOutputs
-from tdumpra.run_outputs import SavedRun
-from tdumpra.seed_agreement import SEEDS, SeedRows, refuse_another_kind, refuse_other_test_rows
+from tdumpra.evaluation.agreement import SEEDS, SeedRows, refuse_another_kind, refuse_other_test_rows
+from tdumpra.method.output_files import SplitOutputs
+from tdumpra.runs import outputs as run_outputs
+from tdumpra.runs.config import Config
+from tdumpra.runs.outputs import SavedRun
 
 _OF = {"model": SEEDS, "backbone": "trainings of one backbone"}
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tdumpra.checks import misnamed_group
 from tdumpra.data.manifest import Manifest, Record
-from tdumpra.data.sources.assemble import (
+from tdumpra.data.sources.files import is_file
+from tdumpra.data.sources.finish import (
     SPLIT_WORDS,
     Found,
     SourceOptions,
@@ -20,7 +21,6 @@ from tdumpra.data.sources.assemble import (
     group_column,
     metadata,
 )
-from tdumpra.data.sources.files import is_file
 from tdumpra.data.sources.folder import refuse_untrained_classes
 from tdumpra.data.sources.tables import Table, nearest, read_table
 from tdumpra.errors import SourceError

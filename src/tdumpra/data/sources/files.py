@@ -26,7 +26,7 @@ class FileReader:
         """The record's image as RGB; ``BrokenImageError`` where it has no file, or a bad one."""
         if record.path is None:
             raise BrokenImageError("no file: the image is missing from the data set")
-        from tdumpra.data.decode import decode_file  # so that tables can be read without the image libraries
+        from tdumpra.data.images.decode import decode_file  # so that tables can be read without the image libraries
 
         return decode_file(record.path)
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tdumpra.data.manifest import Manifest, Record
-from tdumpra.data.sources.assemble import SPLIT_WORDS, Found, SourceOptions, assemble, class_order, group_column
 from tdumpra.data.sources.files import is_file, is_image, require_folder, walk_files
+from tdumpra.data.sources.finish import SPLIT_WORDS, Found, SourceOptions, assemble, class_order, group_column
 from tdumpra.errors import SourceError
 
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tdumpra.data.manifest import Manifest, Record
-from tdumpra.data.sources.assemble import (
+from tdumpra.data.sources.files import images_by_id, require_folder
+from tdumpra.data.sources.finish import (
     Found,
     SourceOptions,
     assemble,
@@ -26,7 +27,6 @@ from tdumpra.data.sources.assemble import (
     group_column,
     metadata,
 )
-from tdumpra.data.sources.files import images_by_id, require_folder
 from tdumpra.data.sources.tables import Table, read_table
 
 HAM10000_CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")

@@ -15,8 +15,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tdumpra.data.manifest import Manifest, Record
-from tdumpra.data.sources.assemble import Found, SourceOptions, assemble, group_column, one_hot_class
 from tdumpra.data.sources.files import images_by_id, require_folder
+from tdumpra.data.sources.finish import Found, SourceOptions, assemble, group_column, one_hot_class
 from tdumpra.data.sources.ham10000 import HAM10000_CLASSES, records_by_dx
 from tdumpra.data.sources.tables import Table, read_table
 

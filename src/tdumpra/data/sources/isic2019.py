@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tdumpra.data.manifest import Manifest, Record
-from tdumpra.data.sources.assemble import Found, SourceOptions, assemble, group_column, metadata, one_hot_class
 from tdumpra.data.sources.files import images_by_id, require_folder
+from tdumpra.data.sources.finish import Found, SourceOptions, assemble, group_column, metadata, one_hot_class
 from tdumpra.data.sources.tables import Table, read_table
 from tdumpra.errors import SourceError
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tdumpra.checks import SPLITS
 from tdumpra.data.manifest import Manifest, Record
-from tdumpra.data.sources.assemble import Found, SourceOptions, assemble, group_column
+from tdumpra.data.sources.finish import Found, SourceOptions, assemble, group_column
 from tdumpra.data.sources.ham10000 import HAM10000_CLASSES
 from tdumpra.errors import BrokenImageError, SourceError
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tdumpra.data.manifest import Manifest
-from tdumpra.data.sources.assemble import SourceOptions
 from tdumpra.data.sources.csv_file import read_csv
+from tdumpra.data.sources.finish import SourceOptions
 from tdumpra.data.sources.folder import read_folder
 from tdumpra.data.sources.ham10000 import read_ham10000
 from tdumpra.data.sources.isic2018 import read_isic2018_test

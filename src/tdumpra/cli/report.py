@@ -1,0 +1,37 @@
+"""The command ``report``, and the report that other commands write at their end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from tdumpra.errors import TdumpraError
+from tdumpra.report.cases import SHOWN
+from tdumpra.report.runs import write_report
+from tdumpra.screen import show_notes
+
+
+def report_command(run: Path, out: Path | None, *, cases: int | None, as_json: bool) -> None:
+    """Write a run's report, and say where it lies."""
+    if cases is not None and cases < 0:
+        raise ValueError(f"--cases must be 0 or more, not {cases}")
+    page = write_report(run, out, limit=SHOWN if cases is None else cases)
+    if as_json:
+        typer.echo(json.dumps({"report": str(page)}))
+        return
+    Console().print(f"Report: {escape(str(page))}", soft_wrap=True, highlight=False)
+
+
+def finish_with_report(run: Path, *, quiet: bool = False) -> None:
+    """The report of results that have just been written. What hinders it is said, and takes nothing from them."""
+    console = Console(quiet=quiet)
+    try:
+        page = write_report(run)
+    except TdumpraError as error:
+        show_notes([f"no report: {error}"], console)
+        return
+    console.print(f"Report: {escape(str(page))}", soft_wrap=True, highlight=False)

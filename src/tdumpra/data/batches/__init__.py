@@ -1,0 +1,1 @@
+"""From framed pixels to batches: sampling, augmentation, pipelines."""

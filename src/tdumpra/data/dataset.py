@@ -1,0 +1,72 @@
+"""The images of a run: read, split, and decoded once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tdumpra.checks import SPLITS
+from tdumpra.data.images.prepare import Prepared, prepare
+from tdumpra.data.manifest import Manifest
+from tdumpra.data.settings import DataConfig
+from tdumpra.data.sources import open_source, with_external_test
+from tdumpra.data.splits import Split, make_split, val_folds
+from tdumpra.errors import SourceError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """Images that can be read, and which part each belongs to."""
+
+    prepared: Prepared
+    codes: np.ndarray  # 0 train, 1 val, 2 test, by record of ``prepared``
+    split: Split
+    notes: tuple[str, ...] = ()  # what a user should know of source, split and pixels
+
+    @property
+    def manifest(self) -> Manifest:
+        """The records whose pixels can be had."""
+        return self.prepared.manifest
+
+    def rows(self, *parts: str) -> np.ndarray:
+        """Numbers of the images of these parts, in the manifest's order."""
+        wanted = [SPLITS.index(part) for part in parts]
+        return np.flatnonzero(np.isin(self.codes, wanted))
+
+
+def _test_manifest(data: DataConfig, source: str) -> Manifest:
+    """The test source, grouped as the training source is, if it can be."""
+    try:
+        return open_source(source, allow_missing=data.allow_missing, group_column=data.group_by)
+    except SourceError:
+        if data.group_by is None:
+            raise
+    test = open_source(source, allow_missing=data.allow_missing)
+    note = f"{source} cannot be grouped by {data.group_by!r}: who is both in training and in test cannot be told"
+    return replace(test, notes=(*test.notes, note))
+
+
+def open_data(data: DataConfig, seed: int = 0, *, progress: bool = False) -> Dataset:
+    """Read the source, split it, and decode its images once; ``seed`` matters where each holds out lesions of its own.
+
+    The split is drawn over all records before any pixel is looked at, so that a broken image moves no other one.
+    """
+    manifest = open_source(data.source, allow_missing=data.allow_missing, group_column=data.group_by)
+    if data.test_source is not None:
+        manifest = with_external_test(manifest, _test_manifest(data, data.test_source))
+    if data.split_file is not None:
+        split = Split.read(data.split_file, manifest)
+    else:
+        split = make_split(
+            manifest,
+            data.protocol,
+            seed=data.split_seed,
+            test_share=data.test_share,
+            val_share=data.val_share,
+            val_fold=seed % val_folds(data.val_share) if data.val_by_seed else 0,
+        )
+    prepared = prepare(manifest, data.cache, data.framing, progress=progress)
+    where = dict(zip(split.ids, split.codes.tolist(), strict=True))
+    codes = np.array([where[record.id] for record in prepared.manifest.records], dtype=np.int8)
+    return Dataset(prepared, codes, split, (*manifest.notes, *split.notes, *prepared.notes))

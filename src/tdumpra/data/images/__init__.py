@@ -1,0 +1,1 @@
+"""From image files to framed pixels: decoding, masks, framing, caches."""

@@ -1,0 +1,211 @@
+"""From a file of unknown origin to RGB pixels, or to the reason why not.
+
+A data set of thousands of files always holds a few that are broken, and a few that are legal but unusual. Everything
+unusual becomes plain 8-bit RGB by a stated rule; everything broken raises ``BrokenImageError`` with a reason short
+enough for a table. Size and format are judged from the header, before a single pixel is decoded.
+
+=====================  ================================================================================================
+what the file holds    what comes out
+=====================  ================================================================================================
+palette, grey, 1-bit   the colours it stands for
+CMYK, YCbCr            Pillow's arithmetic conversion; embedded colour profiles are not applied
+16 bits per channel    the high byte of each value: the full range 0…65535 becomes 0…255
+transparency           composited over :data:`BACKGROUND`
+EXIF orientation       the picture upright
+animation, many pages  the first frame
+=====================  ================================================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image, UnidentifiedImageError
+
+from tdumpra.data.images.dicom import decode_dicom, is_dicom, probe_dicom
+from tdumpra.data.manifest import Record
+from tdumpra.errors import BrokenImageError, MissingExtraError
+
+DECODER_VERSION = 1  # raised when the same file comes out as other pixels; caches made by an older one are not used
+MASK_VERSION = 2  # the same for masks
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")  # Pillow would try some forty, several of them risky
+MAX_PIXELS = 64_000_000  # a dermatoscope's camera makes 24 million; Pillow only warns, and at 89 million
+MIN_SIDE = 8  # pixels; nothing smaller shows a lesion
+BACKGROUND = (255, 255, 255)  # behind transparent pixels: what an image viewer shows
+
+_SIXTEEN_BIT_MODES = ("I;16", "I;16L", "I;16B", "I;16N")
+_filters = threading.Lock()  # `warnings` keeps its filters per process, not per thread
+
+
+class ImageProbe(NamedTuple):
+    """What a file's header says, as stored: before any rotation that EXIF asks for."""
+
+    width: int
+    height: int
+    mode: str  # Pillow's mode, or DICOM's photometric interpretation
+    format: str
+
+
+def decode_file(path: Path) -> UInt8[np.ndarray, "h w 3"]:
+    """The image in ``path`` as upright RGB. Raises ``BrokenImageError`` whose message is the reason."""
+    refuse_unreadable(path)
+    with _reasons():
+        if is_dicom(path):
+            with _quiet():
+                width, height, _ = probe_dicom(path)
+                _refuse_size(width, height)
+                return decode_dicom(path)
+        with _open(path) as image:
+            _refuse_size(image.width, image.height)
+            image.load()
+            return np.array(_upright(_to_rgb(image), image))  # a copy, which torch may share
+
+
+def probe_file(path: Path) -> ImageProbe:
+    """Size, mode and format from the header alone. Raises like :func:`decode_file`, for what a header can show."""
+    refuse_unreadable(path)
+    with _reasons():
+        if is_dicom(path):
+            with _quiet():
+                probe = ImageProbe(*probe_dicom(path), "DICOM")
+        else:
+            with _open(path) as image:
+                probe = ImageProbe(image.width, image.height, image.mode, image.format or "?")
+        _refuse_size(probe.width, probe.height)
+        return probe
+
+
+def read_record(record: Record) -> UInt8[np.ndarray, "h w 3"]:
+    """The ``Reader`` of every source whose records are image files."""
+    if record.path is None:
+        raise BrokenImageError("the record names no file")
+    return decode_file(record.path)
+
+
+def decode_mask(path: Path) -> UInt8[np.ndarray, "h w"]:
+    """A lesion segmentation, 255 inside: whatever is not zero, or not transparent where a part of the file is."""
+    refuse_unreadable(path)
+    with _reasons():
+        if is_dicom(path):
+            return np.asarray(decode_file(path).max(axis=2))
+        with _open(path) as image:
+            _refuse_size(image.width, image.height)
+            image.load()
+            marked = Image.fromarray(np.where(_marked(image), 255, 0).astype(np.uint8))
+            return np.array(_upright(marked, image))
+
+
+def _marked(image: Image.Image) -> np.ndarray:
+    """Labels are small numbers, which conversion to 8-bit colours would lose."""
+    if image.has_transparency_data:
+        alpha = np.asarray(image.convert("RGBA"))[..., 3]
+        if alpha.min() < 255:
+            return np.asarray(alpha > 0)
+    if image.mode in {*_SIXTEEN_BIT_MODES, "I", "F"}:
+        return np.asarray(np.asarray(image) != 0)
+    return np.asarray(np.asarray(image.convert("RGB")).any(axis=2))
+
+
+def refuse_unreadable(path: Path) -> None:
+    """Raise ``BrokenImageError`` unless ``path`` is a file with something in it that may be read.
+
+    Symbolic links are followed, wherever they lead: data sets are often folders of links into a store.
+    """
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise BrokenImageError("a symbolic link to nothing" if path.is_symlink() else "no such file") from None
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        raise BrokenImageError(getattr(error, "strerror", None) or str(error)) from None
+    if not stat.S_ISREG(status.st_mode):  # opening a named pipe would wait for ever
+        raise BrokenImageError("not a regular file")
+    if status.st_size == 0:
+        raise BrokenImageError("the file is empty")
+    if not os.access(path, os.R_OK):
+        raise BrokenImageError("no permission to read the file")
+
+
+@contextmanager
+def _reasons() -> Iterator[None]:
+    """Decoders fed with arbitrary bytes raise nearly anything; all of it means that this one image is broken."""
+    try:
+        yield
+    except (BrokenImageError, MissingExtraError):
+        raise
+    except UnidentifiedImageError:
+        raise BrokenImageError(f"not an image of a format that is read ({', '.join(FORMATS)}, DICOM)") from None
+    except Image.DecompressionBombError:
+        raise BrokenImageError(f"more than the {MAX_PIXELS // 10**6} million pixels that are decoded") from None
+    except MemoryError:
+        raise BrokenImageError("not enough memory to decode it") from None
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise BrokenImageError(f"cannot be decoded: {reason}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A header's oddities either break the image, and we say so, or are nobody's concern."""
+    with _filters, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _open(path: Path) -> Image.Image:
+    """Read the header. Pillow warns of a large size here; the cap is ours to judge."""
+    with _quiet():
+        return Image.open(path, formats=FORMATS)
+
+
+def _refuse_size(width: int, height: int) -> None:
+    if width * height > MAX_PIXELS:
+        raise BrokenImageError(
+            f"{width}×{height} is more than the {MAX_PIXELS // 10**6} million pixels that are decoded"
+        )
+    if min(width, height) < MIN_SIDE:
+        raise BrokenImageError(f"{width}×{height} pixels show nothing: the least side is {MIN_SIDE}")
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode in _SIXTEEN_BIT_MODES:  # Pillow's own conversion clips at 255 instead of scaling
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode in {"I", "F"}:
+        kind = "32-bit integer" if image.mode == "I" else "floating-point"
+        raise BrokenImageError(f"{kind} pixels have no stated range; save it with 8 or 16 bits")
+    if image.has_transparency_data:
+        opaque = Image.new("RGBA", image.size, (*BACKGROUND, 255))
+        return Image.alpha_composite(opaque, image.convert("RGBA")).convert("RGB")
+    return image.convert("RGB")
+
+
+def _upright(rgb: Image.Image, original: Image.Image) -> Image.Image:
+    """Turn as EXIF says. A damaged EXIF block costs the rotation, not the picture."""
+    try:
+        with _quiet():
+            orientation = original.getexif().get(0x0112, 1)
+    except Exception:
+        return rgb
+    transpose = _TRANSPOSES.get(orientation)
+    return rgb if transpose is None else rgb.transpose(transpose)
+
+
+_TRANSPOSES = {  # EXIF 2.32, tag Orientation
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}

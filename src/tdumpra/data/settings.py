@@ -1,0 +1,35 @@
+"""Settings of the data: the section ``[data]`` of a configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tdumpra.checks import check_count
+from tdumpra.data.images.framing import Framing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataConfig:
+    """Where images come from, how they are split, and at which size they are kept."""
+
+    source: str = "synthetic:"
+    test_source: str | None = None  # for the protocol "external"
+    protocol: Literal["grouped", "paper", "external"] = "grouped"
+    split_seed: int = 0  # apart from the training seed: seeds differ in training, not in test set
+    split_file: str | None = None  # read this split instead of drawing one
+    test_share: float = 0.2
+    val_share: float = 0.1  # of what is not test
+    val_by_seed: bool = False  # each seed holds out lesions of its own: more to tune on, if tune.pool_seeds says so
+    group_by: str | None = None  # a metadata column instead of the source's own grouping
+    allow_missing: bool = False
+    cache: str = "runs/cache"
+    framing: Framing = field(default_factory=Framing)  # of the cached images, from which crops are taken
+    pipeline: Literal["auto", "workers", "device"] = "auto"
+    workers: int = 2
+
+    def __post_init__(self) -> None:
+        check_count(self.workers, "workers", least=0)
+        check_count(self.split_seed, "split_seed", least=0)
+        if self.val_by_seed and self.split_file is not None:
+            raise ValueError("val_by_seed draws validation anew for each seed, and split_file fixes it: choose one")

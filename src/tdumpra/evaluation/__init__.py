@@ -1,0 +1,1 @@
+"""Score on test rows, beside every rival."""

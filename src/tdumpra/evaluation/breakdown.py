@@ -1,0 +1,135 @@
+"""Figures for parts of the test rows: by class, by subgroup, where the classifier is unsure, where it would answer."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from tdumpra.core import metrics, selective
+from tdumpra.core.significance import clopper_pearson_upper
+from tdumpra.evaluation.settings import EvaluateConfig
+
+Array = np.ndarray
+_MOST_VALUES = 12  # of a numeric column that is taken as it is; one with more is cut into quarters
+_CURVE_POINTS = 101
+
+
+def by_class(p: Float[Array, "n c"], y: Int[Array, " n"], settings: EvaluateConfig) -> dict[str, dict[str, Any]]:
+    """Support, recall, precision, F1, AUROC and, for chosen classes, sensitivity at fixed specificity."""
+    n_classes = p.shape[1]
+    names, chosen = settings.names(n_classes), set(settings.chosen_classes(n_classes))
+    counts = metrics.class_counts(p.argmax(1), y, n_classes)
+    columns = {
+        "recall": metrics.ratio(counts.correct, counts.support),
+        "precision": metrics.ratio(counts.correct, counts.predicted),
+        "f1": metrics.ratio(2 * counts.correct, counts.support + counts.predicted),
+        "auroc": metrics.auroc_by_class(p, y),
+    }
+    table: dict[str, dict[str, Any]] = {}
+    for c, name in enumerate(names):
+        table[name] = {"support": int(counts.support[c]), **{key: float(column[c]) for key, column in columns.items()}}
+        if c in chosen:
+            table[name]["sensitivity_at_specificity"] = {
+                f"{specificity:g}": metrics.sensitivity_at_specificity(p[:, c], y == c, specificity)[0]
+                for specificity in settings.specificities
+            }
+    return table
+
+
+def part(posteriors: Mapping[str, Array], y: Int[Array, " n"], keep: Bool[Array, " n"]) -> dict[str, Any]:
+    """All comparators on some rows; where there are none, every figure is undefined."""
+    if not keep.any():
+        undefined = dict.fromkeys(metrics.METRICS, float("nan"))
+        return {"n": 0, "comparators": dict.fromkeys(posteriors, undefined)}
+    scores = {name: metrics.classification_metrics(p[keep], y[keep]) for name, p in posteriors.items()}
+    return {"n": int(keep.sum()), "comparators": scores}
+
+
+def by_subgroup(
+    posteriors: Mapping[str, Array], y: Int[Array, " n"], columns: Mapping[str, Array]
+) -> dict[str, dict[str, Any]]:
+    """All comparators within each value of each column; numbers with many values are cut into quarters."""
+    return {
+        name: {value: part(posteriors, y, banded == value) for value in _in_order(banded)}
+        for name, banded in ((name, banded_column(column)) for name, column in columns.items())
+    }
+
+
+def banded_column(column: Array) -> Array:
+    """A column's values, a number's as the quarter of the rows that it falls into; an empty one is ``unknown``."""
+    given = column != ""
+    named = np.where(given, column, "unknown")
+    try:
+        numbers = column[given].astype(np.float64)
+    except ValueError:
+        return named
+    if len(np.unique(numbers)) <= _MOST_VALUES:
+        return named
+    edges = np.unique(np.quantile(numbers, [0, 0.25, 0.5, 0.75, 1]))
+    band = np.clip(np.searchsorted(edges, numbers, side="left") - 1, 0, len(edges) - 2)
+    words = np.array([f"{low:g} to {high:g}" for low, high in itertools.pairwise(edges)])
+    banded = named.astype(object)
+    banded[given] = words[band]
+    return banded.astype(np.str_)
+
+
+def _in_order(values: Array) -> list[str]:
+    def key(value: str) -> tuple[bool, float, str]:
+        try:
+            return False, float(value.split(" ")[0]), value
+        except ValueError:
+            return True, 0.0, value
+
+    return sorted(map(str, np.unique(values)), key=key)
+
+
+def calibration(p: Float[Array, "n c"], y: Int[Array, " n"]) -> dict[str, Any]:
+    """The reliability diagram of the top-1 probability, the class-wise error, and the error that is mere noise."""
+    bins = metrics.calibration_bins(p.max(1), p.argmax(1) == y)
+    noise = metrics.calibration_noise(p.max(1))
+    return {
+        "classwise_ece": metrics.classwise_calibration_error(p, y),
+        "ece_if_calibrated": dict(zip(("mean", "upper"), noise, strict=True)),
+        "bins": {name: column.tolist() for name, column in bins._asdict().items()},
+    }
+
+
+def selective_figures(
+    p: Float[Array, "n c"], y: Int[Array, " n"], rehearsed: tuple[Array, Array] | None, *, refer_risk: float
+) -> dict[str, Any]:
+    """Risk against coverage; and the operating point whose threshold validation chose for ``refer_risk``."""
+    confidence, wrong = p.max(1), p.argmax(1) != y
+    curve = selective.risk_coverage(confidence, wrong)
+    shown = np.unique(np.linspace(0, len(y) - 1, _CURVE_POINTS).round().astype(int))
+    area = float(curve.risk.mean())
+    figures: dict[str, Any] = {
+        "aurc": area,
+        "excess_aurc": area - selective.best_area(wrong),
+        "curve": {"coverage": curve.coverage[shown].tolist(), "risk": curve.risk[shown].tolist()},
+    }
+    if rehearsed is not None:
+        p_val, y_val = rehearsed
+        threshold = selective.refer_below(p_val.max(1), p_val.argmax(1) != y_val, risk=refer_risk)
+        point = selective.operating_point(confidence, wrong, threshold)
+        answered = int((confidence >= threshold).sum())
+        errors = int(wrong[confidence >= threshold].sum())
+        figures["refer"] = {
+            "target_risk": refer_risk,
+            **point._asdict(),
+            "answered": answered,
+            "referred": len(y) - answered,
+            "risk_upper": clopper_pearson_upper(errors, answered) if answered else float("nan"),
+        }
+    return figures
+
+
+def decision_costs(p: Float[Array, "n c"], y: Int[Array, " n"], costs: Float[Array, "c c"]) -> dict[str, float]:
+    """Mean cost of taking the likeliest class, and of taking the decision of least expected cost."""
+    return {
+        "likeliest": float(metrics.cost_by_row(p.argmax(1), y, costs).mean()),
+        "cheapest": float(metrics.cost_by_row(metrics.cheapest_decision(p, costs), y, costs).mean()),
+    }

@@ -1,0 +1,1 @@
+"""The method on arrays: outputs, bank, decision, evidence."""

@@ -1,0 +1,279 @@
+"""The prototype bank: a few directions per class, what they stand for, and the training cases nearest to them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from tdumpra import checks
+from tdumpra.artifacts import Artifact, read_artifact, write_artifact
+from tdumpra.core.kmeans import Engine, spherical_kmeans
+from tdumpra.core.posterior import prototype_similarity, similarity_posterior, vmf_class_scores
+from tdumpra.core.sphere import normalise
+from tdumpra.method.arrays import like
+
+KIND, SCHEMA = "bank", 1
+MERGE_ABOVE = 0.999  # two prototypes closer than this say the same thing
+_EXEMPLARS = 8  # so that a few remain when those of the query's own lesion are left out
+_REFERENCE_QUANTILES = 1001
+
+
+class Exemplar(NamedTuple):
+    """A training case near a prototype."""
+
+    id: str
+    group: str
+    cosine: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrototypeBank:
+    """Class prototypes on the unit sphere. Build one with :meth:`fit`.
+
+    ``prototypes`` is (C, K, D); ``mask`` (C, K) says which are live; ``weight`` is each one's share of its class,
+    ``cohesion`` the mean cosine of its members; the largest comes first. ``merged`` counts the near-duplicates that
+    were merged in each class.
+    """
+
+    prototypes: Float[Tensor, "c k d"]
+    mask: Bool[Tensor, "c k"]
+    weight: Float[Tensor, "c k"]
+    cohesion: Float[Tensor, "c k"]
+    merged: tuple[int, ...]
+    exemplars: tuple[tuple[tuple[Exemplar, ...], ...], ...]  # [class][prototype]: nearest first, one per group
+    reference: Float[Tensor, " q"]  # quantiles of the training rows' top cosine, for familiarity
+
+    def __repr__(self) -> str:
+        merged = f", {sum(self.merged)} merged" if any(self.merged) else ""
+        return (
+            f"PrototypeBank({int(self.mask.sum())} prototypes of {self.mask.shape[0]} classes in "
+            f"{self.prototypes.shape[2]} dimensions{merged})"
+        )
+
+    @classmethod
+    def fit(
+        cls,
+        z: Any,
+        labels: Any,
+        n_prototypes: int = 5,
+        groups: Any = None,
+        n_classes: int | None = None,
+        seed: int = 0,
+        *,
+        ids: Any = None,
+        merge_above: float | None = MERGE_ABOVE,
+        engine: Engine | None = None,
+        class_names: Sequence[str] | None = None,
+    ) -> PrototypeBank:
+        """Cluster each class's training embeddings by spherical k-means.
+
+        Args:
+            z: training embeddings (n, D) of any encoder; normalised here.
+            labels: integer classes.
+            n_prototypes: K. A class with fewer distinct groups gets as many as it has groups, with a warning.
+            groups: lesion or patient of each row: images of one group are no independent evidence.
+            n_classes: C; needed only where some class has no training row, which is otherwise refused.
+            seed: of the clustering.
+            ids: names of the rows, shown as evidence; row numbers if left out.
+            merge_above: merge prototypes of a class with a larger cosine than this; ``None`` keeps them all.
+            engine: another k-means engine, for instance :func:`tdumpra.method.bank_faiss.faiss_lloyd`.
+            class_names: for warnings; numbers if left out.
+        """
+        checks.check_count(n_prototypes, "n_prototypes")
+        checks.check_count(seed, "seed", least=0)
+        rows = checks.check_embeddings(z, "z")
+        if not len(rows):
+            raise ValueError("z has no rows: a bank needs training embeddings")
+        if n_classes is not None:
+            checks.check_count(n_classes, "n_classes", least=2)
+        y = checks.check_labels(labels, "labels", n_rows=len(rows), n_classes=n_classes)
+        n_classes = _count_classes(y, n_classes)
+        if class_names is not None and len(class_names) != n_classes:
+            raise ValueError(f"class_names has {len(class_names)} entries for {n_classes} classes")
+        lesions = checks.check_groups(groups, "groups", n_rows=len(rows))
+        names = _check_ids(ids, len(rows))
+        lesions = names if lesions is None else lesions
+        unit = normalise(rows).cpu()
+        wanted = [min(int(n_prototypes), len(np.unique(lesions[(y == c).numpy()]))) for c in range(n_classes)]
+        _warn_of_small_classes(n_prototypes, wanted, class_names)
+        clusters = [
+            _cluster(unit, (y == c).nonzero().squeeze(1), k, seed=int(seed), merge_above=merge_above, engine=engine)
+            for c, k in enumerate(wanted)
+        ]
+        return _assemble(unit, clusters, names, lesions, n_prototypes)
+
+    @property
+    def n_classes(self) -> int:
+        """C, classes without prototypes included."""
+        return self.prototypes.shape[0]
+
+    @property
+    def width(self) -> int:
+        """D, the width of the embeddings that can be matched."""
+        return self.prototypes.shape[2]
+
+    def similarity(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "n c k"]:
+        """Cosines of checked, possibly unnormalised rows with all prototypes; those of dead slots mean nothing."""
+        wide = z.to(torch.promote_types(z.dtype, torch.float32))
+        cosines = prototype_similarity(wide, self.prototypes.to(wide))
+        # Dividing C x K cosines costs less than dividing D columns; a zero row was refused before.
+        return cosines / checks.row_norms(wide)[:, None, None]
+
+    def class_scores(self, z: Float[Tensor, "n d"], *, kappa: float) -> Float[Tensor, "n c"]:
+        """The mixture's unnormalised class scores of checked rows."""
+        return vmf_class_scores(self.similarity(z), self.mask.to(z.device), kappa=kappa)
+
+    def posterior(self, z: Any, kappa: float = 20.0, tau: float = 1.0) -> Any:
+        """Class probabilities by similarity, in the kind and type of ``z``."""
+        checks.check_positive(kappa, "kappa")
+        checks.check_positive(tau, "tau")
+        rows = checks.check_embeddings(z, "z", width=self.width)
+        return like(z)(similarity_posterior(self.class_scores(rows, kappa=kappa), tau=tau))
+
+    def familiarity(self, similarity: Float[Tensor, "n c k"]) -> Float[Tensor, " n"]:
+        """Percentile, among the training rows, of each row's cosine to its nearest prototype.
+
+        A softmax is decisive on images unlike anything in the bank too; a low percentile tells.
+        """
+        top = similarity.masked_fill(~self.mask.to(similarity.device), -torch.inf).amax((1, 2))
+        reference = self.reference.to(top)
+        return 100 * torch.searchsorted(reference, top, right=True).to(top.dtype) / len(reference)
+
+    def save(self, path: str | Path) -> None:
+        """Write one sealed safetensors file."""
+        artifact = self.to_artifact()
+        write_artifact(path, kind=KIND, schema=SCHEMA, tensors=artifact.tensors, meta=artifact.meta)
+
+    @classmethod
+    def load(cls, path: str | Path) -> PrototypeBank:
+        """Read what :meth:`save` wrote; a file that was altered by one byte is refused."""
+        return cls.from_artifact(read_artifact(path, kind=KIND, schema=SCHEMA))
+
+    def to_artifact(self) -> Artifact:
+        """Tensors and JSON values that make up this bank, for files that hold it among other things."""
+        tensors = {
+            "prototypes": self.prototypes,
+            "mask": self.mask,
+            "weight": self.weight,
+            "cohesion": self.cohesion,
+            "reference": self.reference,
+        }
+        return Artifact(tensors, {"merged": list(self.merged), "exemplars": self.exemplars})
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact) -> PrototypeBank:
+        """The inverse of :meth:`to_artifact`."""
+        exemplars = tuple(
+            tuple(tuple(Exemplar(*each) for each in of_prototype) for of_prototype in of_class)
+            for of_class in artifact.meta["exemplars"]
+        )
+        return cls(merged=tuple(artifact.meta["merged"]), exemplars=exemplars, **artifact.tensors)
+
+
+class _Clusters(NamedTuple):
+    """One class's clusters: the numbers of its training rows, the centres, each row's centre, and how many merged."""
+
+    rows: Tensor
+    centers: Tensor
+    assignment: Tensor
+    merged: int
+
+
+def _count_classes(y: Tensor, n_classes: int | None) -> int:
+    present = torch.bincount(y, minlength=n_classes or 0) > 0
+    if n_classes is None and not present.all():
+        missing = int((~present).nonzero()[0])
+        raise ValueError(
+            f"class {missing} has no training row; pass n_classes={len(present)} if that is meant, "
+            "and it will never be retrieved"
+        )
+    if n_classes is None and len(present) < 2:
+        raise ValueError("labels hold a single class; a bank needs at least two")
+    return len(present)
+
+
+def _check_ids(ids: Any, n_rows: int) -> np.ndarray:
+    names = np.arange(n_rows) if ids is None else np.asarray(ids)
+    if names.shape != (n_rows,):
+        raise ValueError(f"ids needs one entry per row: {n_rows}, not shape {names.shape}")
+    return names.astype(np.str_)
+
+
+def _warn_of_small_classes(n_prototypes: int, wanted: list[int], class_names: Sequence[str] | None) -> None:
+    names = class_names or [f"class {c}" for c in range(len(wanted))]
+    short = [f"{names[c]} has {k}" for c, k in enumerate(wanted) if 0 < k < n_prototypes]
+    if short:
+        warnings.warn(
+            f"n_prototypes={n_prototypes} is more than the distinct groups of some classes ({', '.join(short)}); "
+            "they get as many prototypes as groups",
+            stacklevel=3,
+        )
+
+
+def _cluster(
+    z: Tensor, rows: Tensor, k: int, *, seed: int, merge_above: float | None, engine: Engine | None
+) -> _Clusters:
+    if not len(rows):
+        return _Clusters(rows, z[:0], rows, 0)
+    with warnings.catch_warnings():  # fewer distinct directions than asked for: the mask says so
+        warnings.filterwarnings("ignore", message=".*distinct directions")
+        result = spherical_kmeans(z[rows], k, seed=seed, engine=engine)
+    centers, assignment = result.centers, result.assignment
+    if merge_above is not None:
+        centers, assignment = _merge_near_duplicates(z[rows], centers, assignment, merge_above)
+    return _Clusters(rows, centers, assignment, len(result.centers) - len(centers))
+
+
+def _merge_near_duplicates(z: Tensor, centers: Tensor, assignment: Tensor, above: float) -> tuple[Tensor, Tensor]:
+    """Join the closest pair of clusters until no two centres are closer than ``above``."""
+    while len(centers) > 1:
+        closeness = (centers @ centers.T).fill_diagonal_(-1)
+        if closeness.max() <= above:
+            break
+        keep, drop = sorted(divmod(int(closeness.argmax()), len(centers)))
+        assignment = torch.where(assignment == drop, keep, assignment)
+        assignment = assignment - (assignment > drop).long()
+        centers = normalise(torch.zeros_like(centers[1:]).index_add_(0, assignment, z))
+    return centers, assignment
+
+
+def _assemble(
+    z: Tensor, clusters: list[_Clusters], names: np.ndarray, groups: np.ndarray, n_prototypes: int
+) -> PrototypeBank:
+    shape = (len(clusters), n_prototypes)
+    prototypes = z.new_zeros(*shape, z.shape[1])
+    mask = torch.zeros(shape, dtype=torch.bool)
+    weight, cohesion = z.new_zeros(shape), z.new_zeros(shape)
+    exemplars: list[tuple[tuple[Exemplar, ...], ...]] = []
+    for c, cluster in enumerate(clusters):
+        sizes = torch.bincount(cluster.assignment, minlength=len(cluster.centers))
+        of_class: list[tuple[Exemplar, ...]] = []
+        for slot, k in enumerate(sizes.argsort(descending=True, stable=True).tolist()):
+            rows = cluster.rows[cluster.assignment == k]
+            cosine = z[rows] @ cluster.centers[k]
+            prototypes[c, slot], mask[c, slot] = cluster.centers[k], True
+            weight[c, slot], cohesion[c, slot] = len(rows) / len(cluster.rows), cosine.mean()
+            of_class.append(_nearest_of_each_group(rows.numpy(), cosine.numpy(), names, groups))
+        exemplars.append(tuple(of_class))
+    top = prototype_similarity(z, prototypes).masked_fill(~mask, -torch.inf).amax((1, 2))
+    quantiles = np.quantile(top.numpy(), np.linspace(0, 1, min(_REFERENCE_QUANTILES, len(top))))
+    merged = tuple(cluster.merged for cluster in clusters)
+    reference = torch.from_numpy(quantiles).to(z.dtype)
+    return PrototypeBank(prototypes, mask, weight, cohesion, merged, tuple(exemplars), reference)
+
+
+def _nearest_of_each_group(
+    rows: np.ndarray, cosine: np.ndarray, names: np.ndarray, groups: np.ndarray
+) -> tuple[Exemplar, ...]:
+    order = np.argsort(-cosine, kind="stable")
+    _, first = np.unique(groups[rows[order]], return_index=True)  # each group's best place in that order
+    best = order[np.sort(first)[:_EXEMPLARS]]
+    return tuple(Exemplar(str(names[rows[i]]), str(groups[rows[i]]), round(float(cosine[i]), 6)) for i in best)

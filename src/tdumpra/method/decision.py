@@ -1,0 +1,131 @@
+"""The fitted state of the method, and the one function from two inputs to a fused result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from tdumpra.artifacts import Artifact
+from tdumpra.core.calibration import adjust_prior, apply_temperature
+from tdumpra.core.chances import CalibratedGate, calibrated_gate_opens
+from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds, fuse_where_open, gate_opens, gate_signals
+from tdumpra.core.posterior import similarity_posterior
+from tdumpra.method.arrays import widen
+from tdumpra.method.bank import PrototypeBank
+
+_CHUNK = 32_768  # rows at once: enough for every operation to use all cores, some 50 MiB in all
+
+
+class Decided(NamedTuple):
+    """What was decided, and from what: the calibrated classifier, retrieval, and the signals of the gate."""
+
+    p: Float[Tensor, "n c"]
+    opened: Bool[Tensor, " n"]
+    signals: GateSignals
+    p_cls: Float[Tensor, "n c"]
+    p_sim: Float[Tensor, "n c"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Decision:
+    """Bank, temperatures and thresholds, frozen. Made by :func:`tdumpra.tuning.tune.tune`."""
+
+    bank: PrototypeBank
+    thresholds: GateThresholds
+    kappa: float = 20.0
+    tau: float = 1.0
+    temperature: float = 1.0  # of the classifier
+    rule: FusionRule = "linear"
+    prior: Float[Tensor, " c"]  # class shares of the training labels
+    prior_exponent: float = 0.0  # of the classifier's posterior, on every row; 0: no adjustment
+    fused_exponent: float = 0.0  # of the fused posterior, where the gate is open
+    calibrated: CalibratedGate | None = None  # one more clause: retrieval's fitted chance of being right is ahead
+
+    @property
+    def guarantees_similarity(self) -> bool:
+        """Whether an open gate always follows retrieval.
+
+        The paper's bound is for linear fusion. Under the log-linear one a class that the classifier rules out cannot
+        win, so only a classifier without a say gives the guarantee; a fused posterior that is divided by a power of the
+        prior gives none.
+        """
+        if self.fused_exponent:
+            return False
+        return self.thresholds.guarantees_similarity if self.rule == "linear" else self.thresholds.alpha == 0
+
+    def classifier(self, p: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
+        """The classifier's calibrated posterior; ``p`` itself where nothing was fitted."""
+        calibrated = apply_temperature(p, self.temperature)
+        return adjust_prior(calibrated, self.prior.to(p.device), self.prior_exponent)
+
+    def similarity(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "n c"]:
+        """Retrieval's posterior."""
+        return similarity_posterior(self.bank.class_scores(z, kappa=self.kappa), tau=self.tau)
+
+    def decide(self, p: Float[Tensor, "n c"], z: Float[Tensor, "n d"]) -> Decided:
+        """Fuse checked rows, all signals kept."""
+        parts = list(self.chunks(p, z)) or [self._decide(widen(p), z)]
+        signals = GateSignals(*(torch.cat(column) for column in zip(*(part.signals for part in parts), strict=True)))
+        return Decided(
+            p=torch.cat([part.p for part in parts]),
+            opened=torch.cat([part.opened for part in parts]),
+            signals=signals,
+            p_cls=torch.cat([part.p_cls for part in parts]),
+            p_sim=torch.cat([part.p_sim for part in parts]),
+        )
+
+    def chunks(self, p: Float[Tensor, "n c"], z: Float[Tensor, "n d"]) -> Iterator[Decided]:
+        """Fuse checked rows some thousands at a time, in order, in bounded memory."""
+        for start in range(0, len(p), _CHUNK):
+            yield self._decide(widen(p[start : start + _CHUNK]), z[start : start + _CHUNK])
+
+    def _decide(self, p: Tensor, z: Tensor) -> Decided:
+        p_cls, p_sim = self.classifier(p), self.similarity(z).to(p)
+        signals = gate_signals(p_cls, p_sim)
+        opened = self.opens(signals)
+        fused = fuse_where_open(
+            p_cls,
+            p_sim,
+            opened,
+            alpha=self.thresholds.alpha,
+            rule=self.rule,
+            prior=self.prior.to(p_cls),
+            exponent=self.fused_exponent,
+        )
+        return Decided(fused, opened, signals, p_cls, p_sim)
+
+    def opens(self, signals: GateSignals) -> Bool[Tensor, " n"]:
+        """Where the gate is open: the paper's clauses, and the calibrated one where there is one."""
+        opened = gate_opens(signals, self.thresholds)
+        return opened if self.calibrated is None else opened & calibrated_gate_opens(signals, self.calibrated)
+
+    def to_artifact(self) -> Artifact:
+        """Tensors and JSON values, for the files that hold a decision."""
+        bank = self.bank.to_artifact()
+        settings = {
+            "thresholds": asdict(self.thresholds),
+            "kappa": self.kappa,
+            "tau": self.tau,
+            "temperature": self.temperature,
+            "rule": self.rule,
+            "prior_exponent": self.prior_exponent,
+            "fused_exponent": self.fused_exponent,
+            "calibrated": self.calibrated and asdict(self.calibrated),
+        }
+        return Artifact({**bank.tensors, "prior": self.prior}, {"bank": bank.meta, "decision": settings})
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact) -> Decision:
+        """The inverse of :meth:`to_artifact`."""
+        tensors = dict(artifact.tensors)
+        prior = tensors.pop("prior")
+        settings = dict(artifact.meta["decision"])
+        thresholds, calibrated = GateThresholds(**settings.pop("thresholds")), settings.pop("calibrated")
+        bank = PrototypeBank.from_artifact(Artifact(tensors, artifact.meta["bank"]))
+        gate = calibrated and CalibratedGate.from_json(calibrated)
+        return cls(bank=bank, thresholds=thresholds, prior=prior, calibrated=gate, **settings)

@@ -1,0 +1,297 @@
+"""Reading a user's saved outputs: ``.npz``, ``.csv`` or ``.parquet`` into the three typed splits.
+
+A file holds ``p`` or ``logits``, ``z``, ``y`` and ``split``, and may hold ``pt``, ``zt``, ``group`` and ``id``. In a
+table the columns of a matrix are called ``p_0, p_1, …``. ``y`` may hold names of classes where the file says which
+column of ``p`` is which class: a table by its columns ``p_NAME``, an archive by an array ``classes``. The bank lives in
+the space of ``zt`` where there is one, else in that of ``z``; ``space="student"`` takes ``z`` in any case. Any further
+column (sex, site, …) is kept as metadata.
+"""
+
+from __future__ import annotations
+
+import csv
+import warnings
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.special import softmax
+
+from tdumpra import checks
+from tdumpra.artifacts import fingerprint
+from tdumpra.data.leakage import refuse_crossing_groups
+from tdumpra.errors import InputFileError, MissingExtraError
+from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
+
+Array = np.ndarray
+_MATRICES = ("p", "logits", "z", "pt", "zt")
+_BY_CLASS = ("p", "logits", "pt")  # a column for each class
+_COLUMNS = ("y", "split", "group", "id")
+_CLASSES = "classes"  # names, in the order of p's columns
+_ALIKE = 0.02  # p is taken for the softmax of logits up to so much
+_ODD_SHARE = 0.05  # of rows to which the two give other labels: more than calibration or averaging does
+_SHOWN = 8  # names of columns in a message
+SPACES = ("teacher", "student")
+
+
+class SplitOutputs(NamedTuple):
+    """A file's rows as what they may be used for."""
+
+    train: TrainOutputs
+    validation: ValidationOutputs
+    test: TestOutputs
+    n_classes: int
+    fingerprint: str
+    class_names: tuple[str, ...] = ()  # empty where the source has only numbers
+
+
+def read_outputs(path: str | Path, *, space: str = "teacher") -> SplitOutputs:
+    """Read, check and split a file of outputs; rows of probabilities are renormalised once, in float64.
+
+    ``space`` is ``teacher`` or ``student``: a file holds no other run's.
+    """
+    path = Path(path)
+    if space not in SPACES:
+        raise InputFileError(
+            f"saved outputs hold the teacher's and the student's space, not {space!r}: put the other encoder's "
+            "embeddings into the file as zt, and leave bank.space out"
+        )
+    arrays = _read_arrays(path)
+    if note := checks.misnamed_group(arrays):
+        warnings.warn(f"{path}: {note}", stacklevel=2)
+    try:
+        return _split(arrays, fingerprint(path.read_bytes(), space), space)
+    except (ValueError, TypeError) as error:
+        raise InputFileError(f"{path}: {error}") from error
+
+
+def _read_arrays(path: Path) -> dict[str, Array]:
+    readers = {".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}
+    if path.suffix.lower() not in readers:
+        raise InputFileError(
+            f"{path}: outputs are read from .npz, .csv or .parquet, not {path.suffix or 'a file without suffix'}"
+        )
+    if not path.is_file():
+        raise InputFileError(f"{path} does not exist, or is not a file")
+    return readers[path.suffix.lower()](path)
+
+
+def _read_npz(path: Path) -> dict[str, Array]:
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            known = {name: file[name] for name in (*_MATRICES, *_COLUMNS, _CLASSES) if name in file}
+            _require(path, known, list(file))
+            # a further column is one-dimensional, with a row for each label
+            others = {name: file[name] for name in file if name not in known}
+            return {**known, **{name: array for name, array in others.items() if array.shape == known["y"].shape}}
+    except ValueError as error:  # numpy's word for an array of Python objects, and for a file that is no archive
+        if "pickle" in str(error).lower():
+            raise InputFileError(
+                f"{path} holds pickled Python objects, which are never loaded: save plain arrays"
+            ) from error
+        raise InputFileError(f"{path} is not a readable .npz file: {error}") from error
+    except (OSError, EOFError, zipfile.BadZipFile, KeyError) as error:
+        raise InputFileError(f"{path} is not a readable .npz file, or is truncated: {error}") from error
+
+
+def _read_csv(path: Path) -> dict[str, Array]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            delimiter = _delimiter(file.readline())
+        # the names stay strings: a group called 007 is not 7
+        frame = pd.read_csv(path, sep=delimiter, encoding="utf-8-sig", dtype={"group": str, "id": str, "split": str})
+    except (UnicodeDecodeError, OSError, ValueError) as error:
+        raise InputFileError(f"{path} is not a readable .csv table: {error}") from error
+    return _from_frame(path, frame)
+
+
+def _delimiter(header: str) -> str:
+    if not header.strip():
+        raise ValueError("its first line is empty, and should name the columns")
+    try:
+        return csv.Sniffer().sniff(header, delimiters=",;\t").delimiter
+    except csv.Error as error:
+        raise ValueError("its first line names no columns, parted by commas, semicolons or tabs") from error
+
+
+def _read_parquet(path: Path) -> dict[str, Array]:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "parquet", "reading .parquet") from error
+    try:
+        frame = pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise InputFileError(f"{path} is not a readable .parquet table: {error}") from error
+    return _from_frame(path, frame)
+
+
+def _from_frame(path: Path, frame: pd.DataFrame) -> dict[str, Array]:
+    if frame.empty:
+        raise InputFileError(f"{path} names columns and has no rows")
+    columns = {name: _numbered(path, frame, name) for name in _MATRICES}
+    classes = () if columns["p"] or columns["logits"] else _named_classes(frame)
+    if classes:
+        columns |= {name: [f"{name}_{each}" for each in classes if f"{name}_{each}" in frame] for name in _BY_CLASS}
+    arrays = {name: frame[of_matrix].to_numpy() for name, of_matrix in columns.items() if of_matrix}
+    taken = {column for of_matrix in columns.values() for column in of_matrix}
+    arrays |= {name: frame[name].to_numpy() for name in frame.columns if name not in taken}
+    _require(path, arrays, list(frame.columns), of_matrix="_0, …")
+    return {**arrays, _CLASSES: np.array(classes, dtype=np.str_)} if classes else arrays
+
+
+def _numbered(path: Path, frame: pd.DataFrame, name: str) -> list[str]:
+    numbers = [i for i in range(len(frame.columns) + 1) if f"{name}_{i}" in frame]
+    if numbers and numbers[-1] >= len(numbers):
+        gap = next(i for i in range(len(numbers)) if i not in numbers)
+        raise InputFileError(f"{path} has {name}_{numbers[-1]} and no {name}_{gap}: number the columns from 0 on")
+    return [f"{name}_{i}" for i in numbers]
+
+
+def _named_classes(frame: pd.DataFrame) -> tuple[str, ...]:
+    """The classes after which the columns of probabilities, or else of logits, are called; only if labels are names."""
+    if "y" not in frame or not _are_names(frame["y"].to_numpy()):
+        return ()
+    found = ([name.removeprefix(f"{of}_") for name in frame if name.startswith(f"{of}_")] for of in ("p", "logits"))
+    return tuple(next(filter(None, found), ()))
+
+
+def _require(path: Path, arrays: Mapping[str, Array], found: list[str], of_matrix: str = "") -> None:
+    needed = {
+        f"p{of_matrix} (or logits{of_matrix})": ("p", "logits"), f"z{of_matrix}": ("z", "zt"), "y": ("y",),
+        "split": ("split",),
+    }  # fmt: skip
+    missing = [name for name, any_of in needed.items() if not any(key in arrays for key in any_of)]
+    if missing:
+        more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise InputFileError(
+            f"{path} lacks {', '.join(missing)}; needed are {', '.join(needed)}, and it holds "
+            f"{', '.join(map(str, found[:_SHOWN])) or 'nothing'}{more}"
+        )
+
+
+def _split(arrays: Mapping[str, Array], digest: str, space: str) -> SplitOutputs:
+    p = _probabilities(arrays)
+    z = arrays.get("zt", arrays.get("z")) if space == "teacher" else arrays.get("z")
+    if z is None:
+        raise ValueError("a bank in the student's space needs z, and there is only zt")
+    n_rows, n_classes = p.shape
+    y, class_names = _class_numbers(arrays, n_classes)
+    for name, array in arrays.items():
+        if name == _CLASSES:
+            continue
+        if array.ndim == 0 or len(array) != n_rows:
+            raise ValueError(f"{name} has {len(array) if array.ndim else 'no'} rows where p has {n_rows}")
+    codes = check_all_splits(arrays["split"])
+    groups, ids = arrays.get("group"), arrays.get("id")
+    if groups is not None:
+        refuse_crossing_groups(codes, checks.check_groups(groups, "group", n_rows=n_rows))
+    teacher = None if "pt" not in arrays else _renormalised(arrays["pt"], "pt")
+
+    def rows(array: Array | None, code: int) -> Any:
+        return None if array is None else array[codes == code]
+
+    metadata = {name: column for name, column in arrays.items() if name not in (*_MATRICES, *_COLUMNS, _CLASSES)}
+
+    def scored(code: int) -> dict[str, Any]:
+        return {
+            "ids": rows(ids, code),
+            "p_teacher": rows(teacher, code),
+            "metadata": {name: column[codes == code] for name, column in metadata.items()},
+            "n_classes": n_classes,
+        }
+
+    return SplitOutputs(
+        train=TrainOutputs.check(
+            rows(z, 0),
+            rows(y, 0),
+            rows(groups, 0),
+            ids=rows(ids, 0),
+            p=rows(p, 0),
+            n_classes=n_classes,
+            suffix=" (train)",
+        ),
+        validation=ValidationOutputs.check(
+            rows(p, 1), rows(z, 1), rows(y, 1), rows(groups, 1), suffix=" (val)", **scored(1)
+        ),
+        test=TestOutputs.check(rows(p, 2), rows(z, 2), rows(y, 2), rows(groups, 2), suffix=" (test)", **scored(2)),
+        n_classes=n_classes,
+        fingerprint=digest,
+        class_names=class_names,
+    )
+
+
+def _class_numbers(arrays: Mapping[str, Array], n_classes: int) -> tuple[Array, tuple[str, ...]]:
+    """The labels as numbers of p's columns, and the names of the classes where the file gives them."""
+    y = arrays["y"]
+    if _CLASSES not in arrays:
+        if _are_names(y):
+            raise ValueError(
+                f"y holds names, such as {str(y[0])!r}, and nothing says which column of p is which class: call the "
+                f"columns of a table p_{y[0]}, …, or put an array {_CLASSES} into the .npz, or number y from 0"
+            )
+        return y, ()
+    names = tuple(np.atleast_1d(arrays[_CLASSES]).astype(np.str_).tolist())
+    if len(set(names)) != n_classes or len(names) != n_classes:
+        raise ValueError(f"{_CLASSES} must name each of the {n_classes} classes of p once, and holds {list(names)}")
+    if not _are_names(y):
+        return y, names
+    number = {name: c for c, name in enumerate(names)}
+    words = [word.decode() if isinstance(word, bytes) else word for word in y.tolist()]
+    unknown = next((word for word in words if word not in number), None)
+    if unknown is not None:
+        raise ValueError(f"y holds {unknown!r}, which is none of the classes of p: {', '.join(names)}")
+    return np.array([number[word] for word in words]), names
+
+
+def _are_names(y: Array) -> bool:
+    return y.dtype.kind in "US" or (y.dtype.kind == "O" and any(isinstance(word, str) for word in y.tolist()))
+
+
+def check_all_splits(split: Any) -> Array:
+    """Split codes, with at least one row each for the bank, the tuning and the test."""
+    codes = checks.check_split(split)
+    empty = [word for code, word in enumerate(checks.SPLITS) if not (codes == code).any()]
+    if empty:
+        raise ValueError(f"split leaves {' and '.join(empty)} empty; train, val and test all need rows")
+    return codes
+
+
+def _probabilities(arrays: Mapping[str, Array]) -> Array:
+    if "logits" not in arrays:
+        return _renormalised(arrays["p"], "p")
+    logits = arrays["logits"]
+    if "p" in arrays:
+        p = _renormalised(arrays["p"], "p")
+        _compare(p, logits)
+        return p
+    if logits.ndim != 2 or not np.issubdtype(logits.dtype, np.floating) or not np.isfinite(logits).all():
+        raise ValueError("logits must be a matrix of finite floating-point numbers")
+    of_logits: Array = softmax(logits.astype(np.float64), axis=1)
+    return of_logits
+
+
+def _compare(p: Array, logits: Array) -> None:
+    """``p`` is used; ``logits`` beside it may be its own before calibration, but not those of other rows or classes."""
+    if p.shape != logits.shape or not np.issubdtype(logits.dtype, np.floating):
+        raise ValueError(f"p has shape {p.shape} and logits have shape {logits.shape}: keep one of the two")
+    of_logits = softmax(logits.astype(np.float64), axis=1)
+    rows, label = np.arange(len(p)), p.argmax(1)
+    odd = p[rows, label] - p[rows, of_logits.argmax(1)] > _ALIKE
+    if odd.mean() > _ODD_SHARE:
+        row = int(odd.argmax())
+        raise ValueError(
+            f"p and logits contradict each other in {int(odd.sum())} of {len(p)} rows: in row {row} p gives class "
+            f"{label[row]} {p[row, label[row]]:.3f}, and softmax(logits) {of_logits[row, label[row]]:.3f}; keep one"
+        )
+    if np.abs(p - of_logits).max(initial=0) > _ALIKE:
+        warnings.warn("p is not the softmax of logits (calibrated, or averaged?): p is used", stacklevel=2)
+
+
+def _renormalised(values: Array, name: str) -> Array:
+    p = checks.check_probabilities(values, name).double()
+    renormalised: Array = (p / p.sum(1, keepdim=True)).numpy()
+    return renormalised

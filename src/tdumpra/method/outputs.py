@@ -1,0 +1,186 @@
+"""A model's outputs on one split. Which split it is, is a type: the tuner cannot be handed test data.
+
+The bank is built from :class:`TrainOutputs`, everything is tuned on :class:`ValidationOutputs`, and
+:class:`TestOutputs` are only ever scored. Wherever the arrays came from, outputs lie in main memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tdumpra import checks
+from tdumpra.core.lesions import lesion_of_each_row
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TrainOutputs:
+    """What the bank is made of.
+
+    A classifier's word on rows that it was trained on is worth nothing, and is not asked. ``p`` is for cross-fitting
+    alone, by those whose training rows were predicted out of fold.
+    """
+
+    z: Tensor  # (n, D)
+    y: Tensor  # (n,)
+    groups: NDArray[np.str_] | None = None
+    ids: NDArray[np.str_] | None = None
+    p: Tensor | None = None  # (n, C)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @classmethod
+    def check(
+        cls,
+        z: Any,
+        y: Any,
+        groups: Any = None,
+        *,
+        ids: Any = None,
+        p: Any = None,
+        n_classes: int | None = None,
+        suffix: str = "_train",
+    ) -> TrainOutputs:
+        """Check raw arrays; ``suffix`` completes their names in messages."""
+        if n_classes is not None:
+            checks.check_count(n_classes, "n_classes", least=2)
+        embeddings = checks.check_embeddings(z, f"z{suffix}")
+        if not len(embeddings):
+            raise ValueError(f"z{suffix} is empty: a bank needs training embeddings")
+        return cls(
+            z=embeddings.cpu(),
+            y=checks.check_labels(y, f"y{suffix}", n_rows=len(embeddings), n_classes=n_classes),
+            groups=checks.check_groups(groups, f"groups{suffix}", n_rows=len(embeddings)),
+            ids=checks.check_groups(ids, f"ids{suffix}", n_rows=len(embeddings)),
+            p=None if p is None else checks.check_probabilities(p, f"p{suffix}", n_classes=n_classes),
+        )
+
+    def refuse_missing_class(self, n_classes: int, class_names: Sequence[str], advice: str) -> None:
+        """A class without a training row has no prototype, and retrieval could never speak for it."""
+        present = np.bincount(self.y.numpy(), minlength=n_classes) > 0
+        if not present.all():
+            missing = int(np.flatnonzero(~present)[0])
+            name = f" ({class_names[missing]!r})" if class_names else ""
+            raise ValueError(f"class {missing}{name} has no training row: {advice}")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ScoredOutputs:
+    """Checked rows with both paths' inputs: the classifier's posterior, and the embedding that is matched."""
+
+    p: Tensor  # (n, C) the classifier's probabilities
+    z: Tensor  # (n, D) embeddings in the bank's space
+    y: Tensor  # (n,)
+    groups: NDArray[np.str_] | None = None
+    ids: NDArray[np.str_] | None = None
+    p_teacher: Tensor | None = None  # (n, C) the teacher's own classifier, where there is one
+    p_baseline: Tensor | None = None  # (n, C) another run's classifier, where one is compared with
+    p_second: Tensor | None = (
+        None  # (n, C) the classifier of the network in whose space the bank lives, if another run's
+    )
+    metadata: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)  # further columns, for subgroups
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def own_ids(self) -> NDArray[np.str_] | None:
+        """The ids, if each names one row; ids that repeat may name patients, but nobody said so."""
+        return self.ids if self.ids is not None and len(np.unique(self.ids)) == len(self) else None
+
+    def lesions(self) -> NDArray[np.str_]:
+        """What each row counts towards, whatever the order of rows: its group, else its own id, else its number."""
+        known = self.own_ids if self.groups is None else self.groups
+        return lesion_of_each_row(known, len(self)).astype(np.str_)
+
+    def rows(self, keep: NDArray[np.bool_]) -> Self:
+        """Some of the rows, as outputs of the same split."""
+        kept = torch.from_numpy(keep)
+        return type(self)(
+            p=self.p[kept],
+            z=self.z[kept],
+            y=self.y[kept],
+            groups=None if self.groups is None else self.groups[keep],
+            ids=None if self.ids is None else self.ids[keep],
+            p_teacher=None if self.p_teacher is None else self.p_teacher[kept],
+            p_baseline=None if self.p_baseline is None else self.p_baseline[kept],
+            p_second=None if self.p_second is None else self.p_second[kept],
+            metadata={name: column[keep] for name, column in self.metadata.items()},
+        )
+
+    @property
+    def n_classes(self) -> int:
+        """C."""
+        return self.p.shape[1]
+
+    @classmethod
+    def check(
+        cls,
+        p: Any,
+        z: Any,
+        y: Any,
+        groups: Any = None,
+        *,
+        ids: Any = None,
+        p_teacher: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+        n_classes: int | None = None,
+        width: int | None = None,
+        suffix: str = "",
+    ) -> Self:
+        """Check raw arrays; ``suffix`` completes their names in messages, as in ``p_val``."""
+        rows, embeddings = check_rows(p, z, n_classes=n_classes, width=width, suffix=suffix)
+        if not len(rows):
+            raise ValueError(f"p{suffix} is empty: there is nothing to work on")
+        teacher = None
+        if p_teacher is not None:
+            teacher = checks.check_probabilities(p_teacher, f"pt{suffix}", n_classes=rows.shape[1])
+            if len(teacher) != len(rows):
+                raise ValueError(f"p{suffix} has {len(rows)} rows and pt{suffix} has {len(teacher)}")
+        return cls(
+            p=rows.cpu(),
+            z=embeddings.cpu(),
+            y=checks.check_labels(y, f"y{suffix}", n_rows=len(rows), n_classes=rows.shape[1]),
+            groups=checks.check_groups(groups, f"groups{suffix}", n_rows=len(rows)),
+            ids=checks.check_groups(ids, f"ids{suffix}", n_rows=len(rows)),
+            p_teacher=None if teacher is None else teacher.cpu(),
+            metadata={name: _column(values, name, len(rows)) for name, values in (metadata or {}).items()},
+        )
+
+
+class ValidationOutputs(ScoredOutputs):
+    """What temperatures, thresholds and weights are chosen on."""
+
+    __slots__ = ()
+
+
+class TestOutputs(ScoredOutputs):
+    """What is scored, once everything is fixed."""
+
+    __slots__ = ()
+    __test__ = False  # not a test case, whatever pytest thinks of the name
+
+
+def _column(values: Any, name: str, n_rows: int) -> NDArray[np.str_]:
+    column = np.asarray(values)
+    if column.shape != (n_rows,):
+        raise ValueError(f"the column {name} needs one entry per row: {n_rows}, not shape {column.shape}")
+    return np.array(["" if value is None or value != value else str(value) for value in column.tolist()], dtype=np.str_)
+
+
+def check_rows(
+    p: Any, z: Any, *, n_classes: int | None = None, width: int | None = None, suffix: str = ""
+) -> tuple[Tensor, Tensor]:
+    """The two inputs of a prediction, checked, with as many rows each."""
+    rows = checks.check_probabilities(p, f"p{suffix}", n_classes=n_classes)
+    embeddings = checks.check_embeddings(z, f"z{suffix}", width=width)
+    if len(embeddings) != len(rows):
+        raise ValueError(f"p{suffix} has {len(rows)} rows and z{suffix} has {len(embeddings)}")
+    return rows, embeddings

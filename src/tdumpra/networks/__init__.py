@@ -1,0 +1,1 @@
+"""Everything that runs a network: build, train, encode, predict."""

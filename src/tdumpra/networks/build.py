@@ -1,0 +1,307 @@
+"""Networks that give a posterior and an embedding: built for joint training, or a finished classifier as it is."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from threading import Lock
+from typing import Any, NamedTuple, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from tdumpra.core.sphere import normalise
+from tdumpra.errors import TdumpraError
+from tdumpra.networks.settings import NetworkConfig, Precision
+from tdumpra.networks.weights import load_backbone_weights, load_classifier_weights
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class NetworkError(TdumpraError):
+    """A network cannot be built, or cannot take the images it is given."""
+
+
+class Encoding(NamedTuple):
+    """What both kinds of network give for a batch of images."""
+
+    logits: Float[Tensor, "n c"]
+    z: Float[Tensor, "n d"]  # rows of length one, float32
+
+
+class _ExactFloat32:
+    """Keeps a GPU from rounding what it multiplies to eleven bits, as long as any thread asks for it."""
+
+    def __init__(self) -> None:
+        cudnn: Any = torch.backends.cudnn  # whose types do not know its parts
+        self._switches: list[Any] = [cudnn.conv, torch.backends.cuda.matmul]
+        self._lock, self._asking, self._before = Lock(), 0, ["", ""]
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._asking == 0:
+                self._before = [switch.fp32_precision for switch in self._switches]
+                self._set(["ieee", "ieee"])
+            self._asking += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._asking -= 1
+            if self._asking == 0:
+                self._set(self._before)
+
+    def _set(self, formats: list[str]) -> None:
+        for switch, format_ in zip(self._switches, formats, strict=True):
+            switch.fp32_precision = format_
+
+
+_exact_float32 = _ExactFloat32()
+
+
+@contextmanager
+def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Compute in this precision; ``float32`` means it on a GPU too."""
+    exact = _exact_float32 if precision == "float32" and device.type == "cuda" else nullcontext()
+    with exact, torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+        yield
+
+
+class DualHeadNetwork(nn.Module):
+    """A backbone with a linear classifier and a projection head on its pooled features.
+
+    A head that nobody asks may be missing (``None``): its output then has no columns.
+    """
+
+    classifier: nn.Module | None
+    projection: nn.Module | None
+
+    def __init__(self, backbone: nn.Module, n_features: int, n_classes: int, embedding: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.classifier = nn.Linear(n_features, n_classes)
+        self.projection = nn.Sequential(
+            nn.Linear(n_features, n_features), nn.ReLU(inplace=True), nn.Linear(n_features, embedding)
+        )
+
+    def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
+        """Logits and unit embeddings; the length is taken in float32, also under autocast."""
+        features = _pooled(self.backbone(images))
+        projected = None if self.projection is None else self.projection(features)
+        with torch.autocast(images.device.type, enabled=False):
+            logits = _no_columns(features) if self.classifier is None else self.classifier_logits(features)
+            return Encoding(logits, _no_columns(features) if projected is None else normalise(projected))
+
+    def classifier_logits(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n c"]:
+        """The linear classifier in float32: its few thousand weights cost nothing, and logits decide labels."""
+        assert self.classifier is not None
+        logits: Tensor = self.classifier(features.float())
+        return logits
+
+
+class AttachedClassifier(nn.Module):
+    """A finished classifier as it is: its own logits, and the input of its last linear layer as the embedding."""
+
+    def __init__(self, classifier: nn.Module, image_size: int) -> None:
+        super().__init__()
+        self.classifier = classifier
+        self._head = _last_linear(classifier, image_size)
+        self._captured: list[Tensor] = []
+        head = dict(classifier.named_modules())[self._head]
+        head.register_forward_pre_hook(lambda _, inputs: self._captured.append(inputs[0]))
+
+    def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
+        """Logits and normalised penultimate features."""
+        self._captured.clear()
+        logits = self.classifier(images)
+        features = self._captured.pop()
+        self._captured.clear()
+        with torch.autocast(images.device.type, enabled=False):
+            return Encoding(logits.float(), normalise(features.flatten(1)))
+
+
+class FrozenEncoder(nn.Module):
+    """A pretrained backbone as it is, a space for a bank. It knows no classes: all its logits are zero."""
+
+    def __init__(self, backbone: nn.Module, n_classes: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.n_classes = n_classes
+
+    def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
+        """Normalised pooled features."""
+        features = _pooled(self.backbone(images))
+        with torch.autocast(images.device.type, enabled=False):
+            return Encoding(features.new_zeros(len(features), self.n_classes).float(), normalise(features))
+
+
+class SeveralViews(nn.Module):
+    """A network that looks at each image several times, mirrored and turned, and averages what it sees.
+
+    Two views: the image and its mirror image; four: upside down too; eight: all of these with rows and columns
+    exchanged. Probabilities are averaged, and so are embeddings, back onto the sphere.
+    """
+
+    def __init__(self, network: nn.Module, views: int) -> None:
+        super().__init__()
+        self.network = network
+        self.views = views
+
+    def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
+        """Logarithms of the mean probabilities, and the mean direction."""
+        seen = [self.network(view) for view in _views(images, self.views)]
+        with torch.autocast(images.device.type, enabled=False):
+            log_p = torch.stack([each.logits.float().log_softmax(1) for each in seen]).logsumexp(0)
+            z = torch.stack([each.z for each in seen]).mean(0)
+            return Encoding(log_p - math.log(self.views), normalise(z) if z.shape[1] else z)
+
+
+def _views(images: Tensor, views: int) -> list[Tensor]:
+    kinds = [images, images.flip(3), images.flip(2), images.flip(2, 3)]
+    kinds += [kind.transpose(2, 3) for kind in kinds]
+    return kinds[:views]
+
+
+class Built(NamedTuple):
+    """A network and what its weights expect of the images."""
+
+    network: nn.Module
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+def build_network(config: NetworkConfig, n_classes: int, *, load: bool = True) -> Built:
+    """Backbone, classifier and projection head, with the weights that ``config`` names, unless ``load`` is false.
+
+    With ``config.finished`` it is a trained classifier, with ``config.frozen`` a backbone alone; nothing is added then.
+    """
+    weights = config.weights if load else "none"
+    if config.finished:
+        classifier = _create(config, n_classes)
+        load_classifier_weights(classifier, weights)
+        _check_classes(classifier, config.image_size, n_classes)
+        return Built(AttachedClassifier(classifier, config.image_size), *_normalisation(config, classifier))
+    backbone = _create(config, 0)
+    load_backbone_weights(backbone, config.backbone, weights, create=lambda: _create(config, 0, pretrained=True))
+    n_features = _probe(backbone, config.image_size, f"the backbone {config.backbone!r}").shape[1]
+    if config.frozen:
+        return Built(FrozenEncoder(backbone, n_classes), *_normalisation(config, backbone))
+    network = DualHeadNetwork(backbone, n_features, n_classes, config.embedding)
+    return Built(network, *_normalisation(config, backbone))
+
+
+def _create(config: NetworkConfig, num_classes: int, *, pretrained: bool = False) -> nn.Module:
+    if ":" in config.backbone:
+        return _from_factory(config.backbone, num_classes)
+    import timm  # takes seconds to load, and most commands make no network
+
+    if not timm.is_model(config.backbone.split(".")[0]):
+        near = difflib.get_close_matches(config.backbone, timm.list_models(), n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else "timm.list_models() lists what there is"
+        raise NetworkError(f"unknown backbone {config.backbone!r}: {hint}")
+    arguments: dict[str, Any] = {"pretrained": pretrained, "num_classes": num_classes}
+    try:
+        default = timm.get_pretrained_cfg_value(config.backbone, "input_size")
+    except RuntimeError as error:  # what follows the point is none of its pretrained weights
+        name, _, tag = config.backbone.partition(".")
+        known = timm.list_pretrained(f"{name}.*")
+        raise NetworkError(f"timm knows no weights {tag!r} of {name}; it has {', '.join(known) or 'none'}") from error
+    if default is not None and default[-1] != config.image_size:
+        try:  # transformers are built for one image size
+            return timm.create_model(config.backbone, img_size=config.image_size, **arguments)
+        except TypeError:
+            pass  # a convolutional network takes any size, and no such argument
+        except (AssertionError, ValueError, RuntimeError) as error:
+            raise NetworkError(f"{config.backbone} cannot take images of {config.image_size} px: {error}") from error
+    return timm.create_model(config.backbone, **arguments)
+
+
+def _from_factory(path: str, num_classes: int) -> nn.Module:
+    """Call ``package.module:function`` with ``num_classes``; zero asks for pooled features."""
+    module_name, _, function_name = path.partition(":")
+    try:
+        factory: Callable[..., Any] = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError) as error:
+        raise NetworkError(f"the network factory {path!r} cannot be imported: {error}") from error
+    network = factory(num_classes=num_classes)
+    if not isinstance(network, nn.Module):
+        raise NetworkError(f"the network factory {path!r} must return an nn.Module, not {type(network).__name__}")
+    return network
+
+
+def _normalisation(
+    config: NetworkConfig, module: nn.Module
+) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    expected = getattr(module, "pretrained_cfg", None) or {}
+    mean = config.mean if config.mean is not None else tuple(expected.get("mean", IMAGENET_MEAN))
+    std = config.std if config.std is not None else tuple(expected.get("std", IMAGENET_STD))
+    return cast(tuple[float, float, float], mean), cast(tuple[float, float, float], std)
+
+
+@torch.no_grad()
+def _probe(module: nn.Module, image_size: int, name: str) -> Tensor:
+    """The module's pooled output for one image of noise: its width, and whether it takes that size at all."""
+    was_training = module.training
+    module.eval()
+    noise = torch.rand(1, 3, image_size, image_size, generator=torch.Generator().manual_seed(0))
+    try:
+        output = module(noise)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise NetworkError(f"{name} cannot take images of {image_size} px: {error}") from error
+    finally:
+        module.train(was_training)
+    if not isinstance(output, Tensor) or output.ndim not in (2, 4):
+        raise NetworkError(f"{name} must give features (n, f) or (n, f, h, w), not {_describe(output)}")
+    return _pooled(output)
+
+
+def _no_columns(features: Tensor) -> Tensor:
+    return features.new_empty(len(features), 0, dtype=torch.float32)
+
+
+def _pooled(features: Tensor) -> Tensor:
+    return features.mean((2, 3)) if features.ndim == 4 else features
+
+
+def _check_classes(classifier: nn.Module, image_size: int, n_classes: int) -> None:
+    width = _probe(classifier, image_size, "the classifier").shape[1]
+    if width != n_classes:
+        raise NetworkError(f"the classifier gives {width} logits, and the data have {n_classes} classes")
+
+
+@torch.no_grad()
+def _last_linear(classifier: nn.Module, image_size: int) -> str:
+    """The name of the linear layer whose output is the classifier's output: its input is the embedding."""
+    outputs: dict[str, Tensor] = {}
+
+    def remember(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
+        def hook(_: nn.Module, __: Any, output: Tensor) -> None:
+            outputs[name] = output
+
+        return hook
+
+    hooks = [
+        module.register_forward_hook(remember(name))
+        for name, module in classifier.named_modules()
+        if isinstance(module, nn.Linear | nn.Conv2d)
+    ]
+    logits = _probe(classifier, image_size, "the classifier")
+    for handle in hooks:
+        handle.remove()
+    found = [
+        name
+        for name, output in outputs.items()
+        if output.numel() == logits.numel() and torch.equal(output.flatten(1), logits)
+    ]
+    if not found:
+        raise NetworkError(
+            "no linear layer of the classifier gives its logits, so it has no penultimate features to match"
+        )
+    return found[-1]
+
+
+def _describe(output: Any) -> str:
+    return f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__

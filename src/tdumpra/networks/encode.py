@@ -1,0 +1,73 @@
+"""A network over images in order: logits and embeddings, sharded over processes and put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from tdumpra.data.batches.pipeline import Pipeline
+from tdumpra.networks.build import Encoding, arithmetic
+from tdumpra.networks.settings import Precision
+
+
+@torch.no_grad()
+def encode(
+    networks: list[nn.Module],
+    pipeline: Pipeline,
+    numbers: Int64[np.ndarray, " n"],
+    *,
+    batch_size: int,
+    fabric: Fabric,
+    precision: Precision | None = None,
+    on_batch: Callable[[int], object] | None = None,
+) -> list[Encoding]:
+    """Each network's outputs on the images ``numbers``, on the CPU, in that order, the same on every process.
+
+    Without a ``precision`` it is training's. ``on_batch`` is told of each batch how many images all processes did.
+
+    Process r of w takes every w-th batch from the r-th on, so that any number of processes runs the very batches of
+    one, and rounding cannot differ. Shards are padded to equal length for the gather, and the padding is dropped.
+    Networks are put back into the mode they were in.
+    """
+    modes = [network.training for network in networks]
+    for network in networks:
+        network.eval()
+    mine = _shard(numbers, batch_size, fabric)
+    parts: list[list[Encoding]] = [[] for _ in networks]
+    for batch in pipeline.evaluate(mine, batch_size):
+        images = batch.images.to(memory_format=torch.channels_last)
+        with fabric.autocast() if precision is None else arithmetic(precision, fabric.device):
+            for collected, network in zip(parts, networks, strict=True):
+                encoding = network(images)
+                collected.append(Encoding(encoding.logits.float(), encoding.z.float()))
+        if on_batch is not None:
+            on_batch(len(batch.numbers) * fabric.world_size)
+    for network, mode in zip(networks, modes, strict=True):
+        network.train(mode)
+    joined = [Encoding(*(torch.cat(column) for column in zip(*each, strict=True))) for each in parts if each]
+    return [Encoding(*(_gather(column, len(numbers), batch_size, fabric).cpu() for column in each)) for each in joined]
+
+
+def _shard(numbers: Int64[np.ndarray, " n"], batch_size: int, fabric: Fabric) -> Int64[np.ndarray, " m"]:
+    """This process's batches, one after the other; one image at least, so that all take part in the gather."""
+    batch = np.arange(len(numbers)) // batch_size
+    mine = numbers[batch % fabric.world_size == fabric.global_rank]
+    return mine if len(mine) else numbers[:1]
+
+
+def _gather(shard: Tensor, total: int, batch_size: int, fabric: Fabric) -> Tensor:
+    """Interleave the processes' batches: batch i came from process i modulo their number. Only the last is short."""
+    world = fabric.world_size
+    if world == 1:
+        return shard
+    rounds = -(-total // (batch_size * world))
+    padding = shard[:1].expand(rounds * batch_size - len(shard), *shard.shape[1:])
+    gathered = fabric.all_gather(torch.cat([shard, padding]))  # (world, rounds * batch_size, ...)
+    assert isinstance(gathered, Tensor)
+    by_batch = gathered.view(world, rounds, batch_size, *shard.shape[1:]).transpose(0, 1)
+    return by_batch.flatten(0, 2)[:total]

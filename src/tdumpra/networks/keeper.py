@@ -1,0 +1,165 @@
+"""What watches over training: checkpoints in time, losses that are no numbers, and requests to stop."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from tdumpra.core.ema import EmaTeacher
+from tdumpra.data.batches.sampling import BatchPlan
+from tdumpra.errors import TdumpraError
+from tdumpra.networks.checkpoint import Progress, generator_states, save_checkpoint
+from tdumpra.networks.settings import TrainConfig
+from tdumpra.networks.training_files import TrainingFiles
+
+
+class TrainingError(TdumpraError):
+    """Training cannot go on, and the message says what to change."""
+
+
+@dataclass(slots=True, eq=False)
+class Keeper:
+    """Saves the whole state: when asked, and when a chosen time has passed."""
+
+    network: nn.Module
+    teacher: EmaTeacher
+    optimizer: Any
+    identity: dict[str, Any]  # of what is learned
+    folder: TrainingFiles
+    fabric: Fabric
+    config: TrainConfig
+    saved_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.saved_at = time.monotonic()
+
+    def is_due(self) -> bool:
+        """Whether the chosen time has passed since the last save."""
+        due = time.monotonic() - self.saved_at > 60 * self.config.checkpoint_minutes
+        # one clock decides for all, or those who save would wait for ever for those who do not
+        return due if self.fabric.world_size == 1 else bool(self.fabric.broadcast(due))
+
+    def save(self, progress: Progress, name: str = "last") -> None:
+        """Write a checkpoint; the states of all processes' generators go with it."""
+        states = generator_states()
+        every = [states]
+        if self.fabric.world_size > 1:
+            gathered = {key: cast(Tensor, self.fabric.all_gather(value)).cpu() for key, value in states.items()}
+            every = [{key: value[r] for key, value in gathered.items()} for r in range(self.fabric.world_size)]
+        if self.fabric.is_global_zero:
+            save_checkpoint(
+                self.folder.checkpoint(name),
+                network=self.network,
+                teacher=self.teacher,
+                optimizer=self.optimizer.optimizer,
+                scaler=_scaler_state(self.fabric),
+                progress=progress,
+                generators=every,
+                identity=self.identity,
+            )
+        self.fabric.barrier()
+        self.saved_at = time.monotonic()
+
+
+class FiniteWatch:
+    """Notices a loss that is no number without making the GPU wait: the first such batch is noted on the device."""
+
+    def __init__(self, device: torch.device, plan: BatchPlan, ids: tuple[str, ...], folder: TrainingFiles) -> None:
+        self.plan, self.ids, self.folder = plan, ids, folder
+        self.first = torch.full((), -1, dtype=torch.int64, device=device)  # position in ``seen``
+        self.seen: list[tuple[int, int, int]] = []  # step, epoch and batch since the last check
+
+    def look(self, loss: Tensor, progress: Progress) -> None:
+        """Note a batch's loss."""
+        here = torch.where(torch.isfinite(loss.detach()), -1, len(self.seen))
+        self.first = torch.where(self.first < 0, here, self.first)
+        self.seen.append((progress.step, progress.epoch, progress.batch))
+
+    def refuse_non_finite(self, learning_rate: float, network: nn.Module | None = None) -> None:
+        """Stop if a loss since the last check was no number; given a ``network`` to be saved, look at its weights."""
+        first, seen = int(self.first), self.seen
+        self.seen = []
+        what = "the loss"
+        if first < 0:
+            if network is None or not seen or _is_finite(network):
+                return
+            first, what = -1, "a weight"  # a finite loss may still have had an infinite gradient
+        step, epoch, batch = seen[first]
+        whole = replace(self.plan, rank=0, world_size=1)  # the images of all processes
+        sample = next(whole.batches(epoch, start=batch))
+        if self.plan.rank == 0:
+            self.folder.append_metrics(
+                {
+                    "step": step,
+                    "epoch": epoch,
+                    "batch": batch,
+                    "learning_rate": learning_rate,
+                    "error": f"{what} is not finite",
+                    "ids": [self.ids[number] for number in sample.numbers],
+                }
+            )
+        raise TrainingError(
+            f"{what} is no longer a finite number at step {step} (epoch {epoch + 1}, learning rate "
+            f"{learning_rate:.3g}); {self.folder.metrics} names the images of that batch, and the last checkpoint is "
+            "from before it. Try a lower train.learning_rate, train.clip_norm, or precision 32-true"
+        )
+
+
+def _is_finite(network: nn.Module) -> bool:
+    largest = torch._foreach_norm([p.detach() for p in network.parameters()], ord=math.inf)
+    return bool(torch.stack([each.float() for each in largest]).isfinite().all())
+
+
+class Stop:
+    """Whether any process was asked to stop."""
+
+    asked = False
+
+    def is_set(self, fabric: Fabric) -> bool:
+        """All processes get the same answer."""
+        if fabric.world_size == 1:
+            return self.asked
+        anyone = fabric.all_reduce(torch.tensor(float(self.asked), device=fabric.device), reduce_op="sum")
+        return bool(cast(Tensor, anyone) > 0)
+
+
+@contextmanager
+def stop_signals() -> Iterator[Stop]:
+    """Ctrl-C and SIGTERM ask for a stop at the next step; a second Ctrl-C stops at once."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():  # Python lets no other thread handle signals
+        yield stop
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(number: int, _: Any) -> None:
+        stop.asked = True
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _scaler_state(fabric: Fabric) -> dict[str, Any]:
+    return dict(fabric.strategy.precision.state_dict())
+
+
+def restore_scaler(fabric: Fabric, state: dict[str, Any]) -> None:
+    """What a checkpoint knows of the gradient scaler, where there is one."""
+    if state:
+        fabric.strategy.precision.load_state_dict(state)

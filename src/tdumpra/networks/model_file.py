@@ -1,0 +1,164 @@
+"""The one file of a run that predicts: networks with their preprocessing, bank, thresholds and small pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from tdumpra.artifacts import Artifact, fingerprint, read_artifact, write_artifact
+from tdumpra.data.images.framing import EvalTransform
+from tdumpra.errors import ArtifactError, OtherKindError, UntrustedCodeError
+from tdumpra.method.decision import Decision
+from tdumpra.networks.build import NetworkError, SeveralViews, build_network
+from tdumpra.networks.settings import NetworkConfig, Precision
+from tdumpra.toml import from_plain
+
+KIND, SCHEMA = "model", 3
+
+OWN_FACTORIES = frozenset({"tdumpra.texture_network:texture_network"})  # code that any model file may name
+
+_REMEDY = {  # what to do with a file of another kind
+    "dual-path classifier": ": it was made from saved arrays and has no network to look at images with. Load it with "
+    "DualPathClassifier.load and hand it probabilities and embeddings of your own model, or make a model of images "
+    "with  tdumpra run",
+    "bank": ": name model.safetensors, which lies beside it once the run was tuned",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Encoder:
+    """A network with its weights and the preprocessing that they were trained with."""
+
+    network: NetworkConfig
+    transform: EvalTransform
+    state: Mapping[str, Tensor]
+    views: int = 1  # of each image, averaged
+    precision: Precision = "float32"  # that the tables were made in, on which everything was tuned
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when a weight or the preprocessing does."""
+        parts: list[bytes | str] = [
+            self.transform.fingerprint,
+            str(asdict(self.network)),
+            str(self.views),
+            self.precision,
+        ]
+        for name, tensor in sorted(self.state.items()):
+            parts.append(name)
+            parts.append(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return fingerprint(*parts)
+
+    def build(self, n_classes: int, device: torch.device, *, trusted: Collection[str] = ()) -> nn.Module:
+        """Build the network and load its weights. Another run's encoder may have other classes than this one's.
+
+        A model file may come from a stranger, and a backbone ``package.module:function`` is code to import and call.
+        Only the factories of tdumpra itself and those in ``trusted`` are called.
+        """
+        self._refuse_untrusted(trusted)
+        if "classifier.weight" in self.state and not self.network.finished:
+            n_classes = len(self.state["classifier.weight"])
+        network = build_network(self.network, n_classes, load=False).network
+        for head in self._missing_heads():
+            setattr(network, head, None)
+        try:
+            network.load_state_dict(self.state)
+        except RuntimeError as error:
+            raise NetworkError(
+                f"the model's weights do not fit {self.network.backbone!r}, which builds another network now than when "
+                "they were trained: restore its code, or train again"
+            ) from error
+        return (network if self.views == 1 else SeveralViews(network, self.views)).eval().to(device)
+
+    def _refuse_untrusted(self, trusted: Collection[str]) -> None:
+        name = self.network.backbone
+        if ":" in name and name not in OWN_FACTORIES and name not in trusted:
+            raise UntrustedCodeError(
+                f"the model asks to import and call {name!r}, which was not done: a model file may come from anyone. "
+                f"If you trust that code, name it: --trust-code {name}  or  Predictor.load(path, trusted=[{name!r}])"
+            )
+
+    def without(self, head: Literal["classifier", "projection"]) -> Encoder:
+        """The same without a head that nobody asks. A network that is taken as it is stays whole."""
+        if self.network.as_it_is:
+            return self
+        return replace(self, state={name: t for name, t in self.state.items() if not name.startswith(f"{head}.")})
+
+    def _missing_heads(self) -> list[str]:
+        if self.network.as_it_is:
+            return []
+        present = {name.split(".")[0] for name in self.state}
+        return [head for head in ("classifier", "projection") if head not in present]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Model:
+    """What ``model.safetensors`` holds."""
+
+    decision: Decision
+    class_names: tuple[str, ...]
+    classifier: Encoder
+    retrieval: Encoder | None  # None: the classifier's own embeddings are matched, in one pass
+    thumbnails: Mapping[str, Tensor]  # exemplar id -> (h, w, 3) uint8; empty where privacy forbids them
+    identity: Mapping[str, str]
+
+    def write(self, path: Path) -> None:
+        """Write one sealed file."""
+        decision = self.decision.to_artifact()
+        tensors = {f"decision.{name}": tensor for name, tensor in decision.tensors.items()}
+        encoders: dict[str, Any] = {}
+        for role, encoder in self._encoders().items():
+            tensors |= {f"{role}.{name}": tensor for name, tensor in encoder.state.items()}
+            encoders[role] = {
+                "network": asdict(encoder.network), "transform": encoder.transform.to_dict(), "views": encoder.views,
+                "precision": encoder.precision,
+            }  # fmt: skip
+        tensors |= {f"thumbnail.{name}": tensor for name, tensor in self.thumbnails.items()}
+        meta = {
+            "decision": decision.meta,
+            "class_names": self.class_names,
+            "encoders": encoders,
+            "identity": dict(self.identity),
+        }
+        write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Model:
+        """Read what :meth:`write` wrote."""
+        try:
+            artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
+        except OtherKindError as error:
+            raise ArtifactError(f"{error}{_REMEDY.get(error.found, '')}") from error
+        meta = artifact.meta
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {n[len(prefix) + 1 :]: t for n, t in artifact.tensors.items() if n.startswith(f"{prefix}.")}
+
+        def encoder(role: str) -> Encoder:
+            said = meta["encoders"][role]
+            network = {key: value for key, value in said["network"].items() if value is not None}
+            transform = EvalTransform.from_dict(said["transform"])
+            return Encoder(
+                network=from_plain(network, NetworkConfig), transform=transform, state=part(role),
+                views=said["views"], precision=said["precision"],
+            )  # fmt: skip
+
+        try:
+            return cls(
+                decision=Decision.from_artifact(Artifact(part("decision"), meta["decision"])),
+                class_names=tuple(meta["class_names"]),
+                classifier=encoder("classifier"),
+                retrieval=encoder("retrieval") if "retrieval" in meta["encoders"] else None,
+                thumbnails=part("thumbnail"),
+                identity=meta["identity"],
+            )
+        except ValueError as error:
+            raise ArtifactError(f"{path}: {error}") from error
+
+    def _encoders(self) -> dict[str, Encoder]:
+        return {"classifier": self.classifier} | ({"retrieval": self.retrieval} if self.retrieval else {})

@@ -1,0 +1,110 @@
+"""What training and embedding show: a progress bar where there is a terminal, else a line per epoch or part."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lightning_fabric import Fabric
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from tdumpra.core.losses import JointLoss
+from tdumpra.networks.checkpoint import Progress
+from tdumpra.networks.training_files import TrainingFiles
+
+
+class Screen:
+    """Shows and logs the course of training; on processes other than the first it stays silent."""
+
+    def __init__(self, console: Console, *, name: str, quiet: bool = False, tensorboard: Any = None) -> None:
+        self.console, self.name, self.quiet, self.tensorboard = console, name, quiet, tensorboard
+        self._bar: Bar | None = None
+        self._text = ""
+        self._mark = (time.monotonic(), 0)
+        self._batches = 1
+
+    @contextmanager
+    def training(self, epochs: int, n_batches: int, progress: Progress) -> Iterator[None]:
+        """The bar of the whole run, from where it stands."""
+        self._batches = n_batches
+        self._mark = (time.monotonic(), progress.step)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeRemainingColumn(),
+        )
+        with Bar(*columns, console=self.console, disable=self.quiet or not self.console.is_terminal) as bar:
+            self._bar = bar
+            start = progress.epoch * n_batches + progress.batch
+            bar.add_task(self.name, total=epochs * n_batches, completed=start, text="")
+            try:
+                yield
+            finally:
+                self._bar = None
+
+    def advance(self, progress: Progress) -> None:
+        """One batch further."""
+        if self._bar is not None:
+            done = progress.epoch * self._batches + progress.batch
+            self._bar.update(self._bar.task_ids[0], completed=done, text=self._text)
+
+    def log(
+        self,
+        folder: TrainingFiles,
+        progress: Progress,
+        loss: JointLoss,
+        learning_rate: float,
+        images: int,
+        fabric: Fabric,
+    ) -> None:
+        """Write a line of metrics; ``images`` is how many views a step takes over all processes."""
+        now, (then, step) = time.monotonic(), self._mark
+        self._mark = (now, progress.step)
+        speed = images * (progress.step - step) / max(1e-9, now - then)
+        row = {
+            "step": progress.step,
+            "epoch": progress.epoch,
+            "loss": loss.total.item(),
+            "cross_entropy": loss.cross_entropy.item(),
+            "contrastive": loss.contrastive.item(),
+            "learning_rate": learning_rate,
+            "images_per_second": round(speed, 1),
+        }
+        parts = f"ce {row['cross_entropy']:.3f}  scl {row['contrastive']:.3f}"
+        self._text = f"epoch {progress.epoch + 1}  loss {row['loss']:.3f} ({parts})  {speed:,.0f} views/s"
+        if fabric.is_global_zero:
+            folder.append_metrics(row)
+            self._track({f"train/{key}": value for key, value in row.items() if key not in ("step", "epoch")}, progress)
+
+    def validated(self, progress: Progress, scores: dict[str, dict[str, float]]) -> None:
+        """Say how an epoch went."""
+        if self.quiet:
+            return
+        student, teacher = scores["student"], scores["teacher"]
+        self.console.print(
+            f"{self.name}: epoch {progress.epoch}, validation loss {student['nll']:.4f}, accuracy "
+            f"{student['accuracy']:.4f}, balanced {student['balanced_accuracy']:.4f}; teacher {teacher['nll']:.4f}, "
+            f"{teacher['accuracy']:.4f}, {teacher['balanced_accuracy']:.4f}",
+            soft_wrap=True,
+        )
+        flat = {f"val/{who}/{key}": value for who, each in scores.items() for key, value in each.items()}
+        self._track(flat, progress)
+
+    def _track(self, values: dict[str, Any], progress: Progress) -> None:
+        if self.tensorboard is not None:
+            for key, value in values.items():
+                self.tensorboard.add_scalar(key, value, progress.step)
+
+
+@contextmanager
+def embedding_bar(console: Console, part: str, n_images: int) -> Iterator[Callable[[int], None]]:
+    """A bar over the images of one part, gone when they are done; gives what is told of each batch's images."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=console, transient=True, disable=console.quiet or not console.is_terminal) as bar:
+        task = bar.add_task(f"embedding {part}", total=n_images)
+        yield lambda images: bar.advance(task, images)

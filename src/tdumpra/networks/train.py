@@ -1,0 +1,288 @@
+"""Joint training: cross-entropy and supervised contrastive loss on two views, followed by an EMA teacher.
+
+The loop reads from top to bottom in :func:`train`. A run that was killed goes on from its last checkpoint and ends, on
+a CPU with deterministic algorithms, with the very weights of a run that was not.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from tdumpra.core import metrics
+from tdumpra.core.ema import EmaTeacher
+from tdumpra.core.losses import JointLoss, joint_loss
+from tdumpra.data.batches.pipeline import Pipeline
+from tdumpra.data.batches.prefetch import prefetch
+from tdumpra.data.batches.sampling import BatchPlan
+from tdumpra.errors import StopRequestedError
+from tdumpra.networks.build import Encoding
+from tdumpra.networks.checkpoint import Progress, load_checkpoint, set_generator_states
+from tdumpra.networks.encode import encode
+from tdumpra.networks.keeper import FiniteWatch, Keeper, restore_scaler, stop_signals
+from tdumpra.networks.keeper import TrainingError as TrainingError
+from tdumpra.networks.progress import Screen
+from tdumpra.networks.settings import TrainConfig
+from tdumpra.networks.training_files import TrainingFiles
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Task:
+    """What is to be learned: images by number, their labels, and which of them are for training and validation."""
+
+    pipeline: Pipeline
+    labels: Tensor  # of every image in the store, on the device
+    train: Array
+    validation: Array  # empty where training takes validation images too
+    ids: tuple[str, ...]
+    n_classes: int  # those without a training image included
+    identity: dict[str, Any]  # fingerprints of data, split, preprocessing and network
+
+
+def make_fabric(config: TrainConfig) -> Fabric:
+    """The distributed engine, for the devices that ``config`` asks for."""
+    if config.accelerator == "cuda" and not torch.cuda.is_available():
+        raise TrainingError('train.accelerator is "cuda", and PyTorch sees no CUDA device here: use "auto" or "cpu"')
+    accelerator = config.accelerator
+    if accelerator == "auto":
+        accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+    if accelerator == "cuda" and config.devices > torch.cuda.device_count():
+        raise TrainingError(f"train.devices is {config.devices}, and there are {torch.cuda.device_count()} here")
+    if accelerator == "cpu" and config.precision == "16-mixed":
+        raise TrainingError('16-bit floats with a gradient scaler need a GPU: use "bf16-mixed" or "32-true" on a CPU')
+    many = config.devices * config.nodes > 1
+    if accelerator == "cpu" and many and config.sync_batchnorm:
+        raise TrainingError("train.sync_batchnorm needs GPUs: PyTorch has no synchronised BatchNorm for CPU processes")
+    return Fabric(
+        accelerator=accelerator,
+        devices=config.devices,
+        num_nodes=config.nodes,
+        precision=config.precision,
+        strategy="ddp" if many else "auto",
+    )
+
+
+def train(
+    network: nn.Module,
+    task: Task,
+    config: TrainConfig,
+    folder: TrainingFiles,
+    *,
+    seed: int,
+    fabric: Fabric,
+    screen: Screen,
+) -> Progress:
+    """Train ``network`` in place, from the folder's last checkpoint if there is one; returns where training stands."""
+    plan = _plan(config, task, seed, fabric)
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses to be deterministic
+        torch.use_deterministic_algorithms(True)
+    if config.channels_last:
+        network.to(memory_format=torch.channels_last)
+    if config.sync_batchnorm and fabric.world_size > 1:
+        network = nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
+    network.to(fabric.device)
+    teacher = EmaTeacher(network, config.ema_momentum, config.ema_warmup).to(fabric.device)
+    optimizer: Optimizer = AdamW(
+        network.parameters(),
+        lr=config.learning_rate,
+        weight_decay=config.weight_decay,
+        # a fused optimiser unscales float16 gradients itself, too late for them to be clipped
+        fused=fabric.device.type == "cuda" and not (config.precision == "16-mixed" and config.clip_norm is not None),
+    )
+    progress = Progress()
+    torch.manual_seed(seed * fabric.world_size + fabric.global_rank)  # dropout differs between processes
+    if folder.checkpoint("last").exists():
+        progress, scaler, generators = load_checkpoint(
+            folder.checkpoint("last"), network=network, teacher=teacher, optimizer=optimizer, identity=task.identity,
+            rank=fabric.global_rank,
+        )  # fmt: skip
+        set_generator_states(generators)
+        restore_scaler(fabric, scaler)
+    if fabric.is_global_zero:
+        folder.rewind_metrics(progress.step, progress.epoch)
+    if progress.finished:
+        return progress
+    compiled = torch.compile(network) if config.compile else network
+    student, optimizer = fabric.setup(cast(nn.Module, compiled), optimizer)
+    keeper = Keeper(network, teacher, optimizer, task.identity, folder, fabric, config)
+    class_weights = _class_weights(config, task, fabric.device)
+    steps_per_epoch = math.ceil(plan.n_batches / config.accumulate)
+    watch = FiniteWatch(fabric.device, plan, task.ids, folder)
+    learning_rate = learning_rate_at(progress.step, steps_per_epoch, config)
+
+    with screen.training(config.epochs, plan.n_batches, progress), stop_signals() as stop:
+        for epoch in range(progress.epoch, config.epochs):
+            student.train()
+            for batch in prefetch(task.pipeline.train(plan, epoch, start=progress.batch), fabric.device):
+                labels = task.labels[batch.numbers].repeat(len(batch.views))
+                views = batch.views.flatten(0, 1)
+                if config.channels_last:
+                    views = views.contiguous(memory_format=torch.channels_last)
+                in_step = batches_in_step(progress.batch, plan.n_batches, config.accumulate)
+                last_of_step = (progress.batch + 1) % config.accumulate == 0 or progress.batch + 1 == plan.n_batches
+                with fabric.no_backward_sync(student, enabled=not last_of_step):
+                    encoding = student(views)
+                    loss = _joined_loss(encoding, labels, config, class_weights, fabric)
+                    fabric.backward(loss.total / in_step)
+                watch.look(loss.total, progress)
+                progress.batch += 1
+                screen.advance(progress)
+                if last_of_step:
+                    learning_rate = learning_rate_at(progress.step, steps_per_epoch, config)
+                    for group in optimizer.param_groups:
+                        group["lr"] = learning_rate
+                    if config.clip_norm is not None:
+                        # an infinite gradient is the scaler's business in fp16, and the watch's otherwise
+                        fabric.clip_gradients(student, optimizer, max_norm=config.clip_norm, error_if_nonfinite=False)
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    _average_buffers(network, fabric)
+                    teacher.update(network)
+                    progress.step += 1
+                    if progress.step % config.log_every == 0:
+                        watch.refuse_non_finite(learning_rate)
+                        screen.log(folder, progress, loss, learning_rate, len(views) * fabric.world_size, fabric)
+                    # processes agree on a stop or a save by talking, which they do only now and then
+                    if fabric.world_size == 1 or progress.step % config.log_every == 0:
+                        stopping = stop.is_set(fabric)
+                        if stopping or keeper.is_due():
+                            watch.refuse_non_finite(learning_rate, network)
+                            keeper.save(progress)
+                        if stopping:
+                            raise StopRequestedError(
+                                f"stopped after step {progress.step}; the same command goes on from there"
+                            )
+            watch.refuse_non_finite(learning_rate, network)
+            progress.epoch, progress.batch = epoch + 1, 0
+            better = _validate(network, teacher, task, config, folder, progress, fabric, screen)
+            patience_ended = config.early_stop is not None and progress.epochs_since_best >= config.early_stop
+            progress.finished = progress.epoch == config.epochs or patience_ended
+            if better:  # before "last", which knows of it: were the run killed in between, it would be saved never
+                keeper.save(progress, "best")
+            if progress.epoch % config.checkpoint_every == 0 or progress.finished:
+                keeper.save(progress)
+            if progress.finished:
+                break
+    return progress
+
+
+def batches_in_step(batch: int, n_batches: int, accumulate: int) -> int:
+    """How many batches make up the step that ``batch`` belongs to; the last step of an epoch may have fewer."""
+    return min(accumulate, n_batches - batch // accumulate * accumulate)
+
+
+def learning_rate_at(step: int, steps_per_epoch: int, config: TrainConfig) -> float:
+    """Linear warm-up, then a half cosine to zero, or constant."""
+    warmup = config.warmup_epochs * steps_per_epoch if config.schedule == "cosine" else 0
+    if step < warmup:
+        return config.learning_rate * (step + 1) / (warmup + 1)
+    if config.schedule == "constant":
+        return config.learning_rate
+    share = (step - warmup) / max(1, config.epochs * steps_per_epoch - warmup)
+    return config.learning_rate * (1 + math.cos(math.pi * min(1.0, share))) / 2
+
+
+def _plan(config: TrainConfig, task: Task, seed: int, fabric: Fabric) -> BatchPlan:
+    if config.batch_size > len(task.train):
+        raise TrainingError(
+            f"train.batch_size is {config.batch_size}, and there are {len(task.train)} training images: lower it"
+        )
+    return BatchPlan(
+        numbers=task.train,
+        batch_size=config.batch_size,
+        seed=seed,
+        balanced=config.sampler == "balanced",
+        labels=task.labels.cpu().numpy()[task.train],
+        rank=fabric.global_rank,
+        world_size=fabric.world_size,
+    )
+
+
+def _joined_loss(
+    encoding: Encoding, labels: Tensor, config: TrainConfig, class_weights: Tensor | None, fabric: Fabric
+) -> JointLoss:
+    """The loss of the batch of all processes together.
+
+    Each process computes it whole. The gather's gradient sums over processes and DDP's averages over them, so every
+    parameter gets exactly the gradient that one process would compute on the joined batch.
+    """
+    logits, z = encoding
+    if fabric.world_size > 1:
+        logits, z = (_flat_gather(fabric, part, sync_grads=True) for part in (logits, z))
+        labels = _flat_gather(fabric, labels, sync_grads=False)
+    return joint_loss(
+        logits,
+        z,
+        labels,
+        weight=config.contrastive_weight,
+        temperature=config.contrastive_temperature,
+        reduction=config.contrastive_reduction,
+        class_weights=class_weights,
+        label_smoothing=config.label_smoothing,
+    )
+
+
+def _flat_gather(fabric: Fabric, part: Tensor, *, sync_grads: bool) -> Tensor:
+    return cast(Tensor, fabric.all_gather(part, sync_grads=sync_grads)).flatten(0, 1)
+
+
+@torch.no_grad()
+def _average_buffers(network: nn.Module, fabric: Fabric) -> None:
+    """BatchNorm's statistics are each process's own: their mean goes to all, so that all teachers are the same."""
+    buffers = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
+    if fabric.world_size == 1 or not buffers:
+        return
+    joined = cast(Tensor, fabric.all_reduce(torch.cat([buffer.flatten() for buffer in buffers]), reduce_op="mean"))
+    for buffer, part in zip(buffers, torch.split(joined, [buffer.numel() for buffer in buffers]), strict=True):
+        buffer.copy_(part.view_as(buffer))
+
+
+def _class_weights(config: TrainConfig, task: Task, device: torch.device) -> Tensor | None:
+    """Inverse class shares, scaled so that the average training image weighs one."""
+    if config.class_weights == "none":
+        return None
+    counts = torch.bincount(task.labels.cpu()[torch.from_numpy(task.train)], minlength=task.n_classes).float()
+    present = int((counts > 0).sum())
+    return (counts.sum() / (present * counts.clamp(min=1))).to(device)  # an absent class weighs on nothing
+
+
+def _validate(
+    network: nn.Module,
+    teacher: EmaTeacher,
+    task: Task,
+    config: TrainConfig,
+    folder: TrainingFiles,
+    progress: Progress,
+    fabric: Fabric,
+    screen: Screen,
+) -> bool:
+    """Score student and teacher on validation images; whether the student's loss is the best so far."""
+    if not len(task.validation):
+        return False
+    student, followed = encode(
+        [network, teacher.module], task.pipeline, task.validation, batch_size=2 * config.batch_size, fabric=fabric
+    )
+    y = task.labels.cpu().numpy()[task.validation]
+    scores = {
+        name: metrics.classification_metrics(encoding.logits.double().softmax(1).numpy(), y)
+        for name, encoding in (("student", student), ("teacher", followed))
+    }
+    loss = scores["student"]["nll"]
+    better = progress.best_loss is None or loss < progress.best_loss
+    progress.best_loss = loss if better else progress.best_loss
+    progress.epochs_since_best = 0 if better else progress.epochs_since_best + 1
+    if fabric.is_global_zero:
+        folder.append_metrics({"step": progress.step, "epoch": progress.epoch, "validation": scores})
+    screen.validated(progress, scores)
+    return better

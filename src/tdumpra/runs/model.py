@@ -1,0 +1,111 @@
+"""``model.safetensors`` from a run's folder: everything that prediction needs, bound together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from tdumpra.method.bank import Exemplar, PrototypeBank
+from tdumpra.runs.config import Config, read_config
+from tdumpra.method.decision import Decision
+from tdumpra.errors import ArtifactError
+from tdumpra.networks.model_file import Encoder, Model
+from tdumpra.data.dataset import Dataset
+from tdumpra.runs.folder import RunFolder
+from tdumpra.runs.stages import Encoders, load_encoders, read_encoders
+from tdumpra.runs.tables import OutputsTable, run_with_tables
+
+THUMBNAIL_SIZE = 96  # pixels of the longer side: enough to recognise a lesion, too little to measure one
+
+
+def assemble_model(
+    config: Config,
+    dataset: Dataset,
+    folder: RunFolder,
+    decision: Decision,
+    *,
+    seed: int = 0,
+    inputs: dict[str, str] | None = None,
+) -> Model:
+    """The model of a run: its networks, its preprocessing, the tuned ``decision``, and pictures of the exemplars.
+
+    Args:
+        config: the run's settings: which network classifies, in whose space the bank lives, whether to keep pictures.
+        dataset: the images, of which the bank's exemplars are taken.
+        folder: where the run's checkpoint and tables lie; a table that another encoder made is refused.
+        decision: what tuning chose.
+        seed: of the run, where the bank lives in the space of another run of several seeds.
+        inputs: what the decision was made of, kept with the model.
+    """
+    own = load_encoders(config, dataset, folder)
+    _refuse_other_encoder(folder, own)
+    classifier = own.student if config.tune.classifier == "student" else _teacher(own)
+    matched = _matched(config, own, seed)
+    if matched is not classifier:  # each network has one thing to say
+        classifier, matched = classifier.without("projection"), matched.without("classifier")
+    if decision.bank.n_classes != len(dataset.manifest.class_names):
+        raise ArtifactError(
+            f"the bank has {decision.bank.n_classes} classes, and the data have {len(dataset.manifest.class_names)}"
+        )
+    return Model(
+        decision=decision,
+        class_names=dataset.manifest.class_names,
+        classifier=classifier,
+        retrieval=None if matched is classifier else matched,
+        thumbnails=thumbnails(decision.bank, dataset) if config.bank.thumbnails else {},
+        identity={
+            **own.identity,
+            **(inputs or {}),
+            "classifier": classifier.fingerprint,
+            "retrieval": matched.fingerprint,
+        },
+    )
+
+
+def thumbnails(bank: PrototypeBank, dataset: Dataset) -> dict[str, Tensor]:
+    """Small pictures (h, w, 3) of the bank's exemplars, by id."""
+    number = {record.id: i for i, record in enumerate(dataset.manifest.records)}
+    wanted = sorted({exemplar.id for exemplar in _exemplars(bank)} & number.keys())
+    return {name: thumbnail(dataset.prepared.images.read(np.array([number[name]]))[0]) for name in wanted}
+
+
+def _matched(config: Config, own: Encoders, seed: int) -> Encoder:
+    """The network in whose space the bank lives; as in the tables, a finished classifier is its own teacher."""
+    if config.bank.space == "student" or (config.bank.space == "teacher" and own.teacher is None):
+        return own.student
+    if config.bank.space == "teacher":
+        return _teacher(own)
+    folder = run_with_tables(config.bank.space, seed)
+    table = OutputsTable.read(folder.outputs("train"))
+    other = read_encoders(read_config(folder.config), folder, len(table.class_names))
+    _refuse_other_encoder(folder, other)
+    return other.teacher or other.student
+
+
+def _teacher(encoders: Encoders) -> Encoder:
+    if encoders.teacher is None:
+        raise ArtifactError("a finished classifier has no teacher")
+    return encoders.teacher
+
+
+def _refuse_other_encoder(folder: RunFolder, encoders: Encoders) -> None:
+    table = OutputsTable.read(folder.outputs("train"))
+    if table.identity["encoder"] != encoders.identity["encoder"]:
+        raise ArtifactError(
+            f"the tables in {folder.root / 'outputs'} were made by other weights than its checkpoint holds: embed again"
+        )
+
+
+def _exemplars(bank: PrototypeBank) -> Iterator[Exemplar]:
+    return (exemplar for of_class in bank.exemplars for of_prototype in of_class for exemplar in of_prototype)
+
+
+def thumbnail(pixels: np.ndarray) -> Tensor:
+    """A small picture, no larger than it was."""
+    image = Image.fromarray(pixels)
+    image.thumbnail((THUMBNAIL_SIZE, THUMBNAIL_SIZE), Image.Resampling.BICUBIC)
+    return torch.from_numpy(np.array(image))

@@ -1,0 +1,291 @@
+"""The stages that touch pixels: training and embedding. What comes after them is in ``table_stages``.
+
+A stage whose inputs have not changed is not run again: checkpoints know their data, split, preprocessing and network,
+tables know their encoder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from rich.console import Console
+from torch import Tensor
+
+from tdumpra.artifacts import fingerprint
+from tdumpra.networks.checkpoint import is_finished, read_networks, refuse_other_identity
+from tdumpra.checks import SPLITS
+from tdumpra.runs.config import Config
+from tdumpra.data.manifest import Record
+from tdumpra.data.batches.pipeline import Pipeline, make_pipeline
+from tdumpra.data.images.framing import EvalTransform
+from tdumpra.networks.encode import encode
+from tdumpra.errors import ArtifactError, MissingExtraError, TdumpraError
+from tdumpra.networks.model_file import Encoder
+from tdumpra.networks.build import Built, Encoding, build_network
+from tdumpra.data.dataset import Dataset, open_data
+from tdumpra.runs.folder import RunFolder
+from tdumpra.screen import show_notes
+from tdumpra.runs.tables import OutputsTable, how_made
+from tdumpra.networks.train import Task, TrainingError, make_fabric, train
+from tdumpra.networks.progress import Screen, embedding_bar
+
+
+class Encoders(NamedTuple):
+    """The networks of a run after training, and what they belong to."""
+
+    student: Encoder
+    teacher: Encoder | None  # a network that was taken as it is has none
+    identity: dict[str, str]
+
+
+def train_stage(
+    config: Config, dataset: Dataset, folder: RunFolder, *, seed: int, fabric: Fabric, console: Console
+) -> bool:
+    """Train student and teacher, from the last checkpoint if there is one; whether there was anything to do."""
+    if config.network.as_it_is or is_finished(folder.checkpoint("last")):
+        return False
+    torch.manual_seed(seed)  # the heads, and the backbone where it has no weights
+    built = build_network(config.network, len(dataset.manifest.class_names))
+    transform = _transform(config, built)
+    labels = torch.from_numpy(dataset.manifest.labels).to(fabric.device)
+    parts = ("train", "val") if config.train.train_on_val else ("train",)
+    rows = dataset.rows(*parts)
+    _check_classes(dataset, rows)
+    task = Task(
+        pipeline=_pipeline(config, dataset, transform, fabric),
+        labels=labels,
+        train=rows,
+        validation=dataset.rows("val") if "val" not in parts else np.empty(0, np.int64),
+        ids=tuple(record.id for record in dataset.manifest.records),
+        n_classes=len(dataset.manifest.class_names),
+        identity=_identity(config, dataset, transform),
+    )
+    writer = _tensorboard(config, folder, fabric)
+    screen = Screen(console, name=f"seed {seed}", quiet=not fabric.is_global_zero, tensorboard=writer)
+    try:
+        with _memory_in_a_sentence(_training_memory(config)):
+            train(built.network, task, config.train, folder, seed=seed, fabric=fabric, screen=screen)
+    finally:
+        if writer is not None:
+            writer.close()
+    return True
+
+
+def train_and_embed(config: Config, folder: RunFolder, seed: int) -> None:
+    """Data, training and tables in one, where an experiment needs a variant that nobody has trained."""
+    fabric = make_fabric(config.train)
+    fabric.launch()
+    console = Console(stderr=True, quiet=not fabric.is_global_zero)
+    data = open_data(config.data, seed, progress=console.is_terminal)
+    show_notes(data.notes, console)
+    with claimed_by_first(folder, config, seed, fabric):
+        if fabric.is_global_zero:
+            data.split.write(folder.split)
+        train_stage(config, data, folder, seed=seed, fabric=fabric, console=console)
+        embed_stage(config, data, folder, fabric=fabric, console=console)
+
+
+@contextmanager
+def claimed_by_first(folder: RunFolder, config: Config, seed: int, fabric: Fabric) -> Iterator[None]:
+    """The first process claims the folder for all; where it cannot, the others end too instead of waiting for it."""
+    if fabric.world_size == 1:
+        with folder.claim(config, seed):
+            yield
+        return
+    if not fabric.is_global_zero:
+        if not fabric.broadcast(False):
+            raise SystemExit(2)
+        yield
+        return
+    try:
+        claim = folder.claim(config, seed)
+        claim.__enter__()
+    except TdumpraError:
+        fabric.broadcast(False)
+        raise
+    try:
+        fabric.broadcast(True)
+        yield
+    finally:
+        claim.__exit__(None, None, None)
+
+
+def load_encoders(config: Config, dataset: Dataset, folder: RunFolder) -> Encoders:
+    """The networks that training left, or those that are taken as they are; refused if they belong to other data."""
+    encoders = read_encoders(config, folder, len(dataset.manifest.class_names))
+    expected = _identity(config, dataset, encoders.student.transform)
+    refuse_other_identity(folder.checkpoint(config.embed.checkpoint), encoders.identity, expected)
+    return encoders._replace(identity={**expected, "encoder": encoders.identity["encoder"]})
+
+
+def read_encoders(config: Config, folder: RunFolder, n_classes: int) -> Encoders:
+    """The same without a look at the data; ``identity`` is what the checkpoint says of itself."""
+    as_it_is = config.network.as_it_is
+    path = folder.checkpoint(config.embed.checkpoint)
+    if not as_it_is and not path.exists():
+        raise ArtifactError(f"{path} does not exist: run  tdumpra train  first")
+    built = build_network(config.network if as_it_is else replace(config.network, weights="none"), n_classes)
+
+    def encoder(state: dict[str, Tensor]) -> Encoder:
+        return Encoder(
+            network=config.network, transform=_transform(config, built), state=state, views=config.embed.views,
+            precision=config.embed.precision,
+        )  # fmt: skip
+
+    if as_it_is:
+        student = encoder(built.network.state_dict())
+        return Encoders(student, None, {"encoder": student.fingerprint})
+    states = read_networks(path)
+    student, teacher = encoder(states.student), encoder(states.teacher)
+    weights = fingerprint(student.fingerprint, teacher.fingerprint)
+    return Encoders(student, teacher, {**states.identity, "encoder": weights})
+
+
+def embed_stage(config: Config, dataset: Dataset, folder: RunFolder, *, fabric: Fabric, console: Console) -> bool:
+    """Write the three tables; whether there was anything to do."""
+    encoders = load_encoders(config, dataset, folder)
+    last = folder.checkpoint("last")
+    finished = config.network.as_it_is or not last.exists() or is_finished(last)  # who keeps the best alone is done
+    made = how_made(config.embed, finished=finished)
+    if not finished:
+        show_notes([f"{last} is not trained to its end: neither are the networks behind these outputs"], console)
+    tables = {part: _current_table(folder.outputs(part), encoders.identity, made) for part in SPLITS}
+    if all(tables.values()):
+        if fabric.is_global_zero:
+            for part, table in tables.items():
+                _keep_metadata(table, dataset, folder.outputs(part))
+        fabric.barrier()
+        return False
+    pipeline = _pipeline(config, dataset, encoders.student.transform, fabric)
+    networks = [
+        encoder.build(len(dataset.manifest.class_names), fabric.device, trusted=[config.network.backbone])
+        for encoder in (encoders.student, encoders.teacher)
+        if encoder is not None
+    ]
+    for part in SPLITS:
+        rows = dataset.rows(part)
+        if not len(rows):
+            raise TdumpraError(f"no image is left for {part}: the bank, the tuning and the test all need some")
+        with (
+            _memory_in_a_sentence(f"embed.batch_size = {config.embed.batch_size}: lower it"),
+            embedding_bar(console, part, len(rows)) as advance,
+        ):
+            encodings = encode(
+                networks, pipeline, rows, batch_size=config.embed.batch_size, fabric=fabric,
+                precision=config.embed.precision, on_batch=advance,
+            )  # fmt: skip
+        if fabric.is_global_zero:
+            table = _table(dataset, rows, encodings, encoders.identity)
+            replace(table, made=made).write(folder.outputs(part))
+            console.print(f"embedded {len(rows):,} images of {part}", soft_wrap=True)
+    fabric.barrier()
+    return True
+
+
+def _transform(config: Config, built: Built) -> EvalTransform:
+    return EvalTransform(framing=config.data.framing, size=config.network.image_size, mean=built.mean, std=built.std)
+
+
+def _pipeline(config: Config, dataset: Dataset, transform: EvalTransform, fabric: Fabric) -> Pipeline:
+    return make_pipeline(
+        config.data.pipeline,
+        dataset.prepared.images,
+        augment=replace(config.augment, size=config.network.image_size),
+        evaluation=transform,
+        device=fabric.device,
+        workers=config.data.workers,
+    )
+
+
+def _identity(config: Config, dataset: Dataset, transform: EvalTransform) -> dict[str, str]:
+    return {
+        "data": dataset.manifest.fingerprint,
+        "split": dataset.split.fingerprint,
+        "preprocessing": transform.fingerprint,
+        "network": fingerprint(str(asdict(config.network))),
+        **({"images": dataset.prepared.content} if dataset.prepared.content else {}),
+    }
+
+
+def _check_classes(dataset: Dataset, rows: np.ndarray) -> None:
+    present = np.unique(dataset.manifest.labels[rows])
+    if len(present) < 2:
+        raise TrainingError(f"the training images show {len(present)} class: there is nothing to tell apart")
+
+
+def _current_table(path: Path, identity: dict[str, str], made: dict[str, Any]) -> OutputsTable | None:
+    if not path.exists():
+        return None
+    try:
+        table = OutputsTable.read(path)
+    except ArtifactError:
+        return None  # a damaged table is made again
+    return table if (table.identity, table.made) == (identity, made) else None
+
+
+def _keep_metadata(table: OutputsTable | None, dataset: Dataset, path: Path) -> None:
+    """What the source says of the images beyond their labels may change without another pass over them."""
+    if table is None:
+        return
+    records = {record.id: record for record in dataset.manifest.records}
+    metadata = _metadata([records[name] for name in table.ids])
+    if metadata != table.metadata:
+        replace(table, metadata=metadata).write(path)
+
+
+def _metadata(records: list[Record]) -> dict[str, tuple[str, ...]]:
+    keys = sorted({key for record in records for key in record.meta})
+    return {key: tuple(record.meta.get(key, "") for record in records) for key in keys}
+
+
+def _table(dataset: Dataset, rows: np.ndarray, encodings: list[Encoding], identity: dict[str, str]) -> OutputsTable:
+    records = [dataset.manifest.records[row] for row in rows]
+    teacher = encodings[1] if len(encodings) > 1 else None
+    return OutputsTable(
+        ids=tuple(record.id for record in records),
+        groups=tuple(record.group for record in records),
+        labels=torch.tensor([record.label for record in records]),
+        logits=encodings[0].logits,
+        z_student=encodings[0].z,
+        logits_teacher=None if teacher is None else teacher.logits,
+        z_teacher=None if teacher is None else teacher.z,
+        class_names=dataset.manifest.class_names,
+        metadata=_metadata(records),
+        identity=identity,
+    )
+
+
+def _tensorboard(config: Config, folder: RunFolder, fabric: Fabric) -> Any:
+    if not config.train.tensorboard or not fabric.is_global_zero:
+        return None
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MissingExtraError("tensorboard", "track", "train.tensorboard") from error
+    return SummaryWriter(folder.root / "tensorboard")
+
+
+@contextmanager
+def _memory_in_a_sentence(settings: str) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # the CPU's allocator has no exception of its own
+        if isinstance(error, torch.OutOfMemoryError) or re.search("not enough memory|out of memory", str(error)):
+            raise TrainingError(f"out of memory with {settings}") from error
+        raise
+
+
+def _training_memory(config: Config) -> str:
+    batch = config.train.batch_size
+    return (
+        f"train.batch_size = {batch} ({2 * batch} views of {config.network.image_size} px): lower it "
+        '(train.accumulate keeps the step the same), or use train.precision = "bf16-mixed"'
+    )

@@ -1,0 +1,1 @@
+"""Choose everything on validation rows."""

@@ -1,0 +1,190 @@
+"""A gate that must prove itself before it may open.
+
+The benefit of a gate that was chosen among thousands cannot be shown on the rows that it was chosen on. So the
+validation lesions are halved. On one half everything is fitted and a short list of gates is drawn up, the most
+promising first; on the other half each of them is tested against "it breaks as many predictions as it fixes, or more",
+one-sided and clustered by lesion. The list is fixed before the second half is looked at, so that what is left to
+correct for is its length: by testing in that order until one fails (fixed sequence, which costs the first nothing), or
+by Holm's method. Either keeps the chance of opening any gate that does not help at no more than the level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tdumpra.checks import check_unit_interval
+from tdumpra.core.folds import group_folds
+from tdumpra.core.lesions import lesion_of_each_row, sum_by_lesion
+from tdumpra.core.metrics import Objective
+from tdumpra.core.significance import fixed_sequence, holm, sign_flip_test
+from tdumpra.method.bank import PrototypeBank
+from tdumpra.method.outputs import ValidationOutputs
+from tdumpra.tuning.tune import PRESETS, Preset, Setting, Tuning, refuse_other_than_validation, setting_at, tune
+
+Correction = Literal["fixed-sequence", "holm"]
+CORRECTIONS: tuple[Correction, ...] = get_args(Correction)
+LEVEL = 0.05
+_LIST_LENGTH = 5
+_LOOKED_AT = 200  # of the most promising; most of them move the same rows
+_SPLIT_SEED = 0
+
+Array = np.ndarray
+
+
+class _Candidate(NamedTuple):
+    setting: Setting
+    gained: Array  # of each row of the second half: +1 fixed, -1 broken
+
+
+class Tested(NamedTuple):
+    """One gate of the list and what it did to the rows of the second half."""
+
+    setting: Setting  # its figures are those of the first half
+    fixed: int
+    broken: int
+    p_value: float
+    proven: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """What was tested, on how many cases, at which level, and whether anything was proven."""
+
+    level: float
+    correction: Correction
+    tested: tuple[Tested, ...]
+    design_rows: int
+    proof_rows: int
+    proof_groups: int
+
+    @property
+    def granted(self) -> bool:
+        """Whether some gate was proven to fix more than it breaks."""
+        return self.chosen is not None
+
+    @property
+    def chosen(self) -> Tested | None:
+        """The gate that may open: of the proven ones, the best on the first half."""
+        proven = [each for each in self.tested if each.proven]
+        return max(proven, key=lambda each: each.setting.objective, default=None)
+
+    def sentence(self) -> str:
+        """The verdict, for a person."""
+        data = f"{self.proof_rows:,} rows of {self.proof_groups:,} lesions that took no part in choosing"
+        if not self.tested:
+            return "no gate was better than the classifier on the first half of the validation lesions: it stays shut"
+        if (proven := self.chosen) is not None:
+            return (
+                f"certified at level {self.level:g}: on {data}, the gate fixed {proven.fixed} predictions and broke "
+                f"{proven.broken} (p = {proven.p_value:.3g})"
+            )
+        best = min(self.tested, key=lambda each: each.p_value)
+        return (
+            f"not certified, so the gate stays shut: on {data}, the best of {len(self.tested)} candidates fixed "
+            f"{best.fixed} predictions and broke {best.broken} (p = {best.p_value:.3g}, {self.correction}, "
+            f"level {self.level:g})"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        tested = [{**each._asdict(), "setting": each.setting.to_json()} for each in self.tested]
+        return {**asdict(self), "tested": tested, "granted": self.granted, "sentence": self.sentence()}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Certificate:
+        """The inverse of :meth:`to_json`."""
+        tested = tuple(Tested(**{**each, "setting": Setting.from_json(each["setting"])}) for each in content["tested"])
+        said = {name: value for name, value in content.items() if name not in ("granted", "sentence")}
+        return cls(**{**said, "tested": tested})
+
+
+def certify(
+    bank: PrototypeBank,
+    validation: ValidationOutputs,
+    prior: Tensor,
+    *,
+    preset: Preset = PRESETS["default"],
+    objective: Objective = "balanced_accuracy",
+    costs: Any = None,
+    adjust_for_prior: bool = False,
+    level: float = LEVEL,
+    correction: Correction = "fixed-sequence",
+) -> tuple[Tuning, Certificate]:
+    """Tune, and open the gate only if its benefit is shown on lesions that took no part in choosing it.
+
+    The tuning that comes back is the first half's with the proven gate; without one it is the whole validation set's
+    with the gate shut.
+    """
+    refuse_other_than_validation(validation)
+    check_unit_interval(level, "level")
+    if correction not in CORRECTIONS:
+        raise ValueError(f"correction must be one of {', '.join(CORRECTIONS)}, not {correction!r}")
+    half = group_folds(validation.groups, validation.y.numpy(), 2, seed=_SPLIT_SEED)
+    design, proof = (validation.rows(half == number) for number in range(2))
+    settings: dict[str, Any] = {
+        "preset": preset, "objective": objective, "costs": costs, "adjust_for_prior": adjust_for_prior
+    }  # fmt: skip
+    tuning = tune(bank, design, prior, **settings)
+    listed = _short_list(tuning, preset, proof)
+    lesions = lesion_of_each_row(proof.groups, len(proof))
+    p_values = [sign_flip_test(sum_by_lesion(each.gained, lesions).sums, alternative="greater") for each in listed]
+    proven = (fixed_sequence if correction == "fixed-sequence" else holm)(np.array(p_values), level)
+    tested = tuple(
+        Tested(each.setting, int((each.gained > 0).sum()), int((each.gained < 0).sum()), p_value, bool(is_proven))
+        for each, p_value, is_proven in zip(listed, p_values, proven, strict=True)
+    )
+    certificate = Certificate(
+        level=level,
+        correction=correction,
+        tested=tested,
+        design_rows=len(design),
+        proof_rows=len(proof),
+        proof_groups=len(np.unique(lesions)),
+    )
+    if certificate.chosen is None:
+        return _kept_shut(tune(bank, validation, prior, **settings)), certificate
+    best = certificate.chosen.setting
+    return replace(tuning, decision=best.apply_to(tuning.decision), best=best), certificate
+
+
+def _short_list(tuning: Tuning, preset: Preset, proof: ValidationOutputs) -> list[_Candidate]:
+    """The most promising gates by the first half's account, each moving other rows of the second half than the rest.
+
+    Only the second half's inputs are looked at here, to tell gates apart; its labels come in once the list is fixed.
+    """
+    label_cls = tuning.decision.classifier(proof.p.double()).argmax(1)
+    listed: dict[bytes, tuple[Setting, Tensor]] = {}
+    for setting in _by_promise(tuning, preset):
+        label = setting.apply_to(tuning.decision).decide(proof.p.double(), proof.z).p.argmax(1)
+        if not torch.equal(label, label_cls):
+            listed.setdefault(label.numpy().tobytes(), (setting, label))
+        if len(listed) == _LIST_LENGTH:
+            break
+    y = proof.y
+    return [
+        _Candidate(setting, ((label == y).long() - (label_cls == y).long()).numpy())
+        for setting, label in listed.values()
+    ]
+
+
+def _by_promise(tuning: Tuning, preset: Preset) -> list[Setting]:
+    """Settings that raise objective and accuracy, by predictions gained over the root of openings: the test's power."""
+    curve, base = tuning.curve, tuning.base
+    settings = [each for each in tuning.contenders if each.thresholds is not None]
+    if "clauses" in preset.gates:
+        raises = (curve.objective > base.objective) & (curve.accuracy > base.accuracy)
+        promise = np.where(raises, curve.accuracy - base.accuracy, 0) / np.sqrt(np.maximum(curve.opened, 1))
+        best = np.argsort(-promise, axis=None, kind="stable")[: min(_LOOKED_AT, int(raises.sum()))]
+        settings += [setting_at(curve, tuple(map(int, np.unravel_index(i, promise.shape)))) for i in best]
+    rising = [each for each in settings if each.accuracy > base.accuracy and each.opened]
+    return sorted(rising, key=lambda each: -(each.accuracy - base.accuracy) / each.opened**0.5)
+
+
+def _kept_shut(tuning: Tuning) -> Tuning:
+    shut = tuning.base._replace(kappa=tuning.best.kappa, tau=tuning.best.tau)
+    return replace(tuning, decision=shut.apply_to(tuning.decision), best=shut)

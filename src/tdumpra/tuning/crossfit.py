@@ -1,0 +1,189 @@
+"""Tuning where validation is small: a bank from train and validation together, every row judged out of fold.
+
+Whole lesions are dealt into folds. A fold's rows are matched against a bank built from the other folds, so that no row
+meets a prototype made of itself or of its own lesion; on all these out-of-fold scores one gate is chosen, and the bank
+that goes into use is built from everything. How good the choice is, is estimated by choosing once more for each fold
+from the others alone.
+
+Rows that the network was trained on are part of the bank, not of the choice: a network is surer of them, and their
+embeddings lie closer to their classes, than on anything new. ``training_rows=True`` lets them in, for outputs whose
+training rows were predicted out of fold too; it is refused where they plainly were not.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tdumpra.checks import check_count
+from tdumpra.core.calibration import class_prior
+from tdumpra.core.folds import group_folds
+from tdumpra.core.metrics import Objective
+from tdumpra.method.bank import PrototypeBank
+from tdumpra.method.decision import Decided
+from tdumpra.method.outputs import TrainOutputs, ValidationOutputs
+from tdumpra.tuning.goal import Goal
+from tdumpra.tuning.tune import PRESETS, Preset, Tuning, refuse_other_than_validation, tune_on_scores
+
+Array = np.ndarray
+LeftOut = Literal["fold", "seed"]
+BankMaker = Callable[[TrainOutputs], PrototypeBank]
+_SEED = 0
+_PLAINLY = 0.05  # training accuracy so far above validation's was not predicted out of fold
+
+
+class Estimate(NamedTuple):
+    """What the rule of choice earned on rows that took no part in it."""
+
+    rows: int
+    objective: float
+    accuracy: float
+    base_objective: float
+    base_accuracy: float
+    opened: int
+    fixed: int
+    broken: int
+    fixable: int  # rows that retrieval has right and the classifier wrong
+    left_out: LeftOut = "fold"
+
+    def sentence(self) -> str:
+        """For a person."""
+        how = "out of fold" if self.left_out == "fold" else "chosen without the seed that it is judged on"
+        return (
+            f"{how}, on {self.rows:,} rows, the gate opened {self.opened} times, fixed {self.fixed} predictions and "
+            f"broke {self.broken} (retrieval was right on {self.fixable} of the classifier's errors): accuracy "
+            f"{self.base_accuracy:.4f} to {self.accuracy:.4f}"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class CrossFitted:
+    """The tuned decision, whose bank holds train and validation, and the honest estimate of it."""
+
+    tuning: Tuning
+    estimate: Estimate
+    folds: int
+
+
+def cross_fit(
+    train: TrainOutputs,
+    validation: ValidationOutputs,
+    make_bank: BankMaker,
+    *,
+    preset: Preset = PRESETS["default"],
+    objective: Objective = "balanced_accuracy",
+    costs: Any = None,
+    adjust_for_prior: bool = False,
+    folds: int = 5,
+    training_rows: bool = False,
+) -> CrossFitted:
+    """Choose on out-of-fold scores of validation rows (and training rows, if ``training_rows``)."""
+    refuse_other_than_validation(validation)
+    check_count(folds, "folds", least=2)
+    goal = Goal.check(objective, costs, n_classes=validation.n_classes)
+    pool = _pool(train, validation)
+    rows = _with_training_rows(train, validation, pool) if training_rows else validation
+    fold = group_folds(pool.groups, pool.y.numpy(), folds, seed=_SEED)
+    fold_of_row = fold[-len(rows) :]  # the pool holds validation last
+    banks = [_bank_without(pool, fold == number, make_bank) for number in range(folds)]
+    scores = {kappa: _out_of_fold_scores(banks, rows.z, fold_of_row, kappa) for kappa in preset.kappa}
+    prior = class_prior(pool.y, validation.n_classes)
+
+    def choose(bank: PrototypeBank, keep: Array) -> Tuning:
+        of_rows = {kappa: values[torch.from_numpy(keep)] for kappa, values in scores.items()}
+        part = rows.rows(keep)
+        return tune_on_scores(bank, part, of_rows, prior, preset=preset, goal=goal, adjust_for_prior=adjust_for_prior)
+
+    held_out = [(number, fold_of_row == number) for number in range(folds) if (fold_of_row == number).any()]
+    decided = [
+        choose(banks[number], ~held).decision.decide(rows.p[torch.from_numpy(held)], rows.z[torch.from_numpy(held)])
+        for number, held in held_out
+    ]
+    y = torch.cat([rows.y[torch.from_numpy(held)] for _, held in held_out])
+    return CrossFitted(
+        tuning=choose(make_bank(pool), np.ones(len(rows), dtype=bool)),
+        estimate=estimate(decided, y, goal),
+        folds=folds,
+    )
+
+
+def _pool(train: TrainOutputs, validation: ValidationOutputs) -> TrainOutputs:
+    """Train and validation as what a bank is made of."""
+    if (train.groups is None) != (validation.groups is None):
+        raise ValueError("cross-fitting needs groups for both the training and the validation rows, or for neither")
+    both = (train, validation)
+    return TrainOutputs(
+        z=torch.cat([part.z for part in both]),
+        y=torch.cat([part.y for part in both]),
+        groups=_joined([part.groups for part in both]),
+        ids=_joined([part.ids for part in both]),
+    )
+
+
+def _joined(columns: list[Any]) -> Any:
+    return None if any(column is None for column in columns) else np.concatenate(columns)
+
+
+def _with_training_rows(train: TrainOutputs, validation: ValidationOutputs, pool: TrainOutputs) -> ValidationOutputs:
+    if train.p is None:
+        raise ValueError("training_rows needs the classifier's out-of-fold probabilities of the training rows")
+    accuracy = [
+        float((part.p.argmax(1) == part.y).double().mean()) for part in (train, validation) if part.p is not None
+    ]
+    if accuracy[0] > accuracy[1] + _PLAINLY:
+        raise ValueError(
+            f"the classifier is right on {accuracy[0]:.1%} of the training rows and {accuracy[1]:.1%} of the "
+            "validation rows: it was trained on the former, and thresholds chosen on them would be worthless; leave "
+            "training_rows off"
+        )
+    p = torch.cat([train.p, validation.p])
+    return ValidationOutputs(p=p, z=pool.z, y=pool.y, groups=pool.groups, ids=pool.ids)
+
+
+def _bank_without(pool: TrainOutputs, held_out: Array, make_bank: BankMaker) -> PrototypeBank:
+    kept = torch.from_numpy(~held_out)
+    part = TrainOutputs(
+        z=pool.z[kept],
+        y=pool.y[kept],
+        groups=None if pool.groups is None else pool.groups[~held_out],
+        ids=None if pool.ids is None else pool.ids[~held_out],
+    )
+    with warnings.catch_warnings():  # a small class has fewer groups in a fold: the bank of all rows speaks for them
+        warnings.filterwarnings("ignore", message="n_prototypes")
+        return make_bank(part)
+
+
+def _out_of_fold_scores(banks: list[PrototypeBank], z: Tensor, fold: Array, kappa: float) -> Tensor:
+    scores: Tensor | None = None
+    for number, bank in enumerate(banks):
+        rows = torch.from_numpy(fold == number)
+        of_fold = bank.class_scores(z[rows], kappa=kappa)
+        scores = of_fold.new_empty(len(z), of_fold.shape[1]) if scores is None else scores
+        scores[rows] = of_fold
+    assert scores is not None
+    return scores
+
+
+def estimate(decided: list[Decided], y: Tensor, goal: Goal, *, left_out: LeftOut = "fold") -> Estimate:
+    """What decisions earned on rows ``y`` that took no part in choosing them."""
+    p_cls, p_sim, p = (torch.cat([getattr(part, name) for part in decided]) for name in ("p_cls", "p_sim", "p"))
+    before, after = goal.score(p_cls, y), goal.score(p, y)
+    was_right, is_right = p_cls.argmax(1) == y, p.argmax(1) == y
+    return Estimate(
+        rows=len(y),
+        objective=after.objective,
+        accuracy=after.accuracy,
+        base_objective=before.objective,
+        base_accuracy=before.accuracy,
+        opened=int(sum(int(part.opened.sum()) for part in decided)),
+        fixed=int((is_right & ~was_right).sum()),
+        broken=int((was_right & ~is_right).sum()),
+        fixable=int(((p_sim.argmax(1) == y) & ~was_right).sum()),
+        left_out=left_out,
+    )

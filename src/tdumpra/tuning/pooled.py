@@ -1,0 +1,121 @@
+"""One choice for several seeds, on the validation rows of all of them, each scored by its own model and bank.
+
+How good the choice is, is estimated by leaving seeds out in turn: what the others choose is applied to the one that had
+no say. That is honest only where seeds hold out lesions of their own, so there is no estimate where they share any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from tdumpra.core.calibration import class_prior
+from tdumpra.method.bank import PrototypeBank
+from tdumpra.method.decision import Decision
+from tdumpra.method.output_files import SplitOutputs
+from tdumpra.method.outputs import TrainOutputs, ValidationOutputs
+from tdumpra.tuning.crossfit import Estimate, estimate
+from tdumpra.tuning.goal import Goal
+from tdumpra.tuning.presets import Preset
+from tdumpra.tuning.tune import Tuning, tune_on_scores
+
+
+class Pooled(NamedTuple):
+    """The choice, with the first seed's bank; what it earns on a seed that had no say; and the rows it was made on."""
+
+    tuning: Tuning
+    estimate: Estimate | None
+    rows: ValidationOutputs
+
+
+def tune_over_seeds(
+    parts: Sequence[SplitOutputs],
+    make_bank: Callable[[TrainOutputs], PrototypeBank],
+    *,
+    preset: Preset,
+    goal: Goal,
+    adjust_for_prior: bool = False,
+    judge: bool = False,
+) -> Pooled:
+    """Choose once for all ``parts``, whose order does not matter but for whose decision comes back: the first one's.
+
+    ``judge`` adds the estimate, at the cost of one more choice for each part.
+    """
+    n_classes = parts[0].n_classes
+    priors = [class_prior(part.train.y, n_classes) for part in parts]
+    prior = class_prior(torch.cat([part.train.y for part in parts]), n_classes)
+    banks = [make_bank(part.train) for part in parts]
+    scores = [
+        {kappa: bank.class_scores(part.validation.z, kappa=kappa) for kappa in preset.kappa}
+        for bank, part in zip(banks, parts, strict=True)
+    ]
+
+    def choose(numbers: list[int]) -> Tuning:
+        rows = pooled([parts[i].validation for i in numbers])
+        of_rows = {kappa: torch.cat([scores[i][kappa] for i in numbers]) for kappa in preset.kappa}
+        bank = banks[numbers[0]]
+        return tune_on_scores(bank, rows, of_rows, prior, preset=preset, goal=goal, adjust_for_prior=adjust_for_prior)
+
+    def decision_of(number: int, tuning: Tuning) -> Decision:
+        return replace(tuning.decision, bank=banks[number], prior=priors[number])
+
+    everyone = list(range(len(parts)))
+    honest = None
+    if judge and len(parts) > 1 and _apart([part.validation for part in parts]):
+        decided = [
+            decision_of(i, choose([j for j in everyone if j != i])).decide(rows.p, rows.z)
+            for i, rows in enumerate(part.validation for part in parts)
+        ]
+        honest = estimate(decided, torch.cat([part.validation.y for part in parts]), goal, left_out="seed")
+    tuning = choose(everyone)
+    rows = pooled([part.validation for part in parts])
+    notes = (*tuning.notes, *_notes(parts, honest))
+    return Pooled(replace(tuning, decision=decision_of(0, tuning), notes=notes), honest, rows)
+
+
+def _notes(parts: Sequence[SplitOutputs], honest: Estimate | None) -> list[str]:
+    notes = []
+    if not _apart([part.validation for part in parts]):
+        notes.append(
+            "the seeds share validation lesions, so that pooling them adds rows and hardly cases: data.val_by_seed "
+            "gives each its own"
+        )
+    if honest is not None and honest.accuracy < honest.base_accuracy:
+        notes.append(
+            f"on seeds that had no say in the choice the gate lost accuracy ({honest.base_accuracy:.4f} to "
+            f"{honest.accuracy:.4f}): do not expect it to help"
+        )
+    return notes
+
+
+def pooled(parts: Sequence[ValidationOutputs]) -> ValidationOutputs:
+    """The validation rows of several seeds as one set. Each one's embeddings have a space of their own.
+
+    Seeds may share images: where no groups are given, an image is a group, so that folds keep it on one side.
+    """
+    teachers = [part.p_teacher for part in parts if part.p_teacher is not None]
+    seconds = [part.p_second for part in parts if part.p_second is not None]
+    return ValidationOutputs(
+        p=torch.cat([part.p for part in parts]),
+        z=torch.cat([part.z for part in parts]),
+        y=torch.cat([part.y for part in parts]),
+        groups=np.concatenate(_lesions(parts)),
+        p_teacher=torch.cat(teachers) if len(teachers) == len(parts) else None,
+        p_second=torch.cat(seconds) if len(seconds) == len(parts) else None,
+    )
+
+
+def _lesions(parts: Sequence[ValidationOutputs]) -> list[np.ndarray]:
+    """The group of each row by seed; its image, or else its number, where a seed has no groups."""
+    groups = [part.groups for part in parts if part.groups is not None]
+    return groups if len(groups) == len(parts) else [replace(part, groups=None).lesions() for part in parts]
+
+
+def _apart(parts: Sequence[ValidationOutputs]) -> bool:
+    """Whether no lesion is held out by two seeds."""
+    of_seed = [np.unique(lesions) for lesions in _lesions(parts)]
+    return len(np.unique(np.concatenate(of_seed))) == sum(map(len, of_seed))

@@ -1,0 +1,198 @@
+"""What tuning found: the fitted decision, what won, and everything that was tried."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from tdumpra.artifacts import Artifact
+from tdumpra.core.chances import CalibratedGate
+from tdumpra.core.gate import FusionRule, GateThresholds
+from tdumpra.core.metrics import Objective
+from tdumpra.method.decision import Decision
+from tdumpra.tuning.goal import LOSSES, objective_name, shown_value
+
+Array = np.ndarray
+
+
+class Setting(NamedTuple):
+    """One point of the search and its score on the validation data; ``thresholds`` is ``None`` for the shut gate."""
+
+    kappa: float
+    tau: float
+    rule: FusionRule
+    thresholds: GateThresholds | None
+    objective: float
+    accuracy: float
+    opened: int
+    calibrated: CalibratedGate | None = None  # with thresholds that hold nothing back
+    fused_exponent: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            **self._asdict(),
+            "thresholds": self.thresholds and asdict(self.thresholds),
+            "calibrated": self.calibrated and asdict(self.calibrated),
+        }
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Setting:
+        """The inverse of :meth:`to_json`."""
+        thresholds, calibrated = content["thresholds"], content["calibrated"]
+        return cls(
+            **{
+                **content,
+                "thresholds": thresholds and GateThresholds(**thresholds),
+                "calibrated": calibrated and CalibratedGate.from_json(calibrated),
+            }
+        )
+
+    def apply_to(self, decision: Decision) -> Decision:
+        """``decision`` with this gate in place of its own."""
+        return replace(
+            decision,
+            kappa=self.kappa,
+            tau=self.tau,
+            rule=self.rule,
+            thresholds=self.thresholds or GateThresholds.shut(),
+            calibrated=self.calibrated,
+            fused_exponent=self.fused_exponent,
+        )
+
+    @property
+    def gate(self) -> str:
+        """What kind of gate this is, in words."""
+        if self.thresholds is None:
+            return "the shut gate"
+        return "the calibrated gate" if self.calibrated else "the five clauses"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Curve:
+    """Objective, accuracy and openings of every combination.
+
+    Axes of the five clauses: kappa, rule, alpha, fused_exponent, theta, beta, margin, delta. Of the calibrated gate:
+    kappa, rule, alpha, fused_exponent, advantage.
+    """
+
+    axes: dict[str, tuple[float | str, ...]]
+    tau: tuple[float, ...]  # fitted for each kappa
+    similarity_nll: tuple[float, ...]  # of retrieval alone, for each kappa
+    objective: Array
+    accuracy: Array
+    opened: Array
+
+    def __repr__(self) -> str:
+        axes = " × ".join(f"{len(values)} {name}" for name, values in self.axes.items())
+        return f"Curve({self.objective.size:,} settings: {axes})"
+
+    def to_artifact(self, name: str) -> Artifact:
+        """Tensors under ``name``, and the axes."""
+        tensors = {f"{name}.{array}": torch.from_numpy(getattr(self, array)) for array in _CURVE_ARRAYS}
+        return Artifact(tensors, {"axes": self.axes, "tau": self.tau, "similarity_nll": self.similarity_nll})
+
+    @classmethod
+    def take(cls, name: str, tensors: dict[str, torch.Tensor], meta: dict[str, Any]) -> Curve:
+        """The inverse of :meth:`to_artifact`; its tensors are taken out of ``tensors``."""
+        return cls(
+            axes={axis: tuple(values) for axis, values in meta["axes"].items()},
+            tau=tuple(meta["tau"]),
+            similarity_nll=tuple(meta["similarity_nll"]),
+            **{array: tensors.pop(f"{name}.{array}").numpy() for array in _CURVE_ARRAYS},
+        )
+
+
+_CURVE_ARRAYS = ("objective", "accuracy", "opened")
+_BETTER = {False: ("raises", "raised"), True: ("lowers", "lowered")}  # by whether the objective is a loss
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Tuning:
+    """The fitted decision, how it was found, and everything that was tried."""
+
+    decision: Decision
+    objective: Objective
+    base: Setting  # the calibrated classifier alone: the gate kept shut
+    best: Setting
+    curve: Curve  # of the five clauses
+    calibrated_curve: Curve | None = None  # scored out of fold; absent where it was not asked for or cannot be fitted
+    contenders: tuple[Setting, ...] = ()  # the best of each kind of gate
+    n_rows: int
+    n_disagreements: int | None = None  # rows on which the paths' labels differ, at the most talkative kappa
+    n_tried: int | None = None
+    notes: tuple[str, ...] = ()  # what a reader should know about the data behind this
+
+    def __repr__(self) -> str:
+        if self.best.thresholds is None:
+            return f"Tuning({self.sentence()})"
+        values = {"kappa": self.best.kappa, "tau": self.best.tau, **asdict(self.best.thresholds)}
+        if self.best.calibrated is not None:  # its thresholds hold nothing back
+            values = {name: values[name] for name in ("kappa", "tau", "alpha")} | {"lead": self.best.calibrated.margin}
+        settings = ", ".join(f"{name} {value:.3g}" for name, value in values.items() if value is not None)
+        return f"Tuning({self.sentence()};\n  {settings})"
+
+    def to_artifact(self) -> Artifact:
+        """Tensors and JSON values, the decision's included."""
+        decision, curve = self.decision.to_artifact(), self.curve.to_artifact("curve")
+        calibrated = self.calibrated_curve.to_artifact("calibrated") if self.calibrated_curve else Artifact({}, {})
+        summary = {
+            "objective": self.objective,
+            "n_rows": self.n_rows,
+            "n_disagreements": self.n_disagreements,
+            "n_tried": self.n_tried,
+            "notes": self.notes,
+            "base": self.base.to_json(),
+            "best": self.best.to_json(),
+            "contenders": [each.to_json() for each in self.contenders],
+            "calibrated": calibrated.meta,
+            **curve.meta,
+        }
+        tensors = {**decision.tensors, **curve.tensors, **calibrated.tensors}
+        return Artifact(tensors, {**decision.meta, "tuning": summary})
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact) -> Tuning:
+        """The inverse of :meth:`to_artifact`."""
+        tensors, summary = dict(artifact.tensors), artifact.meta["tuning"]
+        curve = Curve.take("curve", tensors, summary)
+        calibrated = Curve.take("calibrated", tensors, summary["calibrated"]) if summary["calibrated"] else None
+        return cls(
+            decision=Decision.from_artifact(Artifact(tensors, artifact.meta)),
+            objective=summary["objective"],
+            base=Setting.from_json(summary["base"]),
+            best=Setting.from_json(summary["best"]),
+            curve=curve,
+            calibrated_curve=calibrated,
+            contenders=tuple(Setting.from_json(each) for each in summary["contenders"]),
+            n_rows=summary["n_rows"],
+            n_disagreements=summary["n_disagreements"],
+            n_tried=summary["n_tried"],
+            notes=tuple(summary["notes"]),
+        )
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether the gate is kept shut: nothing was better than the classifier alone, or nothing was proven."""
+        return self.best.thresholds is None
+
+    def sentence(self) -> str:
+        """What was chosen and why, for a person."""
+        tried = f"{self.n_tried or self.curve.objective.size:,} settings were tried on {self.n_rows:,} validation rows"
+        name, better, bettered = objective_name(self.objective), *_BETTER[self.objective in LOSSES]
+        if self.is_shut and self.n_disagreements == 0:
+            return (
+                f"{tried}; the classifier and retrieval never disagree on them, so there is nothing to decide "
+                "and the gate stays shut"
+            )
+        if self.is_shut:
+            return f"{tried}; none {bettered} {name} without lowering accuracy, so the gate stays shut"
+        before, after = (shown_value(self.objective, each.objective) for each in (self.base, self.best))
+        unharmed = f" at accuracy {self.best.accuracy:.4f} (before: {self.base.accuracy:.4f})"
+        return (
+            f"{tried}; the best ({self.best.gate}) {better} {name} from {before:.4f} to {after:.4f}"
+            f"{'' if self.objective == 'accuracy' else unharmed}, open on {self.best.opened} rows"
+        )

@@ -1,0 +1,55 @@
+"""Settings of the bank and of its tuning: the sections ``[bank]`` and ``[tune]`` of a configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tdumpra.checks import check_count, check_unit_interval
+from tdumpra.core.metrics import Objective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BankConfig:
+    """The prototype bank."""
+
+    n_prototypes: int = 5
+    n_classes: int | None = None  # say it where saved outputs have a class without a training row
+    space: str = "teacher"  # "teacher", "student", or another run's folder: its encoder is the second opinion
+    thumbnails: bool = True  # keep small pictures of the exemplars in the model
+
+    def __post_init__(self) -> None:
+        check_count(self.n_prototypes, "n_prototypes")
+        if self.n_classes is not None:
+            check_count(self.n_classes, "n_classes", least=2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneConfig:
+    """What is searched on validation outputs."""
+
+    preset: Literal["default", "paper", "paper-swapped", "rebalancing"] = "default"
+    objective: Objective = "balanced_accuracy"
+    costs: tuple[tuple[float, ...], ...] = ()  # truth × decision; needed for the objective "cost", else only reported
+    adjust_prior: bool = False
+    classifier: Literal["student", "teacher"] = "student"  # "teacher": both posteriors from one pass
+    certify: bool = False  # keep the gate shut unless its benefit is proven on lesions that took no part in choosing it
+    level: float = 0.05  # of that proof
+    correction: Literal["fixed-sequence", "holm"] = "fixed-sequence"
+    folds: int = 0  # cross-fit over train and validation in so many folds; 0 tunes on validation alone
+    pool_seeds: bool = False  # one choice for all seeds, on the validation rows of all: each scored by its own seed
+    training_rows: bool = False  # when cross-fitting, score training rows too: only if they were predicted out of fold
+
+    def __post_init__(self) -> None:
+        check_unit_interval(self.level, "level")
+        check_count(self.folds, "folds", least=0)
+        if self.folds == 1:
+            raise ValueError("folds must be 0, or at least 2")
+        if self.folds and self.certify:
+            raise ValueError(
+                "certify and folds exclude each other: a proof needs lesions that took no part in choosing"
+            )
+        if self.pool_seeds and (self.folds or self.certify):
+            raise ValueError("pool_seeds excludes certify and folds: it chooses on the validation rows of all seeds")
+        if self.training_rows and not self.folds:
+            raise ValueError("training_rows is for cross-fitting: set folds too")

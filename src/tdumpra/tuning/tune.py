@@ -1,0 +1,219 @@
+"""Choosing temperatures, concentration, thresholds and weight, on validation outputs only.
+
+Two rules govern the choice. *Do no harm*: a setting whose validation accuracy is lower than the classifier's is no
+candidate, whatever its objective. *Least intervention*: among equals the gate that opens least wins, so that a gate
+which wins nothing stays shut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from tdumpra.core import metrics
+from tdumpra.core.calibration import adjust_prior, apply_temperature, fit_temperature
+from tdumpra.core.chances import CalibratedGate
+from tdumpra.core.gate import GateThresholds
+from tdumpra.core.metrics import OBJECTIVES as OBJECTIVES
+from tdumpra.core.metrics import Objective
+from tdumpra.core.posterior import similarity_posterior
+from tdumpra.method.arrays import widen
+from tdumpra.method.bank import PrototypeBank
+from tdumpra.method.decision import Decision
+from tdumpra.method.outputs import ScoredOutputs, ValidationOutputs
+from tdumpra.tuning.goal import Goal
+from tdumpra.tuning.goal import check_objective as check_objective
+from tdumpra.tuning.notes import validation_notes
+from tdumpra.tuning.presets import PRESETS as PRESETS
+from tdumpra.tuning.presets import Preset as Preset
+from tdumpra.tuning.result import Curve as Curve
+from tdumpra.tuning.result import Setting as Setting
+from tdumpra.tuning.result import Tuning as Tuning
+from tdumpra.tuning.search import (
+    LEAST_ASKED,
+    FittedChances,
+    fit_chances,
+    search_calibrated,
+    search_clauses,
+    stacked,
+)
+
+Array = np.ndarray
+PRIOR_EXPONENTS = tuple(np.round(np.linspace(0, 1, 21), 2).tolist())
+
+
+def tune(
+    bank: PrototypeBank,
+    validation: ValidationOutputs,
+    prior: Tensor,
+    *,
+    preset: Preset = PRESETS["default"],
+    objective: Objective = "balanced_accuracy",
+    costs: Any = None,
+    adjust_for_prior: bool = False,
+) -> Tuning:
+    """Fit temperatures by likelihood, then take the best gate that does no harm."""
+    refuse_other_than_validation(validation)
+    goal = Goal.check(objective, costs, n_classes=validation.n_classes)
+    scores = {kappa: bank.class_scores(validation.z, kappa=kappa) for kappa in preset.kappa}
+    return tune_on_scores(bank, validation, scores, prior, preset=preset, goal=goal, adjust_for_prior=adjust_for_prior)
+
+
+def refuse_other_than_validation(outputs: Any) -> None:
+    """The one door to tuning: test outputs do not pass."""
+    if not isinstance(outputs, ValidationOutputs):
+        raise TypeError(f"tuning needs validation outputs, not {type(outputs).__name__}")
+
+
+def tune_on_scores(
+    bank: PrototypeBank,
+    rows: ScoredOutputs,
+    scores: Mapping[float, Tensor],
+    prior: Tensor,
+    *,
+    preset: Preset,
+    goal: Goal,
+    adjust_for_prior: bool = False,
+) -> Tuning:
+    """:func:`tune` with retrieval's class scores already at hand for each kappa; ``bank`` goes into the decision."""
+    p, y = widen(rows.p), rows.y
+    temperature = fit_temperature(p.log(), y) if preset.temperatures else 1.0
+    calibrated = apply_temperature(p, temperature)
+    exponent = choose_prior_exponent(calibrated, y, prior, goal.objective, goal.costs) if adjust_for_prior else 0.0
+    p_cls = adjust_prior(calibrated, prior, exponent)
+    # the accuracy that must not fall is that of p, before any adjustment
+    base = Setting(1.0, 1.0, "linear", None, goal.score(p_cls, y).objective, goal.score(p, y).accuracy, 0)
+
+    taus = [fit_temperature(scores[kappa], y) if preset.temperatures else 1.0 for kappa in preset.kappa]
+    posteriors = [
+        similarity_posterior(scores[kappa], tau=tau).to(p_cls) for kappa, tau in zip(preset.kappa, taus, strict=True)
+    ]
+    losses = [metrics.negative_log_likelihood(p_sim.double().numpy(), y.numpy()) for p_sim in posteriors]
+    found: dict[str, Any] = {"tau": tuple(taus), "similarity_nll": tuple(losses)}
+
+    clauses = preset if "clauses" in preset.gates else _one_candidate_each(preset)
+    searched = stacked([search_clauses(p_cls, p_sim, y, clauses, goal, prior) for p_sim in posteriors])
+    curve = Curve(axes=_clause_curve_axes(clauses), **found, **searched._asdict())
+    contenders = [choose(curve, base)] if "clauses" in preset.gates else []
+
+    calibrated_curve = None
+    fits = [fit_chances(p_cls, p_sim, rows) for p_sim in posteriors] if "calibrated" in preset.gates else []
+    if fits and all(fits):
+        searched = stacked(
+            [
+                search_calibrated(p_cls, p_sim, y, fit.out_of_fold, preset, goal, prior)
+                for p_sim, fit in zip(posteriors, fits, strict=True)
+                if fit
+            ]
+        )
+        axes = {**_outer_axes(preset), "advantage": tuple(sorted(preset.advantage, reverse=True))}
+        calibrated_curve = Curve(axes=axes, **found, **searched._asdict())
+        contenders.append(_choose_calibrated(calibrated_curve, base, [fit for fit in fits if fit]))
+    best = max(contenders, key=_key, default=_shut(curve, base))  # the first of equals: the paper's clauses
+    shut = Decision(
+        bank=bank, thresholds=GateThresholds.shut(), temperature=temperature, prior=prior, prior_exponent=exponent
+    )
+    n_disagreements = max(int((p_cls.argmax(1) != p_sim.argmax(1)).sum()) for p_sim in posteriors)
+    tried = [curve if "clauses" in preset.gates else None, calibrated_curve]
+    return Tuning(
+        decision=best.apply_to(shut),
+        objective=goal.objective,
+        base=base,
+        best=best,
+        curve=curve,
+        calibrated_curve=calibrated_curve,
+        contenders=tuple(contenders),
+        n_rows=len(y),
+        n_disagreements=n_disagreements,
+        n_tried=sum(each.objective.size for each in tried if each is not None),
+        notes=validation_notes(y, p.shape[1], n_disagreements),
+    )
+
+
+def choose(curve: Curve, base: Setting) -> Setting:
+    """The best objective at no lower accuracy; among equals the fewest openings, then the strictest thresholds.
+
+    Where nothing beats the shut gate, that is the choice, with the concentration under which retrieval alone is most
+    likely.
+    """
+    index = _best_index(curve, base)
+    if index is None:
+        return _shut(curve, base)
+    return setting_at(curve, index)
+
+
+def setting_at(curve: Curve, index: tuple[int, ...], fits: list[FittedChances] | None = None) -> Setting:
+    """The combination at one place of a curve; a calibrated one needs its fits, one for each kappa."""
+    at = {name: axis[i] for (name, axis), i in zip(curve.axes.items(), index, strict=True)}
+    alpha = float(at["alpha"])
+    clauses = {name: float(at[name]) for name in ("theta", "beta", "margin", "delta")} if fits is None else {}
+    fit = None if fits is None else fits[index[0]]
+    return Setting(
+        kappa=float(at["kappa"]),
+        tau=curve.tau[index[0]],
+        rule=at["rule"],  # type: ignore[arg-type]
+        thresholds=replace(LEAST_ASKED, alpha=alpha, **clauses),
+        objective=float(curve.objective[index]),
+        accuracy=float(curve.accuracy[index]),
+        opened=int(curve.opened[index]),
+        calibrated=None if fit is None else CalibratedGate(fit.classifier, fit.similarity, float(at["advantage"])),
+        fused_exponent=float(at["fused_exponent"]),
+    )
+
+
+def choose_prior_exponent(
+    p: Tensor, y: Tensor, prior: Tensor, objective: Objective, costs: Array | None = None
+) -> float:
+    """The power of the prior to divide by, under the same objective and the same rules as the gate."""
+    goal = Goal(objective, costs)
+    scores = {exponent: goal.score(adjust_prior(p, prior, exponent), y) for exponent in PRIOR_EXPONENTS}
+    harmless: list[float] = [
+        exponent for exponent in PRIOR_EXPONENTS if scores[exponent].accuracy >= scores[0.0].accuracy
+    ]
+    return max(harmless, key=lambda exponent: scores[exponent].objective)  # the first, hence smallest, of equals
+
+
+def _best_index(curve: Curve, base: Setting) -> tuple[int, ...] | None:
+    """Where the best harmless setting stands; ``None`` where none beats ``base``.
+
+    Figures are compared to twelve decimals: sums taken in another order differ in the last bits.
+    """
+    objective = np.where(curve.accuracy >= base.accuracy, curve.objective, -np.inf).round(12)
+    top = objective.max()
+    if not top > round(base.objective, 12):
+        return None
+    equals = np.argwhere(objective == top)  # in the grid's order: strict before loose on each axis
+    return tuple(int(i) for i in equals[np.argmin(curve.opened[tuple(equals.T)])])
+
+
+def _choose_calibrated(curve: Curve, base: Setting, fits: list[FittedChances]) -> Setting:
+    index = _best_index(curve, base)
+    return _shut(curve, base) if index is None else setting_at(curve, index, fits)
+
+
+def _shut(curve: Curve, base: Setting) -> Setting:
+    likeliest = int(np.argmin(curve.similarity_nll))
+    return base._replace(kappa=float(curve.axes["kappa"][likeliest]), tau=curve.tau[likeliest])
+
+
+def _outer_axes(preset: Preset) -> dict[str, tuple[float | str, ...]]:
+    return {name: getattr(preset, name) for name in ("kappa", "rule", "alpha", "fused_exponent")}
+
+
+def _clause_curve_axes(preset: Preset) -> dict[str, tuple[float | str, ...]]:
+    strict_first = {name: tuple(sorted(getattr(preset, name), reverse=True)) for name in ("beta", "margin", "delta")}
+    return {**_outer_axes(preset), "theta": tuple(sorted(preset.theta)), **strict_first}
+
+
+def _one_candidate_each(preset: Preset) -> Preset:
+    """A clause search that is not asked for costs next to nothing."""
+    names = ("rule", "alpha", "fused_exponent", "theta", "beta", "margin", "delta")
+    return replace(preset, **{name: getattr(preset, name)[:1] for name in names})
+
+
+def _key(setting: Setting) -> tuple[float, int]:
+    return round(setting.objective, 12), -setting.opened

@@ -1,0 +1,143 @@
+"""The demo as a newcomer meets it: interrupted, resumed, run again, and put where it must not go."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tdumpra.cli.demo import claim_folder, demo_command, demo_config, stop_in_a_sentence
+from tdumpra.errors import StopRequestedError, TdumpraError
+from tdumpra.networks.predict import Predictor
+
+SMALL = ("--images", "260", "--epochs", "12")
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    environment = {**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tdumpra", "demo", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=300)
+    assert "Traceback" not in err, err
+    return process.returncode, out, err
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def stories(tmp_path_factory):
+    """Interrupted in the middle of training, run to its end, and run once more."""
+    folder = tmp_path_factory.mktemp("newcomer") / "demo"
+    process = start("--out", folder, *SMALL)
+    wait_for(folder / "checkpoints" / "last.safetensors", process)
+    process.send_signal(signal.SIGINT)
+    interrupted = finish(process)
+    steps = sum('"validation"' in line for line in (folder / "metrics.jsonl").read_text().splitlines())
+    resumed = finish(start("--out", folder, *SMALL))
+    again = finish(start("--out", folder, *SMALL, "--json"))
+    return folder, interrupted, steps, resumed, again
+
+
+def test_ctrl_c_ends_in_a_sentence(stories):
+    _, (code, _, err), epochs, _, _ = stories
+    assert code == 130
+    assert "the same command goes on from there" in err
+    assert 1 <= epochs < 12
+
+
+def test_the_same_command_goes_on_to_the_table_and_the_story(stories):
+    folder, _, epochs, (code, out, err), _ = stories
+    assert code == 0, err
+    assert f"epoch {epochs}," not in out  # what was trained is not trained again
+    assert "epoch 12," in out
+    flat = " ".join(out.split())
+    for word in ("student", "temperature", "logit_adjusted", "similarity", "gate", "best possible", "test images"):
+        assert word in flat
+    assert "on ambiguous images went from" in flat
+    assert f"Report: {folder / 'report' / 'index.html'}" in out
+    assert "tdumpra attach" in out
+    assert (folder / "report" / "index.html").exists()
+
+
+def test_a_second_run_prints_the_same_as_json_and_nothing_else(stories):
+    folder, _, _, (_, out, _), (code, printed, err) = stories
+    assert code == 0, err
+    again = json.loads(printed)
+    assert again["unchanged"]
+    assert again["folder"] == str(folder)
+    evaluation: dict[str, Any] = json.loads((folder / "evaluation.json").read_text())
+    evaluation = evaluation.get("content", evaluation)
+    assert again["gate"]["fixed"] == evaluation["gate"]["fixed"]
+    for name in ("student", "gate"):
+        assert again["table"][name]["accuracy"] == evaluation["comparators"][name]["accuracy"]
+        assert f"{again['table'][name]['accuracy']:.3f}" in out
+    assert all(sentence in out for sentence in again["story"])
+
+
+def test_the_model_predicts_pictures(stories, tmp_path):
+    from PIL import Image
+
+    from tdumpra.data.synthetic import synthetic_manifest
+
+    manifest = synthetic_manifest(n=3, seed=5, size=64)
+    paths = []
+    for record in manifest.records:
+        paths.append(tmp_path / f"{record.id}.png")
+        Image.fromarray(manifest.reader(record)).save(paths[-1])
+    predictor = Predictor.load(stories[0] / "model.safetensors")
+    assert all(each.label in manifest.class_names for each in predictor.predict(paths))
+
+
+def test_a_demo_of_other_settings_is_not_written_over(tmp_path):
+    claim_folder(tmp_path / "demo", demo_config(tmp_path / "demo", seed=0))
+    claim_folder(tmp_path / "demo", demo_config(Path("elsewhere"), seed=0))  # the same demo, called from another place
+    with pytest.raises(TdumpraError, match=r"holds a demo of other settings .*seed=0.*, not .*seed=1"):
+        claim_folder(tmp_path / "demo", demo_config(tmp_path / "demo", seed=1))
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(TdumpraError, match=r"holds something else than a demo \('thesis.txt'\)"):
+        demo_command(tmp_path, seed=0, images=260, epochs=1, as_json=False)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.txt"]
+    with pytest.raises(TdumpraError, match="cannot use the folder"):
+        claim_folder(tmp_path / "thesis.txt", demo_config(tmp_path, seed=0))
+
+
+def test_too_few_images_or_epochs_are_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ValueError, match="images must be at least 200, not 50"):
+        demo_command(tmp_path / "demo", seed=0, images=50, epochs=None, as_json=False)
+    with pytest.raises(ValueError, match="epochs must be at least 1, not 0"):
+        demo_command(tmp_path / "demo", seed=0, images=None, epochs=0, as_json=False)
+    assert not (tmp_path / "demo").exists()
+
+
+def test_ctrl_c_outside_training_is_a_sentence_too(tmp_path):
+    with pytest.raises(StopRequestedError, match="the same command goes on"), stop_in_a_sentence(tmp_path):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+def test_the_whole_demo_helps_on_ambiguous_images(tmp_path):
+    code, out, err = finish(start("--out", tmp_path / "demo", "--json"))
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["ambiguous"]["fixed"] > found["ambiguous"]["broken"]
+    for name in ("student", "logit_adjusted"):
+        assert found["table"]["gate"]["ambiguous_accuracy"] > found["table"][name]["ambiguous_accuracy"]

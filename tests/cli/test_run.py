@@ -1,0 +1,638 @@
+"""The commands that train and predict, from the command line's own entry point."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_arrays import write_demo
+from PIL import Image
+from tests.support import save_problem, seed_arrays
+
+from tdumpra.checks import SPLITS
+from tdumpra.cli.predict import model_file
+from tdumpra.cli.run import run_command
+from tdumpra.data.sources import open_source
+from tdumpra.errors import InputFileError, TdumpraError
+from tdumpra.method.bank import PrototypeBank
+from tdumpra.networks.model_file import Model
+from tdumpra.networks.predict import Prediction, Predictor
+from tdumpra.networks.progress import Screen
+from tdumpra.report.image_material import of_folder
+from tdumpra.runs.config import read_config
+from tdumpra.runs.table_stages import table_outputs
+from tdumpra.runs.tables import OutputsTable
+
+pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
+
+SOURCE = "synthetic:n=120,size=32"
+
+
+def write_config(path: Path, cache: Path, *, seeds: str = "[0]", train: str = "", extra: str = "") -> Path:
+    path.write_text(
+        f"""
+        name = "tiny"
+        seeds = {seeds}
+        [data]
+        source = "{SOURCE}"
+        cache = "{cache}"
+        framing = {{height = 16, width = 16}}
+        workers = 0
+        [network]
+        backbone = "tiny_networks:plain"
+        weights = "none"
+        image_size = 16
+        embedding = 8
+        [train]
+        epochs = 2
+        batch_size = 16
+        log_every = 1
+        accelerator = "cpu"
+        {train}
+        {extra}
+        """
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def config(tmp_path, cache) -> Path:
+    return write_config(tmp_path / "run.toml", cache)
+
+
+def test_stage_by_stage(tdumpra, config, tmp_path):
+    out = tmp_path / "run"
+    for command, said in (("train", "Trained: "), ("embed", "embedded 12 images of val"), ("bank", "Written to ")):
+        done = tdumpra(command, config, "--out", out)
+        assert (done.code, done.err) == (0, "") or "note:" in done.err, done
+        assert said in done.out
+    assert "is trained to its end" in tdumpra("train", config, "--out", out).out
+    assert "outputs is up to date" in tdumpra("embed", config, "--out", out).out
+    assert "bank.safetensors is up to date" in tdumpra("bank", config, "--out", out).out
+    files = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    assert files >= {
+        "config.toml", "environment.json", "metrics.jsonl", "split.json", "bank.safetensors",
+        "checkpoints/last.safetensors", "outputs/train.safetensors", "outputs/val.safetensors",
+        "outputs/test.safetensors",
+    }  # fmt: skip
+
+
+def test_run_does_everything_once(tdumpra, config, tmp_path):
+    out = tmp_path / "run"
+    done = tdumpra("run", config, "--out", out)
+    assert done.code == 0, done.err
+    for said in ("Trained: ", "embedded", "prototypes", "model.safetensors", "comparator", "Tuning: "):
+        assert said in done.out
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
+    again = tdumpra("run", config, "--out", out)
+    assert again.out.count("up to date") == 3
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
+    assert [line for line in done.out.splitlines() if " gate " in line] == [
+        line for line in again.out.splitlines() if " gate " in line
+    ]
+    config.write_text(config.read_text() + "\n[bank]\nthumbnails = false\n")
+    assert Model.read(out / "model.safetensors").thumbnails
+    private = tdumpra("run", config, "--out", out)
+    assert "Written: " in private.out
+    assert "bank.safetensors is up to date" in private.out
+    assert not Model.read(out / "model.safetensors").thumbnails
+
+
+@pytest.mark.parametrize("seeds", ["[0]", "[0, 1]"])
+def test_what_a_run_has_tuned_and_scored_is_not_planned_again(tdumpra, tmp_path, cache, seeds):
+    config, out = write_config(tmp_path / "run.toml", cache, seeds=seeds), tmp_path / "run"
+    assert tdumpra("run", config, "--out", out).code == 0
+    for command in ("tune", "evaluate"):
+        planned = json.loads(tdumpra(command, config, "--out", out, "--plan", "--json").out)
+        assert [cell["finished"] for cell in planned["cells"]] == [True] * len(json.loads(seeds))
+    several = sorted(out.glob("seed-*/evaluation.json"))
+    by_run = [json.loads(path.read_text())["comparators"] for path in several or [out / "evaluation.json"]]
+    if several:
+        overall = json.loads((out / "evaluation.json").read_text())
+        assert overall["seeds"] == [0, 1]
+        accuracies = [each["gate"]["accuracy"] for each in by_run]
+        assert overall["comparators"]["gate"]["accuracy"] == pytest.approx(sum(accuracies) / 2)
+    evaluated = tdumpra("evaluate", config, "--out", out, "--json")
+    assert evaluated.code == 0, evaluated.err
+    found = json.loads(evaluated.out)
+    assert [each["comparators"] for each in found.get("by_seed", {"0": found}).values()] == by_run
+    config.write_text(config.read_text() + "\n[tune]\npreset = 'paper'\n")
+    planned = json.loads(tdumpra("tune", config, "--out", out, "--plan", "--json").out)
+    assert not any(cell["finished"] for cell in planned["cells"])
+
+
+@pytest.mark.filterwarnings("always:n_prototypes=9 is more")
+def test_a_note_names_classes_and_comes_once(tdumpra, tmp_path, cache):
+    names = open_source(SOURCE).class_names
+    config = write_config(tmp_path / "run.toml", cache, extra="[bank]\nn_prototypes = 9")
+    done = tdumpra("run", config, "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    (note,) = (line for line in done.err.splitlines() if "n_prototypes=9 is more" in line)
+    assert any(f"{name} has " in note for name in names)
+    assert "class 0" not in note
+    assert "note: validation is small (12 rows" in done.out
+    evaluation = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert tuple(evaluation["per_class"]["gate"]) == names
+
+
+def test_run_as_json_over_several_seeds(tdumpra, tmp_path, cache):
+    config = write_config(tmp_path / "run.toml", cache, seeds="[0, 3]")
+    done = tdumpra("run", config, "--out", tmp_path / "run", "--json")
+    assert done.code == 0, done.err
+    evaluations = json.loads(done.out)
+    assert set(evaluations) == {"0", "3"}
+    assert "gate" in evaluations["0"]["comparators"]
+    for seed in (0, 3):
+        assert (tmp_path / "run" / f"seed-{seed}" / "model.safetensors").exists()
+    assert evaluations["0"]["comparators"] != evaluations["3"]["comparators"]
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["seeds"] == [0, 3]
+
+
+def test_several_seeds_end_in_one_table_and_say_each_note_once(tdumpra, tmp_path, cache):
+    config = write_config(tmp_path / "run.toml", cache, seeds="[0, 1]")
+    config.write_text(config.read_text().replace("workers = 0", "workers = 0\n        val_by_seed = true"))
+    done = tdumpra("run", config, "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    notes = [line.removeprefix("note: ").removeprefix("• ") for line in done.out.splitlines() if "validation" in line]
+    assert any(note.startswith("validation is small") for note in notes)
+    assert len(notes) == len(set(notes))
+    assert done.out.count(" oracle ") == 1
+    assert "test rows, seeds 0, 1" in done.out
+
+
+def test_run_on_saved_outputs_trains_nothing(tdumpra, tmp_path):
+    from demo_arrays import write_demo
+
+    write_demo(tmp_path / "outputs.npz")
+    config = tmp_path / "run.toml"
+    config.write_text(f'outputs = ["{tmp_path / "outputs.npz"}"]\n')
+    done = tdumpra("run", config, "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    assert (tmp_path / "run" / "evaluation.json").exists()
+    assert not (tmp_path / "run" / "checkpoints" / "last.safetensors").exists()
+    done = tdumpra("predict", tmp_path / "run", tmp_path)
+    assert (done.code, "was made from saved outputs and has no network" in done.err) == (2, True)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "cells").iterdir()}
+    assert tdumpra("run", config, "--out", tmp_path / "run").code == 0
+    assert before
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "cells").iterdir()} == before
+
+
+def test_the_bank_of_a_file_goes_where_its_name_says(tdumpra, tmp_path):
+    """Whatever the order of files and seeds, and with the files beside the configuration."""
+    for seed in (0, 1):
+        save_problem(tmp_path / f"m_seed{seed}.npz", seed)
+    config = tmp_path / "run.toml"
+    config.write_text('seeds = [0, 1]\noutputs = ["m_seed1.npz", "m_seed0.npz"]\n')
+    done = tdumpra("bank", config, "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    for seed in (0, 1):
+        arrays = seed_arrays(seed)
+        train = arrays["split"] == 0
+        z, y, groups, ids = (arrays[name][train] for name in ("z", "y", "group", "id"))
+        found = PrototypeBank.load(tmp_path / "run" / f"m_seed{seed}" / "bank.safetensors").prototypes
+        wanted = PrototypeBank.fit(z, y, 5, groups, ids=ids).prototypes
+        assert found.shape[-1] == wanted.shape[-1]
+        assert float((found[:, 0] * wanted[:, 0]).sum(-1).min()) > 0.99
+    config.write_text('outputs = ["m_seed1.npz"]\n')
+    assert tdumpra("bank", config, "--out", tmp_path / "alone").code == 0
+    assert (tmp_path / "alone" / "bank.safetensors").exists()
+
+
+@pytest.mark.parametrize("stage", ["train", "embed"])
+def test_saved_outputs_leave_nothing_to_train(tdumpra, tmp_path, stage):
+    config = tmp_path / "run.toml"
+    config.write_text('outputs = ["outputs.npz"]\n')
+    done = tdumpra(stage, config, "--out", tmp_path / "run")
+    assert done.code == 2
+    assert "there is nothing to train or to embed" in done.err
+    assert not (tmp_path / "run").exists()
+
+
+# --- one choice for all seeds, in another encoder's space
+
+
+def write_frozen(path: Path, cache: Path) -> Path:
+    config = write_config(path, cache)
+    text = config.read_text().replace("tiny_networks:plain", "tiny_networks:seeded")
+    config.write_text(text.replace("embedding = 8", "embedding = 8\n        frozen = true"))
+    return config
+
+
+def test_a_frozen_encoder_is_embedded_and_not_run(tdumpra, tmp_path, cache):
+    config = write_frozen(tmp_path / "frozen.toml", cache)
+    embedded = tdumpra("embed", config, "--out", tmp_path / "frozen")
+    assert embedded.code == 0, embedded.err
+    assert "nothing to train" in tdumpra("train", config, "--out", tmp_path / "frozen").out
+    for command in ("run", "bank", "tune", "evaluate"):
+        done = tdumpra(command, config, "--out", tmp_path / "frozen")
+        assert (done.code, done.err.count("\n")) == (2, 1), done
+        assert "a frozen encoder has no classifier: name its folder as the bank.space of another run" in done.err
+
+
+def test_one_choice_for_seeds_that_hold_out_lesions_of_their_own(tdumpra, tmp_path, cache, capsys):
+    """Two seeds and a bank in a frozen encoder's space: everything once, and nothing the second time."""
+    frozen, out = tmp_path / "frozen", tmp_path / "run"
+    assert tdumpra("embed", write_frozen(tmp_path / "frozen.toml", cache), "--out", frozen).code == 0
+    extra = f"""
+        [bank]
+        space = "{frozen}"
+        [tune]
+        preset = "paper-swapped"
+        pool_seeds = true
+        [evaluate]
+        bootstrap = 10
+    """
+    config = write_config(tmp_path / "run.toml", cache, seeds="[0, 1]", extra=extra)
+    config.write_text(config.read_text().replace("workers = 0", "workers = 0\n        val_by_seed = true"))
+    assert set(run_command(config, out)) == {0, 1}
+    tables = [
+        {part: OutputsTable.read(out / f"seed-{s}/outputs/{part}.safetensors") for part in SPLITS} for s in (0, 1)
+    ]
+    assert not set(tables[0]["val"].ids) & set(tables[1]["val"].ids)
+    assert tables[0]["test"].ids == tables[1]["test"].ids
+    gates = [json.loads((out / f"seed-{seed}" / "gate.json").read_text()) for seed in (0, 1)]
+    assert gates[0]["cases"] == gates[1]["cases"]
+    assert gates[0]["cases"]["rows"] == sum(len(each["val"]) for each in tables)
+    assert gates[0]["best"] == gates[1]["best"]
+    assert [gate["out_of_fold"]["left_out"] for gate in gates] == ["seed", "seed"]
+
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
+    capsys.readouterr()
+    run_command(config, out)
+    assert capsys.readouterr().out.count("up to date") == 6  # tables, bank and evaluation of each seed
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
+    for command in ("tune", "evaluate"):
+        planned = json.loads(tdumpra(command, config, "--out", out, "--plan", "--json").out)
+        assert [cell["finished"] for cell in planned["cells"]] == [True, True]
+
+    model = Model.read(out / "seed-1" / "model.safetensors")
+    assert model.retrieval is not None
+    assert model.retrieval.network.frozen
+    manifest = open_source(SOURCE)
+    test = set(tables[1]["test"].ids)
+    record = next(record for record in manifest.records if record.id in test)
+    Image.fromarray(manifest.reader(record)).save(tmp_path / "image.png")
+    (row,) = json.loads(tdumpra("predict", out / "seed-1", tmp_path / "image.png", "--json").out)
+    splits = table_outputs(read_config(out / "seed-1" / "config.toml"), tables[1], 1)
+    place = tables[1]["test"].ids.index(record.id)
+    (expected,) = model.decision.decide(splits.test.p[[place]], splits.test.z[[place]]).p.tolist()
+    assert list(row["probabilities"].values()) == pytest.approx(expected, abs=1e-5)
+
+    (out / "seed-1" / "model.safetensors").unlink()
+    assert of_folder(out / "seed-1").tuning["base"] == pytest.approx(gates[1]["base"])  # fitted again, on both seeds
+
+
+# --- results apart from the run
+
+
+def test_results_may_lie_apart_from_the_run(tdumpra, tmp_path, cache):
+    out, results = tmp_path / "run", tmp_path / "results"
+    config = write_config(tmp_path / "run.toml", cache, extra="[evaluate]\nbootstrap = 10\n[tune]\npreset = 'paper'")
+    config.write_text(f"folder = '{out}'\n" + config.read_text())
+    assert tdumpra("embed", config).code == 2  # nothing was trained yet
+    run_command(config, None, quiet=True)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    done = tdumpra("evaluate", config, "--out", results, "--json")
+    assert done.code == 0, done.err
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    by_run = json.loads((out / "evaluation.json").read_text())
+    assert json.loads(done.out)["comparators"] == by_run["comparators"]
+    assert (results / "evaluation.json").exists()
+    assert not (results / "outputs").exists()
+    here = tdumpra("tune", config, "--out", out, "--json")  # the run's own folder, named
+    assert json.loads(here.out)["decision"] == json.loads((out / "gate.json").read_text())["decision"]
+
+
+def test_a_folder_without_tables_is_no_run_wherever_it_is_named(tdumpra, config, tmp_path):
+    done = tdumpra("evaluate", config, "--out", tmp_path / "nowhere")
+    assert done.code == 2
+    assert f"{tmp_path / 'nowhere'}" in done.err
+    assert "run tdumpra train and tdumpra embed first" in " ".join(done.err.split())
+
+
+def test_another_run_is_compared_with_as_it_is_now(tdumpra, tmp_path, cache):
+    """A baseline that is made anew changes what was measured against it."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    run_command(write_config(tmp_path / "first.toml", cache), first, quiet=True)
+    extra = f"[evaluate]\nbootstrap = 10\nbaseline = '{first}'\n[tune]\npreset = 'paper'"
+    config = write_config(tmp_path / "second.toml", cache, train="label_smoothing = 0.1", extra=extra)
+    scored = [run_command(config, second, quiet=True)[0].evaluation["comparators"]]
+    student = json.loads((first / "evaluation.json").read_text())["comparators"]["student"]
+    assert scored[0]["baseline"] == pytest.approx(student)
+    path = first / "outputs" / "test.safetensors"
+    table = OutputsTable.read(path)
+    replace(table, logits=table.logits.roll(1, 1), identity={**table.identity, "encoder": "other"}).write(path)
+    evaluated = json.loads(tdumpra("evaluate", config, "--out", second, "--json").out)
+    assert evaluated["comparators"]["baseline"] != pytest.approx(student)
+    scored.append(run_command(config, second, quiet=True)[0].evaluation["comparators"])
+    assert scored[1]["baseline"] == pytest.approx(evaluated["comparators"]["baseline"])
+    assert scored[1]["gate"] == scored[0]["gate"]
+
+
+def test_another_configurations_model_is_not_written_over(tmp_path, cache):
+    first = write_config(tmp_path / "first.toml", cache)
+    run_command(first, tmp_path / "run", quiet=True)
+    before = {
+        name: (tmp_path / "run" / name).read_bytes() for name in ("model.safetensors", "config.toml", "gate.json")
+    }
+    second = write_config(tmp_path / "second.toml", cache, extra='[tune]\nobjective = "nll"')
+    second.write_text(second.read_text().replace('name = "tiny"', 'name = "second"'))
+    with pytest.raises(TdumpraError, match=r"holds the results of 'tiny'.* tdumpra evaluate CONFIG"):
+        run_command(second, tmp_path / "run", quiet=True)
+    assert {name: (tmp_path / "run" / name).read_bytes() for name in before} == before
+    run_command(first, tmp_path / "run", quiet=True)  # its own it may
+
+
+def test_tables_of_other_settings_are_not_scored_under_these(tdumpra, tmp_path, cache):
+    path = write_config(tmp_path / "first.toml", cache)
+    shared = f'name = "tiny"\nfolder = "{tmp_path / "run"}"'
+    path.write_text(path.read_text().replace('name = "tiny"', shared))
+    run_command(path, None, quiet=True)
+    assert tdumpra("evaluate", path).code == 0
+    path.write_text(path.read_text() + "\n[embed]\nviews = 2\n")
+    for command in ("evaluate", "tune", "bank", "sweep"):
+        done = tdumpra(command, path)
+        assert (done.code, "embed.views = 1, and it is 2 now" in done.err) == (2, True), command
+    assert tdumpra("embed", path).code == 0
+    assert tdumpra("evaluate", path).code == 0
+
+
+def test_a_model_of_another_gate_is_told(tdumpra, tmp_path, cache):
+    path = write_config(tmp_path / "first.toml", cache)
+    shared = f'name = "tiny"\nfolder = "{tmp_path / "run"}"'
+    path.write_text(path.read_text().replace('name = "tiny"', shared))
+    run_command(path, None, quiet=True)
+    same = tdumpra("evaluate", path)
+    assert (same.code, "another gate" in same.out) == (0, False)
+    path.write_text(path.read_text() + '\n[tune]\npreset = "paper"\n')
+    done = tdumpra("evaluate", path)
+    assert done.code == 0
+    assert "decides by another gate than was scored here: tdumpra run makes it anew" in " ".join(done.out.split())
+    run_command(path, None, quiet=True)
+    assert "another gate" not in tdumpra("evaluate", path).out
+
+
+def test_another_configurations_evaluation_is_not_written_over(tdumpra, tmp_path, cache):
+    first = write_config(tmp_path / "first.toml", cache)
+    run_command(first, tmp_path / "run", quiet=True)
+    before = (tmp_path / "run" / "evaluation.json").read_bytes()
+    second = write_config(tmp_path / "second.toml", cache, extra='[tune]\nobjective = "nll"')
+    shared = f'name = "second"\nfolder = "{tmp_path / "run"}"'
+    second.write_text(second.read_text().replace('name = "tiny"', shared))
+    gate = (tmp_path / "run" / "gate.json").read_bytes()
+    for command in ("evaluate", "tune"):
+        refused = tdumpra(command, second)
+        assert refused.code == 2
+        assert "holds the results of 'tiny', which shares it with 'second'" in refused.err
+    assert (tmp_path / "run" / "gate.json").read_bytes() == gate
+    assert (tmp_path / "run" / "evaluation.json").read_bytes() == before
+    for _ in range(2):  # a folder of its own it may write over
+        assert tdumpra("evaluate", second, "--out", tmp_path / "elsewhere").code == 0
+    assert json.loads((tmp_path / "elsewhere" / "evaluation.json").read_text())["name"] == "second"
+    assert tdumpra("evaluate", first, "--out", tmp_path / "run").code == 0
+
+
+# --- predict
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    out = tmp_path_factory.mktemp("trained")
+    run_command(write_config(out / "run.toml", cache), out / "run", quiet=True)
+    return out / "run"
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("images")
+    manifest = open_source(SOURCE)
+    for i, record in enumerate(manifest.records[:4]):
+        folder = root / ("a" if i < 2 else "b")
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(manifest.reader(record)).save(folder / f"{record.id}.png")
+    (root / "readme.txt").write_text("no image")
+    return root
+
+
+def test_predict_shows_a_table(tdumpra, trained, images):
+    done = tdumpra("predict", trained, images)
+    assert done.code == 0, done.err
+    assert done.out.count(".png") == 4
+    assert "readme" not in done.out
+    assert "the second network looked at" in done.out
+
+
+def test_predict_as_json_and_csv_say_the_same(tdumpra, trained, images):
+    model = trained / "model.safetensors"
+    rows = json.loads(tdumpra("predict", model, images, "--json").out)
+    table = list(csv.DictReader(io.StringIO(tdumpra("predict", model, images, "--csv", "--eager").out)))
+    assert [row["path"] for row in rows] == sorted(str(path) for path in images.rglob("*.png"))
+    for row, line in zip(rows, table, strict=True):
+        assert (row["path"], row["label"], row["error"]) == (line["path"], line["label"], None)
+        assert sum(row["probabilities"].values()) == pytest.approx(1)
+        for name, p in row["probabilities"].items():
+            assert float(line[f"p_{name}"]) == pytest.approx(p, abs=1e-6)
+        assert line["opened"] == str(row["opened"]).lower()
+
+
+def test_broken_images_are_named_and_refused_only_if_there_is_no_other(tdumpra, trained, images, tmp_path):
+    (tmp_path / "bad.png").write_text("no image")
+    mixed = tdumpra("predict", trained, images / "a", tmp_path / "bad.png", "--json")
+    assert mixed.code == 0
+    assert [row["error"] is None for row in json.loads(mixed.out)] == [True, True, False]
+    broken = tdumpra("predict", trained, tmp_path / "bad.png")
+    assert broken.code == 2
+    assert "tdumpra: none of 1 images could be read" in broken.err
+    (tmp_path / "empty").mkdir()
+    empty = tdumpra("predict", trained, tmp_path / "empty")
+    assert (empty.code, "holds no image" in empty.err) == (2, True)
+
+
+def test_lines_of_csv_come_as_they_are_known(tdumpra, trained, images, monkeypatch):
+    predict = Predictor.predict
+
+    def stopped(*arguments: Any, **options: Any) -> Iterator[Prediction]:
+        yield next(predict(*arguments, **options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Predictor, "predict", stopped)
+    done = tdumpra("predict", trained, images, "--csv")
+    assert done.code == 130
+    assert [line.split(",")[0] for line in done.out.splitlines()] == ["path", str(min(images.rglob("*.png")))]
+
+
+def test_a_bar_on_a_terminal_leaves_the_output_alone(trained, images, tmp_path):
+    ours, theirs = os.openpty()
+    with (tmp_path / "out.csv").open("wb") as out:
+        command = [sys.executable, "-m", "tdumpra", "predict", str(trained), str(images), "--csv"]
+        command += ["--trust-code", "tiny_networks:plain"]
+        done = subprocess.run(
+            command,
+            stdout=out,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+    os.close(theirs)
+    shown = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert done.returncode == 0, shown
+    assert "Predicting" in shown
+    assert (tmp_path / "out.csv").read_text().count(".png") == 4
+
+
+@pytest.mark.filterwarnings("default")
+def test_masks_that_do_not_fit_are_told(tdumpra, trained, images, tmp_path):
+    paths = sorted(images.rglob("*.png"))
+    (tmp_path / "none").mkdir()
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some" / f"{paths[0].stem}.png").touch()
+    done = tdumpra("predict", trained, images, "--masks", tmp_path / "some")
+    assert (done.code, "their masks change nothing" in done.err) == (0, True)
+    done = tdumpra("predict", trained, images, "--masks", tmp_path / "none")
+    assert (done.code, "holds no mask of any of the 4 images; a mask is named like" in done.err) == (2, True)
+    done = tdumpra("predict", trained, images, "--masks", tmp_path / "nowhere")
+    assert (done.code, "is no folder" in done.err) == (2, True)
+
+
+def test_what_is_no_model_is_refused(tdumpra, trained, images):
+    for other, said in ((trained / "bank.safetensors", "a model is needed"), (trained / "none", "does not exist")):
+        done = tdumpra("predict", other, images)
+        assert done.code == 2
+        assert said in done.err
+        assert done.err.count("\n") == 1
+    assert tdumpra("predict", trained, images, "--json", "--csv").code == 2
+
+
+def test_a_model_of_arrays_is_told_what_it_is(tdumpra, images, tmp_path):
+    write_demo(tmp_path / "outputs.npz")
+    assert tdumpra("attach", tmp_path / "outputs.npz", "--out", tmp_path / "attached").code == 0
+    done = tdumpra("predict", tmp_path / "attached", images)
+    assert done.code == 2
+    assert "it was made from saved arrays and has no network to look at images with" in done.err
+    assert "DualPathClassifier.load" in done.err
+
+
+def test_the_folder_of_another_number_of_seeds_is_answered_with_the_right_one(tmp_path):
+    several, one = tmp_path / "several", tmp_path / "one"
+    for folder in (several / "seed-0", several / "seed-1", one):
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").touch()
+    assert model_file(one) == model_file(one / "model.safetensors") == one / "model.safetensors"
+    (tmp_path / "part" / "seed-2").mkdir(parents=True)
+    (tmp_path / "part" / "seed-2" / "model.safetensors").touch()
+    assert model_file(tmp_path / "part") == tmp_path / "part" / "seed-2" / "model.safetensors"
+    for path in (several, several / "model.safetensors"):
+        with pytest.raises(InputFileError, match=r"is a run of several seeds: name one, .*seed-0/.* or .*seed-1/model"):
+            model_file(path)
+    for path in (one / "seed-0", one / "seed-0" / "model.safetensors"):
+        with pytest.raises(
+            InputFileError, match=r"a run of one seed lies in its own folder, .*one/model\.safetensors$"
+        ):
+            model_file(path)
+    for path, sentence in (
+        (tmp_path / "none", "none does not exist$"),
+        (tmp_path, r"holds no model\.safetensors: run  tdumpra run  to its end$"),
+        (tmp_path / "other.safetensors", r"holds no other\.safetensors"),
+    ):
+        with pytest.raises(InputFileError, match=sentence):
+            model_file(path)
+
+
+# --- mistakes and stops
+
+
+def test_mistakes_are_one_line_and_exit_code_2(tdumpra, config, tmp_path, cache):
+    out = tmp_path / "run"
+    assert tdumpra("train", config, "--out", out).code == 0
+    other = write_config(tmp_path / "other.toml", cache, train="learning_rate = 0.5")
+    for arguments, said in [
+        (("train", other, "--out", out), "train.learning_rate was 0.0001 and is now 0.5"),
+        (("train", tmp_path / "none.toml"), "cannot read"),
+        (("embed", config, "--out", tmp_path / "new"), "run tdumpra train first"),
+        (("bank", config, "--out", tmp_path / "new"), "run tdumpra embed first"),
+        (
+            ("train", write_config(tmp_path / "b.toml", cache, train="nodez = 1"), "--out", out),
+            "unknown key train.nodez (did you mean nodes?)",
+        ),
+    ]:
+        done = tdumpra(*arguments)
+        assert done.code == 2
+        assert said in done.err
+        assert done.err.startswith("tdumpra: ")
+        assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ('[evaluate]\nsensitivity_classes = ["melanom"]', "sensitivity_classes names 'melanom'; there are "),
+        ('[evaluate]\nsubgroups = ["hospital"]', "subgroups names 'hospital'; there are "),
+        ('[evaluate]\nsubgroups = ["hospital"]\nmetadata = "none.csv"', "none.csv is not a readable .csv table"),
+        ('[tune]\nobjective = "cost"', "the objective cost needs costs"),
+        ("[tune]\ncosts = [[0, 1], [1, 0]]", "costs are given for 2 classes where there are "),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_before_training(tdumpra, tmp_path, cache, extra, said):
+    config = write_config(tmp_path / "run.toml", cache, extra=extra)
+    done = tdumpra("run", config, "--out", tmp_path / "run")
+    assert (done.code, said in done.err) == (2, True), done.err
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_is_one_line_and_exit_code_130(tdumpra, config, tmp_path, monkeypatch, number):
+    real = Screen.log
+
+    def interrupt(self: Screen, folder: Any, progress: Any, *rest: Any) -> None:
+        real(self, folder, progress, *rest)
+        os.kill(os.getpid(), number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Screen, "log", interrupt)
+        done = tdumpra("train", config, "--out", tmp_path / "run")
+    assert done.code == 130
+    assert done.err == "tdumpra: stopped after step 1; the same command goes on from there\n"
+    assert tdumpra("train", config, "--out", tmp_path / "run").code == 0
+
+
+def test_ctrl_c_elsewhere_is_one_line_too(tdumpra, config, tmp_path, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tdumpra.cli.run.open_data", interrupted)
+        done = tdumpra("train", config, "--out", tmp_path / "run")
+    assert (done.code, done.err) == (130, "tdumpra: stopped\n")
+
+
+@pytest.mark.slow
+def test_two_processes_from_the_command_line(tmp_path, cache):
+    """The engine starts the second process itself, by running the command again."""
+    config = write_config(tmp_path / "run.toml", cache, train="devices = 2")
+    command = [sys.executable, "-m", "tdumpra", "run", str(config), "--out", str(tmp_path / "run")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Trained: ") == 1
+    assert Model.read(tmp_path / "run" / "model.safetensors").class_names
+    # a folder that cannot be had ends both processes
+    config = write_config(tmp_path / "run.toml", cache, train="devices = 2\nlearning_rate = 0.5")
+    refused = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert refused.returncode == 2
+    assert refused.stderr.count("was made with other settings") == 1

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tdumpra.core.folds import group_folds
+
+
+def test_no_group_is_in_two_folds_and_classes_are_spread():
+    rng = np.random.default_rng(0)
+    groups = rng.integers(80, size=300).astype(str)
+    y = np.array([int(g) % 4 for g in groups])
+    fold = group_folds(groups, y, 5, seed=0)
+    for name in np.unique(groups):
+        assert len(np.unique(fold[groups == name])) == 1
+    by_class = [[len(np.unique(groups[(fold == f) & (y == c)])) for f in range(5)] for c in range(4)]
+    assert np.ptp(by_class, axis=1).max() <= 1
+
+
+def test_without_groups_each_row_is_its_own():
+    assert np.bincount(group_folds(None, np.zeros(10, int), 5, seed=0)).tolist() == [2] * 5
+
+
+def test_the_seed_decides():
+    y = np.zeros(50, int)
+    assert (group_folds(None, y, 5, seed=1) == group_folds(None, y, 5, seed=1)).all()
+    assert (group_folds(None, y, 5, seed=1) != group_folds(None, y, 5, seed=2)).any()
+
+
+def test_too_few_groups():
+    with pytest.raises(ValueError, match="5 folds need at least as many groups, and there are 2"):
+        group_folds(np.array(["a", "a", "b"]), np.zeros(3, int), 5, seed=0)

@@ -1,0 +1,112 @@
+"""Seeds of one model: what may differ between their files, and what may not."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tdumpra.errors import TdumpraError
+from tdumpra.evaluation.agreement import SeedRows, refuse_another_kind, refuse_other_test_rows
+from tdumpra.method.output_files import SplitOutputs
+from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
+
+APART = "seeds of one model must share their test rows; give them different names to evaluate them apart"
+
+
+def seed(name: str = "one.npz", **changes: Any) -> SeedRows:
+    rows = SeedRows(
+        name=name,
+        n_classes=3,
+        class_names=("a", "b", "c"),
+        y=np.array([0, 1, 1, 2]),
+        groups=np.array(["k", "l", "l", "m"]),
+        ids=np.array(["1", "2", "3", "4"]),
+    )
+    return rows._replace(**changes)
+
+
+def refuse(first: SeedRows, other: SeedRows) -> None:
+    refuse_another_kind(first, other)
+    refuse_other_test_rows(first, other)
+
+
+def shuffled(rows: SeedRows, order: tuple[int, ...] = (3, 1, 0, 2)) -> SeedRows:
+    return rows._replace(
+        y=rows.y[[*order]],
+        groups=None if rows.groups is None else rows.groups[[*order]],
+        ids=None if rows.ids is None else rows.ids[[*order]],
+    )
+
+
+@pytest.mark.parametrize(
+    "rows", [seed(), seed(ids=None), seed(groups=None), seed(class_names=()), seed(ids=np.array(["1", "1", "2", "2"]))]
+)
+def test_the_order_of_rows_may_differ(rows):
+    refuse(rows, rows)
+    refuse(rows, shuffled(rows))
+
+
+def test_names_of_classes_and_ids_may_be_given_by_one_alone():
+    refuse(seed(), seed(class_names=()))
+    refuse(seed(), shuffled(seed(ids=None)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"n_classes": 4}, "two.npz has 4 classes and one.npz has 3"),
+        (
+            {"class_names": ("a", "c", "b")},
+            "two.npz has the classes a, c, b, and one.npz has a, b, c, in this order",
+        ),
+        ({"groups": None}, "one.npz has groups and two.npz has none"),
+    ],
+)
+def test_another_kind_of_seed(changes, difference):
+    with pytest.raises(TdumpraError, match=f"^{re.escape(difference)}: seeds of one model must agree$"):
+        refuse(seed(), seed("two.npz", **changes))
+
+
+@pytest.mark.parametrize(
+    ("common", "changes", "difference"),
+    [
+        ({}, {"y": np.array([0, 1, 2, 2])}, "the labels of test rows"),
+        ({}, {"groups": np.array(["k", "k", "l", "m"])}, "the groups of test rows"),
+        ({}, {"ids": np.array(["1", "2", "3", "5"])}, "the ids of test rows"),
+        ({"ids": None}, {"y": np.array([1, 0, 1, 2])}, "the labels of test rows"),
+        ({"groups": None}, {"ids": None}, "whether test rows have ids"),
+        (
+            {"groups": None, "ids": None},
+            {"y": np.array([1, 0, 1, 2])},
+            "the labels of test rows, which have neither id nor group",
+        ),
+    ],
+)
+def test_other_test_rows(common, changes, difference):
+    with pytest.raises(TdumpraError, match=f"^two.npz and one.npz differ in {difference}: {APART}$"):
+        refuse(seed(**common), seed("two.npz", **{**common, **changes}))
+
+
+def test_one_row_less():
+    fewer = shuffled(seed("two.npz"), (0, 1, 2))
+    with pytest.raises(TdumpraError, match=r"differ in the number of test rows \(3 and 4\): seeds of one model must"):
+        refuse(seed(), fewer)
+
+
+@pytest.mark.parametrize(("ids", "known"), [(["b", "a", "c", "d"], True), (["a", "a", "c", "d"], False), (None, False)])
+def test_rows_are_known_by_ids_that_name_one_each(ids, known):
+    """Where ids repeat, figures know rows by their place, and another order is another set of rows."""
+    p, z, y = np.full((4, 2), 0.5), np.eye(4), np.array([0, 1, 1, 1])
+    test = TestOutputs.check(p, z, y, ids=ids)
+    train, validation = TrainOutputs.check(z, y), ValidationOutputs.check(p, z, y)
+    splits = SplitOutputs(train=train, validation=validation, test=test, n_classes=2, fingerprint="", class_names=())
+    rows = SeedRows.of("one.npz", splits)
+    assert (rows.ids is not None) == known
+    if known:
+        refuse(rows, shuffled(rows))
+        return
+    with pytest.raises(TdumpraError, match="the labels of test rows, which have neither id nor group"):
+        refuse(rows, shuffled(rows))

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import f1_score, precision_score, recall_score, roc_auc_score, roc_curve
+from tests.support import Problem, fit_and_tune, make_problem, random_posterior
+
+from tdumpra import DualPathClassifier
+from tdumpra.artifacts import jsonable
+from tdumpra.core.gate import GateThresholds
+from tdumpra.evaluation.breakdown import banded_column, by_class
+from tdumpra.evaluation.comparators import COMPARATORS, WITHOUT_BANK, Case
+from tdumpra.evaluation.evaluate import evaluate
+from tdumpra.evaluation.settings import EvaluateConfig
+from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
+
+QUICK = EvaluateConfig(bootstrap=50)
+
+
+def case_of(classifier: DualPathClassifier, problem: Problem, **changes: Any) -> Case:
+    test = TestOutputs.check(*problem.test[:4], **changes)
+    return Case(
+        train=TrainOutputs.check(*problem.train[1:4]),
+        validation=ValidationOutputs.check(*problem.val[:4]),
+        test=test,
+        decision=classifier.decision_,
+        decided=classifier.decision_.decide(test.p, test.z),
+    )
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return make_problem(1, dtype=np.float64)
+
+
+@pytest.fixture(scope="module")
+def classifier(problem: Problem) -> DualPathClassifier:
+    return fit_and_tune(problem, n_prototypes=2)
+
+
+@pytest.fixture(scope="module")
+def evaluation(classifier: DualPathClassifier, problem: Problem) -> dict[str, Any]:
+    return evaluate(case_of(classifier, problem), settings=QUICK)
+
+
+class TestContract:
+    def test_keys_that_scripts_rely_on(self, evaluation):
+        assert {"student", "temperature", "logit_adjusted", "knn", "similarity", "average", "gate", "oracle"} <= set(
+            evaluation["comparators"]
+        )
+        gate = {"n", "opened", "flipped", "fixed", "broken", "mcnemar_p", "harm_upper", "guarantees_similarity"}
+        assert {*gate, "thresholds", "headroom_taken", "regret", "misranked"} <= set(evaluation["gate"])
+
+    def test_it_is_json(self, evaluation):
+        json.dumps(jsonable(evaluation), allow_nan=False)
+
+    def test_the_same_again(self, evaluation, classifier, problem):
+        again = evaluate(case_of(classifier, problem), settings=QUICK)
+        assert jsonable(again) == jsonable(evaluation)
+
+    def test_headroom(self, evaluation):
+        gate = evaluation["gate"]
+        taken = (gate["accuracy"] - gate["classifier_accuracy"]) / (
+            gate["oracle_accuracy"] - gate["classifier_accuracy"]
+        )
+        assert gate["headroom_taken"] == pytest.approx(taken)
+        assert gate["regret"] <= gate["misranked"]  # Proposition A.5
+
+
+class TestIntervals:
+    def test_they_contain_the_figure(self, evaluation):
+        for name, of_name in evaluation["intervals"].items():
+            for metric in ("accuracy", "nll", "macro_auroc"):
+                low, high = of_name[metric]
+                assert low <= evaluation["comparators"][name][metric] <= high, (name, metric)
+
+    def test_none_are_given_where_none_are_asked(self, classifier, problem):
+        plain = evaluate(case_of(classifier, problem))
+        assert "intervals" not in plain
+        assert plain["retrieval_worth"]["sentence"].count("no interval") == 1
+        assert {"where": "retrieval_worth.interval", "reason": "no bootstrap was asked for, or the figure is undefined "
+                "in every replicate"} in plain["undefined"]  # fmt: skip
+
+
+class TestByClass:
+    def test_against_scikit_learn(self):
+        rng = np.random.default_rng(0)
+        p, y = random_posterior(rng, 400, 3), rng.integers(3, size=400)
+        settings = EvaluateConfig(class_names=("a", "b", "c"), sensitivity_classes=("b", "2"), specificities=(0.9,))
+        table = by_class(p, y, settings)
+        label = p.argmax(1)
+        for key, score in (("recall", recall_score), ("precision", precision_score), ("f1", f1_score)):
+            expected = score(y, label, average=None)
+            assert [table[name][key] for name in "abc"] == pytest.approx(expected, abs=1e-9)
+        assert [table[n]["auroc"] for n in "abc"] == pytest.approx(
+            [roc_auc_score(y == c, p[:, c]) for c in range(3)], abs=1e-9
+        )
+        assert "sensitivity_at_specificity" not in table["a"]
+        false_alarms, sensitivity, _ = roc_curve(y == 1, p[:, 1], drop_intermediate=False)
+        best = sensitivity[1 - false_alarms >= 0.9].max()
+        assert table["b"]["sensitivity_at_specificity"]["0.9"] == pytest.approx(best, abs=1e-9)
+
+    def test_an_absent_class_is_undefined_with_its_reason(self, classifier, problem):
+        kept = problem.test.y != 3
+        part = replace_split(problem, kept)
+        found = evaluate(case_of(classifier, part))
+        assert np.isnan(found["per_class"]["gate"]["3"]["recall"])
+        assert {"where": "per_class.gate.3.recall", "reason": "no row of this class"} in found["undefined"]
+        assert jsonable(found)["per_class"]["gate"]["3"]["recall"] is None
+
+
+def replace_split(problem: Problem, kept: np.ndarray) -> Problem:
+    return problem._replace(test=type(problem.test)(*(column[kept] for column in problem.test)))
+
+
+class TestParts:
+    def test_the_ambiguous_rows(self, classifier, problem, evaluation):
+        case = case_of(classifier, problem)
+        below = evaluation["ambiguous"]["below"]
+        unsure = case.decided.p_cls.max(1).values < below
+        assert evaluation["ambiguous"]["n"] == int(unsure.sum())
+        accuracy = (case.decided.p.argmax(1) == case.test.y)[unsure].double().mean()
+        assert evaluation["ambiguous"]["comparators"]["gate"]["accuracy"] == pytest.approx(float(accuracy))
+
+    def test_no_ambiguous_row(self, classifier, problem):
+        found = evaluate(case_of(classifier, problem), settings=EvaluateConfig(bootstrap=0, ambiguous_below=0.0))
+        assert found["ambiguous"]["n"] == 0
+        assert np.isnan(found["ambiguous"]["comparators"]["gate"]["accuracy"])
+        assert {"where": "ambiguous", "reason": "no rows"} in found["undefined"]
+
+    def test_a_shut_gate_uses_the_middle_of_the_grid(self, classifier, problem):
+        case = case_of(classifier, problem)
+        shut = replace(case.decision, thresholds=GateThresholds.shut(), calibrated=None)
+        found = evaluate(replace(case, decision=shut, decided=shut.decide(case.test.p, case.test.z)))
+        assert found["ambiguous"]["below"] == 0.7
+        assert np.isnan(found["gate"]["risk_change_where_open"])
+        assert {"where": "gate.risk_change_where_open", "reason": "the gate never opened"} in found["undefined"]
+
+    def test_subgroups_add_up(self, classifier, problem):
+        n = len(problem.test.y)
+        metadata = {"sex": np.array(["f", "m", ""] * n)[:n], "age": np.linspace(1, 90, n)}
+        settings = EvaluateConfig(bootstrap=0, subgroups=("sex", "age"))
+        found = evaluate(case_of(classifier, problem, metadata=metadata), settings=settings)["subgroups"]
+        assert list(found["sex"]) == ["f", "m", "unknown"]
+        assert len(found["age"]) == 4
+        for column in found.values():
+            assert sum(part["n"] for part in column.values()) == n
+        accuracy = sum(p["n"] * p["comparators"]["gate"]["accuracy"] for p in found["age"].values()) / n
+        assert accuracy == pytest.approx(evaluate(case_of(classifier, problem))["comparators"]["gate"]["accuracy"])
+
+    def test_bands(self):
+        ages = np.array([str(a) for a in range(100)] + [""])
+        assert sorted(set(banded_column(ages))) == [
+            "0 to 24.75",
+            "24.75 to 49.5",
+            "49.5 to 74.25",
+            "74.25 to 99",
+            "unknown",
+        ]
+        assert sorted(set(banded_column(np.array(["1", "2", "1"])))) == ["1", "2"]
+
+    def test_an_unknown_subgroup(self, classifier, problem):
+        with pytest.raises(ValueError, match="subgroups names 'sex'; the outputs carry no metadata columns"):
+            evaluate(case_of(classifier, problem), settings=EvaluateConfig(subgroups=("sex",)))
+
+
+class TestCosts:
+    COSTS = np.array([[0, 1, 1, 1], [1, 0, 1, 1], [1, 1, 0, 1], [20, 20, 20, 0]], float)
+
+    def test_both_decisions(self, classifier, problem):
+        case = replace(case_of(classifier, problem), costs=self.COSTS)
+        found = evaluate(case, settings=QUICK)
+        p, y = case.decided.p.numpy(), problem.test.y
+        cheapest = [min(range(4), key=lambda d: sum(row[c] * self.COSTS[c, d] for c in range(4))) for row in p]
+        assert found["costs"]["gate"]["likeliest"] == pytest.approx(self.COSTS[y, p.argmax(1)].mean())
+        assert found["costs"]["gate"]["cheapest"] == pytest.approx(self.COSTS[y, cheapest].mean())
+        assert found["comparators"]["gate"]["cost"] == found["costs"]["gate"]["likeliest"]
+        assert len(found["intervals"]["gate"]["cost"]) == 2
+
+
+class TestReferral:
+    def test_the_threshold_comes_from_validation(self, classifier, problem, evaluation):
+        case = case_of(classifier, problem)
+        point = evaluation["selective"]["gate"]["refer"]
+        val = classifier.decision_.decide(case.validation.p, case.validation.z).p  # type: ignore[union-attr]
+        answered = val.max(1).values >= point["threshold"]
+        assert (val.argmax(1) != case.validation.y)[answered].double().mean() <= point["target_risk"]  # type: ignore[union-attr]
+        assert point["answered"] + point["referred"] == len(problem.test.y)
+
+
+class TestWorth:
+    def test_the_champions_are_chosen_on_validation(self, classifier, problem):
+        """Comparators that are perfect on test alone must not be chosen."""
+        truth = torch.eye(4, dtype=torch.float64)
+
+        def lucky(case: Case) -> torch.Tensor:
+            on_test = isinstance(case.test, TestOutputs)
+            return truth[case.test.y] if on_test else truth[torch.zeros_like(case.test.y)]
+
+        found = evaluate(case_of(classifier, problem), {**COMPARATORS, "lucky": lucky}, QUICK)["retrieval_worth"]
+        assert found["with_bank"] != "lucky"
+        assert found["without_bank"] in WITHOUT_BANK
+
+    def test_a_planted_winner_wins_and_a_planted_loser_loses(self, classifier, problem):
+        def perfect(case: Case) -> torch.Tensor:
+            return torch.eye(4, dtype=torch.float64)[case.test.y]
+
+        comparators = {**COMPARATORS, "perfect": perfect}
+        won = evaluate(case_of(classifier, problem), comparators, QUICK)["retrieval_worth"]
+        assert (won["with_bank"], won["winner"]) == ("perfect", "retrieval")
+        assert won["sentence"].startswith("retrieval won: perfect beats ")
+        lost = evaluate(case_of(classifier, problem), comparators, QUICK, without_bank=WITHOUT_BANK | {"perfect"})[
+            "retrieval_worth"
+        ]
+        assert (lost["without_bank"], lost["winner"]) == ("perfect", "no retrieval")
+        assert lost["difference"] < 0
+        assert f"balanced accuracy worse by {-lost['difference']:.4f} with the bank" in lost["sentence"]
+        assert f"balanced accuracy better by {won['difference']:.4f} with the bank" in won["sentence"]
+        assert lost["interval"][1] < 0
+
+    def test_nobody_wins_against_itself(self, classifier, problem):
+        same = dict.fromkeys(("student", "gate"), COMPARATORS["student"])
+        found = evaluate(case_of(classifier, problem), same, QUICK)["retrieval_worth"]
+        assert found["winner"] == "neither"
+        assert found["interval"] == [0.0, 0.0]
+
+    def test_without_replicates_nothing_was_tested(self, classifier, problem):
+        found = evaluate(case_of(classifier, problem), settings=replace(QUICK, bootstrap=0))["retrieval_worth"]
+        assert found["winner"] == "not tested"
+        assert "was not tested" in found["sentence"]
+
+
+class TestRefusals:
+    def test_a_comparator_of_another_shape(self, classifier, problem):
+        with pytest.raises(ValueError, match=r"the comparator odd returned shape \(160, 3\), not \(160, 4\)"):
+            evaluate(case_of(classifier, problem), {"odd": lambda case: case.test.p[:, :3]})
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"class_names": ("a", "b")}, "class_names has 2 entries for 4 classes"),
+            ({"sensitivity_classes": ("mel",)}, "sensitivity_classes names 'mel'; there are 0, 1, 2, 3"),
+        ],
+    )
+    def test_settings_that_do_not_fit(self, classifier, problem, settings, message):
+        with pytest.raises(ValueError, match=message):
+            evaluate(case_of(classifier, problem), settings=EvaluateConfig(**settings))
+
+    @pytest.mark.parametrize("settings", [{"bootstrap": -1}, {"level": 2.0}, {"class_names": ("a", "a")}])
+    def test_settings_that_cannot_be(self, settings):
+        with pytest.raises(ValueError, match="must"):
+            EvaluateConfig(**settings)
+
+    def test_a_test_table_with_other_classes(self, classifier):
+        other = make_problem(0, n_classes=5).test
+        with pytest.raises(ValueError, match="p_test has 5 classes where 4 are expected"):
+            classifier.report(other.p, other.z, other.y)

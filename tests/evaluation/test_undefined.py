@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+
+from tdumpra.evaluation.undefined import in_words, undefined_figures
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("per_class.student.keratosis.precision", "precision of keratosis for student"),
+        ("per_class.gate.n.o.s..auroc", "AUROC of n.o.s. for gate"),
+        (
+            "per_class.gate.mel.sensitivity_at_specificity.0.95",
+            "sensitivity at specificity 0.95 of mel for gate",
+        ),
+        ("intervals.logit_adjusted.macro_auroc", "the interval of macro AUROC for logit_adjusted"),
+        ("ambiguous", "every figure of ambiguous rows"),
+        ("ambiguous.comparators.gate.macro_f1", "macro-F1 of ambiguous rows for gate"),
+        ("subgroups.sex.f", "every figure of rows with sex f"),
+        ("subgroups.age.1.5 to 2.comparators.knn.ece", "ECE of rows with age 1.5 to 2 for knn"),
+        ("retrieval_worth.interval", "interval of the worth of retrieval"),
+        ("gate.mcnemar_p", "McNemar's p of the gate"),
+        ("gate.risk_change_where_open", "risk change where open of the gate"),
+        ("comparators.student.macro_auroc", "macro AUROC for student"),
+        ("selective.gate.refer.risk_upper", "risk upper for gate"),
+        ("something_new", "something new"),
+    ],
+)
+def test_a_place_in_words(where, words):
+    assert in_words(where) == words
+
+
+def test_figures_and_reasons():
+    nan = float("nan")
+    figures = {"per_class": {"gate": {"mel": {"recall": nan, "f1": 0.5}}}, "ambiguous": {"n": 0, "comparators": {}}}
+    assert undefined_figures(figures) == [
+        {"where": "per_class.gate.mel.recall", "reason": "no row of this class"},
+        {"where": "ambiguous", "reason": "no rows"},
+    ]

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from tdumpra.experiments import paper
+from tdumpra.experiments.results import Figure, ResultTable, over_seeds
+
+TABLE = ResultTable(
+    title="50 % of R&D_1",
+    columns={"name": "Name", "accuracy": "Acc ↑", "note": "Note"},
+    rows=[
+        {"name": "a|b", "accuracy": Figure(0.81234, 0.0123), "note": 3},
+        {"name": "c", "accuracy": Figure(None), "note": None},
+    ],
+    notes=["A note."],
+)
+
+
+class TestFigures:
+    def test_mean_and_sample_deviation(self):
+        assert over_seeds([0.8, 0.9]) == pytest.approx((0.85, np.std([0.8, 0.9], ddof=1)))
+        assert str(over_seeds([0.8, 0.9])) == "0.8500 ± 0.0707"
+
+    def test_one_seed_has_no_deviation(self):
+        assert over_seeds([0.8]) == Figure(0.8, None)
+        assert str(Figure(0.8)) == "0.8000"
+
+    @pytest.mark.parametrize("values", [[], [None], [0.8, None], [float("nan")]])
+    def test_undefined_is_never_zero(self, values):
+        assert over_seeds(values) == Figure(None)
+        assert str(over_seeds(values)) == "undefined"
+
+
+class TestForms:
+    def test_csv(self):
+        rows = list(csv.DictReader(io.StringIO(TABLE.to_csv())))
+        assert rows[0] == {"name": "a|b", "accuracy": "0.81234", "accuracy_std": "0.0123", "note": "3"}
+        assert rows[1] == {"name": "c", "accuracy": "", "accuracy_std": "", "note": ""}
+
+    def test_markdown(self):
+        lines = TABLE.to_markdown().splitlines()
+        assert lines[2] == "| Name | Acc ↑ | Note |"
+        assert lines[4] == "| a\\|b | 0.8123 ± 0.0123 | 3 |"
+        assert lines[5] == "| c | undefined |  |"
+        assert lines[-1] == "- A note."
+
+    def test_latex(self):
+        text = TABLE.to_latex()
+        assert r"\caption{50 \% of R\&D\_1}" in text
+        assert r"a|b & 0.8123 $\pm$ 0.0123 & 3 \\" in text
+        assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 1
+
+    def test_files(self, tmp_path):
+        paths = TABLE.write(tmp_path, "results")
+        assert [path.name for path in paths] == ["results.csv", "results.json", "results.md", "results.tex"]
+        content = json.loads((tmp_path / "results.json").read_text())
+        assert content["rows"][0]["accuracy"] == {"mean": 0.81234, "std": 0.0123}
+        assert content["rows"][1]["accuracy"] == {"mean": None, "std": None}
+
+
+class TestPaper:
+    """The figures against the paper's own arithmetic: its "Delta Acc" follows from its accuracies."""
+
+    DELTAS: ClassVar[dict[str, tuple[float, ...]]] = {
+        "ham10000": (1.72, 2.21, 0.67, 2.61, 0.78),
+        "isic2019": (2.69, 0.96, 0.44, 1.72, 1.25),
+    }
+
+    @pytest.mark.parametrize("dataset", paper.DATASETS)
+    def test_relative_gains(self, dataset):
+        for backbone, delta in zip(paper.BACKBONES, self.DELTAS[dataset], strict=True):
+            without, with_method = (paper.reported(dataset, backbone.name, with_method=w) for w in (False, True))
+            before, after = without["accuracy"].mean, with_method["accuracy"].mean
+            assert before is not None
+            assert after is not None
+            assert paper.relative_gain(before, after) == pytest.approx(delta, abs=0.012)
+
+    def test_a_backbone_that_the_paper_lacks(self):
+        assert paper.reported("ham10000", "lite0", with_method=True) == {}

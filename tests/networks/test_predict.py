@@ -1,0 +1,524 @@
+"""Prediction: lazy and eager agree, one file holds everything, and an image is decided as its table row is."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tiny_runs import CLASS_NAMES, SIZE, colour_of, colours, embed_run, launched, settings, silent, train_run
+from torch import Tensor
+
+import tdumpra
+from tdumpra.core.calibration import class_prior
+from tdumpra.core.gate import GateThresholds
+from tdumpra.data.dataset import Dataset, open_data
+from tdumpra.data.images.framing import Framing
+from tdumpra.data.manifest import Record
+from tdumpra.errors import ArtifactError, UntrustedCodeError
+from tdumpra.method.bank import PrototypeBank
+from tdumpra.method.decision import Decision
+from tdumpra.networks.build import NetworkError
+from tdumpra.networks.model_file import Model
+from tdumpra.networks.predict import Predictor
+from tdumpra.runs.config import Config
+from tdumpra.runs.folder import RunFolder
+from tdumpra.runs.model import THUMBNAIL_SIZE, assemble_model, thumbnail
+from tdumpra.runs.stages import embed_stage
+from tdumpra.runs.table_stages import read_tables, table_outputs
+
+BAND = 1e-5  # around a threshold, where rounding may decide
+
+# the gate opens wherever the two paths disagree and the classifier is not quite sure
+OPEN = GateThresholds(theta=0.75, beta=0.0, margin=0.0, delta=0.0, alpha=0.3)
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return colours(90)
+
+
+@pytest.fixture(scope="module")
+def config() -> Config:
+    return settings(epochs=2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, config, data) -> RunFolder:
+    run = embed_run(config, tmp_path_factory.mktemp("run"), data)
+    torch.use_deterministic_algorithms(False)
+    return run
+
+
+def decide(config: Config, folder: RunFolder, thresholds: GateThresholds = OPEN, **options: Any) -> Decision:
+    train = table_outputs(config, read_tables(folder)).train
+    bank = PrototypeBank.fit(train.z, train.y, 2, train.groups, 3, ids=train.ids)
+    return Decision(bank=bank, thresholds=thresholds, prior=class_prior(train.y, 3), **options)
+
+
+@pytest.fixture(scope="module")
+def model(config, data, folder) -> Model:
+    return assemble_model(config, data, folder, decide(config, folder, temperature=1.3, kappa=5.0))
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory, data) -> list[Path]:
+    """The test images as files, pixel for pixel."""
+    root = tmp_path_factory.mktemp("images")
+    paths = []
+    for row in data.rows("test"):
+        record = data.manifest.records[row]
+        Image.fromarray(colour_of(record)).save(root / f"{record.id}.png")
+        paths.append(root / f"{record.id}.png")
+    return paths
+
+
+def probabilities(predictions: list[Any]) -> np.ndarray:
+    return np.array([list(each.probabilities.values()) for each in predictions])
+
+
+# --- lazy and eager
+
+
+def test_lazy_and_eager_agree(model, images):
+    lazy, eager = Predictor(model, mode="lazy"), Predictor(model, mode="eager")
+    few, all_of_them = list(lazy.predict(images, batch_size=7)), list(eager.predict(images, batch_size=5))
+    np.testing.assert_allclose(probabilities(few), probabilities(all_of_them), atol=1e-6)
+    for a, b in zip(few, all_of_them, strict=True):
+        assert b.signals is not None
+        near = abs(b.signals["gamma_cls"] - OPEN.theta) < BAND
+        assert near or (a.label, a.opened) == (b.label, b.opened)
+        assert near or (a.signals is None) == (b.signals["gamma_cls"] >= OPEN.theta)
+    assert 0 < sum(each.opened for each in few) < len(few)
+
+
+def test_the_second_network_sees_the_rows_below_theta_alone(model, images):
+    eager = list(Predictor(model, mode="eager").predict(images))
+    below = sum(each.signals["gamma_cls"] < OPEN.theta for each in eager if each.signals)
+    lazy = Predictor(model)
+    list(lazy.predict(images, batch_size=4))
+    assert lazy.rows_seen == len(images)
+    assert lazy.rows_matched == below
+    assert 0 < below < len(images)
+
+
+def test_evidence_asks_the_second_network_about_every_image(model, images):
+    predictor = Predictor(model)
+    for each in predictor.predict(images[:6], evidence=True):
+        assert each.evidence is not None
+        assert each.signals is not None
+        assert each.evidence.class_names == CLASS_NAMES
+        assert each.evidence.class_names[each.evidence.label] == each.label
+    assert predictor.rows_matched == 6
+
+
+def test_a_shut_gate_asks_nobody_and_returns_the_classifier(model, images):
+    shut = replace(model, decision=replace(model.decision, thresholds=GateThresholds.shut()))
+    predictor = Predictor(shut)
+    assert not any(each.opened or each.signals for each in predictor.predict(images))
+    assert predictor.rows_matched == 0
+
+
+# --- the same code for a table row and an image
+
+
+@pytest.mark.parametrize("mode", ["lazy", "eager"])
+def test_an_image_is_decided_as_its_row_of_the_table(model, folder, config, images, mode):
+    test = table_outputs(config, read_tables(folder)).test
+    decided = model.decision.decide(test.p, test.z)
+    predictions = list(Predictor(model, mode=mode).predict(images, batch_size=config.embed.batch_size))
+    np.testing.assert_allclose(probabilities(predictions), decided.p.numpy(), atol=1e-6)
+    assert [each.opened for each in predictions] == decided.opened.tolist()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_model_computes_as_its_tables_did_whatever_training_used(config, data, images, tmp_path, precision):
+    rough = replace(config, train=replace(config.train, precision="bf16-mixed"))
+    rough = replace(rough, embed=replace(rough.embed, precision=precision))
+    folder = embed_run(rough, tmp_path, data)
+    torch.use_deterministic_algorithms(False)
+    model = assemble_model(rough, data, folder, decide(rough, folder))
+    model.write(folder.model)
+    test = table_outputs(rough, read_tables(folder)).test
+    expected = model.decision.decide(test.p, test.z).p.numpy()
+    as_tuned, float32, bfloat16 = (
+        probabilities(list(Predictor.load(folder.model, precision=given).predict(images, batch_size=8)))
+        for given in (None, "float32", "bfloat16")
+    )
+    np.testing.assert_allclose(as_tuned, expected, atol=1e-6)
+    assert np.array_equal(as_tuned, float32 if precision == "float32" else bfloat16)
+    assert not np.allclose(float32, bfloat16, atol=1e-4)
+
+
+def test_another_precision_is_embedded_again(config, data, tmp_path):
+    folder = embed_run(config, tmp_path, data)
+    again: dict[str, Any] = {"fabric": launched(config), "console": silent()}
+    assert not embed_stage(config, data, folder, **again)
+    assert embed_stage(replace(config, embed=replace(config.embed, precision="bfloat16")), data, folder, **again)
+    torch.use_deterministic_algorithms(False)
+
+
+# --- which networks
+
+
+def test_each_of_two_networks_keeps_the_head_that_is_asked(model, images):
+    assert not any(name.startswith("projection.") for name in model.classifier.state)
+    assert not any(name.startswith("classifier.") for name in model.retrieval.state)
+    predictor = Predictor(model)
+    pixels = torch.rand(2, 3, SIZE, SIZE)
+    assert predictor._classifier(pixels).z.shape == (2, 0)
+    assert predictor.matcher[0](pixels).logits.shape == (2, 0)
+
+
+def test_one_network_for_both_keeps_both_heads(config, data, folder):
+    own = replace(config, bank=replace(config.bank, space="student"))
+    state = assemble_model(own, data, folder, decide(own, folder)).classifier.state
+    assert {"classifier", "projection"} <= {name.split(".")[0] for name in state}
+
+
+def test_one_pass_where_classifier_and_bank_are_one_network(config, data, folder, images):
+    tuned = replace(config, tune=replace(config.tune, classifier="teacher"))
+    model = assemble_model(tuned, data, folder, decide(tuned, folder))
+    assert model.retrieval is None
+    predictor = Predictor(model)
+    predictions = list(predictor.predict(images))
+    assert predictor.rows_matched == 0
+    assert all(each.signals is not None for each in predictions)
+    test = table_outputs(tuned, read_tables(folder)).test
+    np.testing.assert_allclose(probabilities(predictions), model.decision.decide(test.p, test.z).p.numpy(), atol=1e-6)
+
+
+def test_the_students_own_space_is_one_pass_too(config, data, folder):
+    own = replace(config, bank=replace(config.bank, space="student"))
+    model = assemble_model(own, data, folder, decide(own, folder))
+    assert model.retrieval is None
+
+
+def test_the_second_opinion_of_another_run_with_other_preprocessing(config, data, folder, images, tmp_path):
+    other = settings("tiny_networks:without_norm", epochs=1)
+    other = replace(
+        other,
+        seeds=(1,),
+        network=replace(other.network, embedding=5, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7)),
+        data=replace(other.data, framing=Framing(height=SIZE, width=SIZE)),
+    )
+    second = train_run(other, tmp_path / "other", data, seed=1)
+    embed_stage(other, data, second, fabric=launched(other), console=silent())
+    torch.use_deterministic_algorithms(False)
+    joint = replace(config, bank=replace(config.bank, space=str(second.root)))
+    decision = decide(joint, folder)
+    assert decision.bank.width == 5
+    model = assemble_model(joint, data, folder, decision)
+    assert model.retrieval is not None
+    assert model.retrieval.transform.mean == (0.1, 0.2, 0.3)
+    model.write(tmp_path / "m.safetensors")
+    predictions = list(Predictor.load(tmp_path / "m.safetensors").predict(images))
+    test = table_outputs(joint, read_tables(folder)).test
+    np.testing.assert_allclose(probabilities(predictions), decision.decide(test.p, test.z).p.numpy(), atol=1e-6)
+
+
+def test_a_finished_classifier_is_its_own_second_path(tmp_path, data, images):
+    config = settings("tiny_networks:seeded")
+    config = replace(config, network=replace(config.network, finished=True))
+    folder = embed_run(config, tmp_path, data)
+    assert not folder.checkpoint("last").exists()  # nothing was trained
+    model = assemble_model(config, data, folder, decide(config, folder))
+    assert model.retrieval is None
+    model.write(folder.model)
+    predictions = list(Predictor.load(folder.model).predict(images))
+    test = table_outputs(config, read_tables(folder)).test
+    np.testing.assert_allclose(probabilities(predictions), model.decision.decide(test.p, test.z).p.numpy(), atol=1e-6)
+
+
+def test_several_views_stay_with_the_model(config, data, images, tmp_path):
+    looking = replace(config, embed=replace(config.embed, views=4))
+    folder = embed_run(looking, tmp_path / "run", data)
+    torch.use_deterministic_algorithms(False)
+    model = assemble_model(looking, data, folder, decide(looking, folder))
+    model.write(folder.model)
+    read = Model.read(folder.model)
+    assert read.retrieval is not None
+    assert (read.classifier.views, read.retrieval.views) == (4, 4)
+    predictions = list(Predictor(read, mode="eager").predict(images))
+    test = table_outputs(looking, read_tables(folder)).test
+    np.testing.assert_allclose(probabilities(predictions), model.decision.decide(test.p, test.z).p.numpy(), atol=1e-6)
+    for path in images:
+        Image.fromarray(np.asarray(Image.open(path))[::-1, ::-1]).save(tmp_path / path.name)
+    turned = list(Predictor(read, mode="eager").predict([tmp_path / path.name for path in images]))
+    np.testing.assert_allclose(probabilities(turned), probabilities(predictions), atol=1e-5)
+    once = replace(read, classifier=replace(read.classifier, views=1))
+    assert np.abs(probabilities(list(Predictor(once).predict(images))) - probabilities(predictions)).max() > 1e-3
+
+
+def test_a_bank_in_the_space_of_a_frozen_encoder(config, data, folder, images, tmp_path):
+    alone = settings("tiny_networks:seeded")
+    alone = replace(alone, network=replace(alone.network, frozen=True), embed=replace(alone.embed, views=2))
+    frozen = embed_run(alone, tmp_path / "frozen", data)
+    torch.use_deterministic_algorithms(False)
+    joint = replace(config, bank=replace(config.bank, space=str(frozen.root)))
+    model = assemble_model(joint, data, folder, decide(joint, folder))
+    assert model.retrieval is not None
+    assert (model.retrieval.network.frozen, model.retrieval.views, model.classifier.views) == (True, 2, 1)
+    model.write(tmp_path / "m.safetensors")
+    predictions = list(Predictor.load(tmp_path / "m.safetensors").predict(images))
+    test = table_outputs(joint, read_tables(folder)).test
+    np.testing.assert_allclose(probabilities(predictions), model.decision.decide(test.p, test.z).p.numpy(), atol=1e-6)
+    assert any(each.opened for each in predictions)
+
+
+def test_tables_of_other_weights_are_refused(config, data, folder, tmp_path):
+    stale = RunFolder(tmp_path)
+    for part in ("outputs", "checkpoints"):
+        (tmp_path / part).mkdir()
+    for part in ("train", "val", "test"):
+        stale.outputs(part).write_bytes(folder.outputs(part).read_bytes())
+    other = train_run(settings(epochs=1), tmp_path / "o", data)
+    torch.use_deterministic_algorithms(False)
+    stale.checkpoint("last").write_bytes(other.checkpoint("last").read_bytes())
+    with pytest.raises(ArtifactError, match="made by other weights than its checkpoint holds: embed again"):
+        assemble_model(config, data, stale, decide(config, folder))
+
+
+# --- the file
+
+
+def assert_same(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_round_trip_bit_for_bit(model, images, tmp_path):
+    model.write(tmp_path / "m.safetensors")
+    read = Model.read(tmp_path / "m.safetensors")
+    for before, after in ((model.classifier, read.classifier), (model.retrieval, read.retrieval)):
+        assert before is not None
+        assert after is not None
+        assert after.fingerprint == before.fingerprint
+        assert (after.network, after.transform) == (before.network, before.transform)
+        assert_same(dict(before.state), dict(after.state))
+    assert_same(dict(model.thumbnails), dict(read.thumbnails))
+    assert (read.class_names, read.identity) == (model.class_names, model.identity)
+    before = list(Predictor(model).predict(images))
+    assert list(Predictor(read).predict(images)) == before
+    assert list(tdumpra.Predictor.load(tmp_path / "m.safetensors").predict(images)) == before
+
+
+def test_bfloat16_is_near(model, images):
+    """Activations keep eight bits, 0.4 %: through a few layers probabilities move by about a hundredth."""
+    exact = list(Predictor(model, mode="eager").predict(images))
+    rough = list(Predictor(model, mode="eager", precision="bfloat16").predict(images))
+    same = [a.opened == b.opened for a, b in zip(exact, rough, strict=True)]
+    assert np.mean(same) > 0.7
+    assert np.abs(probabilities(exact) - probabilities(rough)).max(1)[same].max() < 0.05
+
+
+def test_a_model_holds_small_pictures_of_its_exemplars(model, data):
+    wanted = {e.id for c in model.decision.bank.exemplars for k in c for e in k}
+    assert set(model.thumbnails) == wanted
+    record = next(r for r in data.manifest.records if r.id in wanted)
+    assert np.array_equal(model.thumbnails[record.id].numpy(), colour_of(record))  # no larger than that already
+    assert all(max(t.shape[:2]) <= THUMBNAIL_SIZE for t in model.thumbnails.values())
+
+
+def test_large_pictures_are_made_small():
+    assert thumbnail(np.zeros((150, 300, 3), np.uint8)).shape == (48, 96, 3)
+
+
+def test_a_model_without_pictures(config, data, folder, tmp_path, images):
+    private = replace(config, bank=replace(config.bank, thumbnails=False))
+    model = assemble_model(private, data, folder, decide(private, folder))
+    model.write(tmp_path / "m.safetensors")
+    read = Model.read(tmp_path / "m.safetensors")
+    assert read.thumbnails == {}
+    assert next(iter(Predictor(read).predict(images[:1], evidence=True))).evidence is not None
+
+
+@pytest.mark.parametrize("where", [0.1, 0.5, 0.99])
+def test_an_altered_model_is_refused(model, tmp_path, where):
+    path = tmp_path / "m.safetensors"
+    model.write(path)
+    data = bytearray(path.read_bytes())
+    data[int(where * len(data))] ^= 4
+    path.write_bytes(bytes(data))
+    with pytest.raises(ArtifactError):
+        Predictor.load(path)
+
+
+# --- images
+
+
+def test_a_broken_image_among_good_ones(model, images, tmp_path):
+    (tmp_path / "text.png").write_text("not an image")
+    paths = [images[0], tmp_path / "text.png", tmp_path / "gone.png", images[1]]
+    predictions = list(Predictor(model).predict(paths))
+    assert [each.error is None for each in predictions] == [True, False, False, True]
+    assert [each.path for each in predictions] == [str(path) for path in paths]
+    assert predictions[1].label == ""
+    assert predictions[1].probabilities == {}
+    good = list(Predictor(model).predict(images[:2]))
+    assert [predictions[0], predictions[3]] == good
+    only_broken = list(Predictor(model).predict(paths[1:3], batch_size=1))
+    assert all(each.error for each in only_broken)
+
+
+def test_one_image_twice_and_a_single_path(model, images):
+    twice = list(Predictor(model).predict([images[0], images[0]]))
+    assert twice[0] == twice[1] == next(iter(Predictor(model).predict(images[0])))
+    assert list(Predictor(model).predict([])) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "greedy"}, "mode must be 'lazy' or 'eager', not 'greedy'"),
+        ({"precision": "int8"}, "precision must be 'float32' or 'bfloat16', not 'int8'"),
+        ({"device": "toaster"}, "device must be 'cpu', 'cuda' or the like, not 'toaster'"),
+        ({"device": "meta"}, "PyTorch cannot compute on the device 'meta' here: use 'cpu'"),
+        ({"device": "vulkan"}, "PyTorch cannot compute on the device 'vulkan' here: use 'cpu'"),
+        pytest.param(
+            {"device": "cuda"},
+            "sees no CUDA device here",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here"),
+        ),
+    ],
+)
+def test_bad_options(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        Predictor(model, **options)
+
+
+@pytest.fixture
+def hostile(model, tmp_path: Path, monkeypatch) -> Path:
+    """A sealed model that names a module lying in the current folder, as a stranger could send it."""
+    (tmp_path / "evilmod.py").write_text(
+        "from pathlib import Path\nfrom tiny_networks import plain as make\nPath('executed').touch()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for role in ("classifier", "retrieval"):
+        encoder = getattr(model, role)
+        model = replace(model, **{role: replace(encoder, network=replace(encoder.network, backbone="evilmod:make"))})
+    model.write(tmp_path / "m.safetensors")
+    return tmp_path / "m.safetensors"
+
+
+def test_a_model_file_calls_no_code_that_nobody_trusts(hostile, images, tdumpra):
+    with pytest.raises(UntrustedCodeError):
+        Predictor.load(hostile)
+    for command in ("predict", "explain"):
+        done = tdumpra(command, hostile, images[0])
+        assert done.code == 2
+        assert "--trust-code evilmod:make" in done.err
+    assert not Path("executed").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["tdumpra.artifacts:make_folder", "os:system", ":", "evilmod:", "hf-hub:someone/model"]
+)
+def test_no_other_name_reaches_the_import(model, name):
+    changed = replace(model.classifier, network=replace(model.classifier.network, backbone=name))
+    with pytest.raises(UntrustedCodeError):
+        Predictor(replace(model, classifier=changed))
+
+
+def test_code_that_the_user_trusts_is_called(hostile, images, tdumpra):
+    done = tdumpra("predict", hostile, images[0], "--trust-code", "evilmod:make", "--csv")
+    assert done.code == 0, done.err
+    assert Path("executed").exists()
+
+
+def test_a_factory_that_changed_since(model):
+    network = replace(model.classifier.network, backbone="tiny_networks:without_norm")
+    changed = replace(model.classifier, network=network)
+    with pytest.raises(NetworkError, match="weights do not fit 'tiny_networks:without_norm', which builds another"):
+        Predictor(replace(model, classifier=changed))
+
+
+# --- lesions that are cut out
+
+
+@pytest.fixture(scope="module")
+def lesions(tmp_path_factory) -> Path:
+    """A small coloured square in a large picture, a different surrounding for each image, and masks of the squares."""
+    root: Path = tmp_path_factory.mktemp("lesions")
+    (root / "masks").mkdir()
+    lines, rng = ["image,label,group,mask"], np.random.default_rng(0)
+    for i in range(60):
+        name, label = f"image{i:04d}", i // 2 % 3
+        picture, mask = np.empty((48, 64, 3), np.uint8), np.zeros((48, 64), np.uint8)
+        picture[:] = rng.integers(0, 255, 3)
+        top, left = rng.integers(0, 48 - SIZE), rng.integers(0, 64 - SIZE)
+        spot = (slice(top, top + SIZE), slice(left, left + SIZE))
+        picture[spot], mask[spot] = colour_of(Record(name, None, label, "g")), 255
+        Image.fromarray(picture).save(root / f"{name}.png")
+        Image.fromarray(mask).save(root / "masks" / f"{name}_segmentation.png")
+        lines.append(f"{name}.png,{CLASS_NAMES[label]},group{i // 2},masks/{name}_segmentation.png")
+    (root / "table.csv").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def cut_out(config: Config, lesions: Path, root: Path) -> tuple[Config, Dataset]:
+    framing = Framing(height=SIZE, width=SIZE, lesion_margin=0.0)
+    source = replace(config.data, source=f"csv:{lesions / 'table.csv'}", cache=str(root / "cache"), framing=framing)
+    return replace(config, data=source), open_data(source)
+
+
+def of_the_test(data: Dataset) -> tuple[list[Path], list[Path]]:
+    records = [data.manifest.records[row] for row in data.rows("test")]
+    return [record.path for record in records if record.path], [record.mask for record in records if record.mask]
+
+
+def test_a_lesion_is_cut_out_of_a_new_image_too(config, lesions, tmp_path):
+    config, data = cut_out(config, lesions, tmp_path)
+    folder = embed_run(config, tmp_path / "run", data)
+    torch.use_deterministic_algorithms(False)
+    model = assemble_model(config, data, folder, decide(config, folder))
+    predictor = Predictor(model)
+    assert predictor.cuts_out
+    paths, masks = of_the_test(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        predictions = list(predictor.predict(paths, masks=masks))
+    test = table_outputs(config, read_tables(folder)).test
+    expected = model.decision.decide(test.p, test.z).p.numpy()
+    np.testing.assert_allclose(probabilities(predictions), expected, atol=1e-6)
+    with pytest.warns(UserWarning, match="an image without a mask is seen whole"):
+        whole = list(predictor.predict(paths))
+    assert np.abs(probabilities(whole) - expected).max() > 0.01
+
+
+def test_only_the_second_network_sees_the_lesion_cut_out(config, lesions, tmp_path):
+    second, data = cut_out(replace(settings("tiny_networks:without_norm", epochs=1), seeds=(1,)), lesions, tmp_path)
+    other = train_run(second, tmp_path / "other", data, seed=1)
+    embed_stage(second, data, other, fabric=launched(second), console=silent())
+    whole = replace(second.data, framing=replace(second.data.framing, lesion_margin=None))
+    joint = replace(config, data=whole, bank=replace(config.bank, space=str(other.root)))
+    folder = embed_run(joint, tmp_path / "run", open_data(whole))
+    torch.use_deterministic_algorithms(False)
+    predictor = Predictor(assemble_model(joint, open_data(whole), folder, decide(joint, folder)))
+    paths, masks = of_the_test(data)
+    test = table_outputs(joint, read_tables(folder)).test
+    expected = predictor.model.decision.decide(test.p, test.z).p.numpy()
+    np.testing.assert_allclose(probabilities(list(predictor.predict(paths, masks=masks))), expected, atol=1e-6)
+    (broken := tmp_path / "broken.png").write_bytes(b"no image")
+    first, *rest = predictor.predict(paths, masks=[broken, *masks[1:]], evidence=True)
+    assert first.error is not None
+    assert "its lesion mask" in first.error
+    np.testing.assert_allclose(probabilities(rest), expected[1:], atol=1e-6)
+
+
+def test_a_whole_frame_asks_for_no_mask(model, images):
+    predictor = Predictor(model)
+    assert not predictor.cuts_out
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(predictor.predict(images[:2]))
+    with pytest.warns(UserWarning, match="their masks change nothing"):
+        list(predictor.predict(images[:2], masks=[images[0], None]))
+    with pytest.raises(ValueError, match="masks needs one entry per image: 2, not 1"):
+        list(predictor.predict(images[:2], masks=["a.png"]))

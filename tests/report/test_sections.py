@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+
+from tdumpra.report.material import Material
+from tdumpra.report.sections import beside_paper, number, paired, per_class
+from tdumpra.runs.config import Config, DataConfig, NetworkConfig
+
+SCORES = {"accuracy": 0.81, "macro_f1": 0.6, "balanced_accuracy": 0.5, "ece": 0.07, "macro_auroc": None}
+EVALUATION: dict[str, Any] = {"comparators": {"student": SCORES, "gate": {**SCORES, "accuracy": 0.82}}}
+PAPERS = Config(data=DataConfig(source="ham10000:x"), network=NetworkConfig(backbone="convnext_tiny"))
+
+
+def test_the_papers_figures_stand_beside_ours():
+    found = beside_paper(PAPERS, EVALUATION)
+    assert not isinstance(found, str)
+    assert found["rows"][0] == ["accuracy", "0.8800 ± 0.0032", "0.8951 ± 0.0028", "0.8100", "0.8200"]
+    assert found["rows"][-1][-1] == "undefined"
+    assert "one seed, protocol “grouped”" in found["words"]
+
+
+def test_over_seeds_with_deviations():
+    std = {"student": {"accuracy": 0.01}, "gate": {"accuracy": 0.02}}
+    found = beside_paper(PAPERS, {**EVALUATION, "comparators_std": std, "seeds": [0, 1, 2]})
+    assert not isinstance(found, str)
+    assert found["rows"][0][-2:] == ["0.8100 ± 0.0100", "0.8200 ± 0.0200"]
+    assert "3 seeds" in found["words"]
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (None, "saved outputs"),
+        (replace(PAPERS, outputs=("a.npz",)), "saved outputs"),
+        (replace(PAPERS, data=DataConfig(source="folder:x")), "no figures for folder with convnext_tiny"),
+        (replace(PAPERS, network=NetworkConfig(backbone="resnet18")), "no figures for ham10000 with resnet18"),
+    ],
+)
+def test_or_it_says_why_not(config, reason):
+    assert reason in str(beside_paper(config, EVALUATION))
+
+
+def test_undefined_is_a_word():
+    assert [number(None), number(float("nan")), number(0.5, 2)] == ["undefined", "undefined", "0.50"]
+
+
+def test_a_lead_that_is_undefined_is_said_to_be():
+    lead = {"difference": 0.01, "interval": [-0.01, 0.02]}
+    found = dict.fromkeys(("accuracy", "balanced_accuracy", "macro_f1", "ece"), lead)
+    nothing = {"difference": None, "interval": [None, None]}
+    against = {**found, "nll": nothing, "fixed": 3, "broken": 1, "sign_flip_p": 0.5}
+    shown = paired({"paired": {"student": against}})
+    assert shown is not None
+    cells = shown["rows"][0]["cells"]
+    assert cells[-1] == ("undefined", "")
+    assert cells[0] == ("+0.0100", "−0.0100 to +0.0200")
+
+
+class TestByClass:
+    ROW: ClassVar = {"support": 9, "recall": 0.5, "precision": 0.5, "f1": 0.5, "auroc": 0.7}
+
+    def of(self, *sensitivities: dict[str, float | None] | None) -> dict[str, Any]:
+        rows = {
+            f"c{i}": self.ROW if each is None else {**self.ROW, "sensitivity_at_specificity": each}
+            for i, each in enumerate(sensitivities)
+        }
+        evaluation = {"per_class": {"student": rows, "gate": rows}}
+        return per_class(Material(name="x", evaluation=evaluation, class_names=tuple(rows)))
+
+    def test_sensitivity_of_some_classes_only(self):
+        found = self.of(None, {"0.9": 0.25, "0.95": None}, None)
+        assert found["specificities"] == ["0.9", "0.95"]
+        assert [row["at"] for row in found["rows"]] == [["–", "–"], ["0.250", "undefined"], ["–", "–"]]
+
+    def test_sensitivity_of_none(self):
+        found = self.of(None, None)
+        assert found["specificities"] == []
+        assert [row["at"] for row in found["rows"]] == [[], []]

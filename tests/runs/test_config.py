@@ -1,0 +1,147 @@
+"""The settings of a run: defaults, TOML, and the sentence for what cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tdumpra.runs.config import Config, NetworkConfig, read_config
+from tdumpra.toml import ConfigError, to_toml
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return path
+
+
+def test_an_empty_file_is_the_default(tmp_path):
+    assert read_config(write(tmp_path, "")) == Config()  # whose name is that of the file, run.toml
+
+
+def test_a_run_without_a_name_is_called_after_its_file(tmp_path):
+    path = tmp_path / "second try.toml"
+    path.write_text("seeds = [1]")
+    assert read_config(path).name == "second try"
+    path.write_text('name = "first"')
+    assert read_config(path).name == "first"
+
+
+def test_crops_have_the_size_of_the_networks_images(tmp_path):
+    config = read_config(write(tmp_path, "[network]\nimage_size = 64"))
+    assert config.augment.size == 64
+    assert read_config(write(tmp_path, to_toml(config))) == config
+    older = to_toml(config).replace("size = 64\ncrop_area", "size = 224\ncrop_area")  # recorded, and never so
+    assert "size = 224" in older
+    assert read_config(write(tmp_path, older)) == config
+
+
+def test_the_papers_figures_are_the_defaults():
+    train = Config().train
+    assert (train.epochs, train.batch_size, train.learning_rate, train.weight_decay) == (20, 64, 1e-4, 1e-4)
+    assert (train.contrastive_weight, train.contrastive_temperature, train.ema_momentum) == (0.03, 0.07, 0.999)
+    assert train.contrastive_reduction == "mean"
+    assert Config().network.embedding == 128
+    assert Config().bank.n_prototypes == 5
+
+
+def test_what_is_written_reads_back_the_same(tmp_path):
+    config = read_config(
+        write(
+            tmp_path,
+            """
+            name = "Müller's [run]"
+            seeds = [0, 1, 2]
+            [data]
+            source = "folder:C:\\\\images"
+            framing = {height = 192, width = 256, fit = "crop", lesion_margin = 0.2}
+            [network]
+            mean = [0.1, 0.2, 0.3]
+            [train]
+            learning_rate = 1
+            clip_norm = 1e-3
+            """,
+        )
+    )
+    assert config.train.learning_rate == 1.0
+    assert config.data.source == "folder:C:\\images"
+    again = tmp_path / "again.toml"
+    again.write_text(to_toml(config), encoding="utf-8")
+    assert read_config(again) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[train]\nlearning_rat = 1", r"unknown key train\.learning_rat \(did you mean learning_rate\?\)"),
+        ("[trian]\nepochs = 1", r"unknown key trian \(did you mean train\?\)"),
+        ("[train]\nepochs = 1.5", r"train\.epochs must be a whole number, not 1\.5"),
+        ("[train]\nepochs = true", r"train\.epochs must be a whole number, not True"),
+        ("[train]\nepochs = 0", r"\[train\] epochs must be at least 1, not 0"),
+        ('[train]\nprecision = "fp8"', r"train\.precision must be one of '32-true', .*, not 'fp8'"),
+        ("[train]\nema_momentum = 1.0", r"\[train\] ema_momentum must be at least 0 and below 1, not 1\.0"),
+        ("[train]\nweight_decay = -1.0", r"\[train\] weight_decay must be 0 or more, not -1\.0"),
+        ("[train]\ncontrastive_weight = nan", r"contrastive_weight must be 0 or more, not nan"),
+        ("[sweep]\ncontrastive_weights = [0.1, -1.0]", r"contrastive_weights must be 0 or more, not \[0.1, -1.0\]"),
+        ("[sweep]\ncontrastive_weights = [1, 1.0]", r"contrastive_weights must differ from each other"),
+        ("[train]\nclip_norm = 0", r"\[train\] clip_norm must be a finite number above 0"),
+        ("[train]\nlabel_smoothing = 2.0", r"label_smoothing must lie between 0 and 1"),
+        ("[train]\nearly_stop = 3\ntrain_on_val = true", "early_stop needs validation images"),
+        ("[network]\nimage_size = 2", r"\[network\] image_size must be at least 8, not 2"),
+        ("[network]\nmean = [0.5]", r"network\.mean must have 3 entries, not 1"),
+        ("[data]\nworkers = -1", r"\[data\] workers must be at least 0"),
+        ("[data]\nframing = 224", r"data\.framing must be a table"),
+        ("[embed]\nbatch_size = 0", r"\[embed\] batch_size must be at least 1"),
+        ("[bank]\nn_prototypes = 0", r"\[bank\] n_prototypes must be at least 1"),
+        ("[augment]\nsize = 128", r"augment\.size is network\.image_size, 224: leave it out \(not 128\)"),
+        ("[evaluate]\nseed = -1", r"evaluate\.seed must be at least 0, not -1"),
+        ('name = ""', r"name is a folder below runs/, .*, not ''"),
+        ('name = ".."', r"name is a folder below runs/, .*, not '\.\.'"),
+        ('name = "../../x"', r"name is a folder below runs/, .*, not '\.\./\.\./x'"),
+        ("name = 'a\\b'", "name is a folder below runs/"),
+        ("seeds = []", "seeds must name at least one seed"),
+        ("seeds = [1, 1]", "seeds must differ from each other"),
+        ("seeds = [-1]", "a seed must be at least 0, not -1"),
+        ('[embed]\ncheckpoint = "best"\n[train]\ntrain_on_val = true', r'"best" needs validation images'),
+        (
+            "[network]\nfinished = true\nfrozen = true",
+            "finished is a trained classifier, frozen a backbone",
+        ),
+        (
+            '[network]\nfinished = true\nweights = "none"\nbackbone = "resnet18"',
+            r"\[network\] finished takes 'resnet18' as it is, which is random without weights: name some",
+        ),
+        ('[network]\nfrozen = true\nweights = "none"', "frozen takes 'tf_efficientnet_lite0' as it is"),
+        ("[embed]\nviews = 3", r"embed\.views must be one of 1, 2, 4, 8, not 3"),
+        ('[data]\nval_by_seed = true\nsplit_file = "split.json"', "val_by_seed draws validation anew for each seed"),
+        ("[tune]\npool_seeds = true\nfolds = 3", "pool_seeds excludes certify and folds"),
+        ("[tune]\npool_seeds = true\ncertify = true", "pool_seeds excludes certify and folds"),
+        ('[tune]\npreset = "balancing"', r"tune\.preset must be one of 'default', .*'rebalancing', not 'balancing'"),
+        ("name = ", "is not valid TOML"),
+    ],
+)
+def test_what_cannot_be_is_said_with_its_key_and_file(tmp_path, text, message):
+    with pytest.raises(ConfigError, match=rf"run\.toml.*{message}"):
+        read_config(write(tmp_path, text))
+
+
+def test_a_factory_may_bring_its_own_weights():
+    assert NetworkConfig(backbone="mine:make", weights="none", finished=True).as_it_is
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot read .*none\.toml: No such file"):
+        read_config(tmp_path / "none.toml")
+
+
+def test_a_name_that_is_no_folder_may_hold_what_it_likes():
+    assert Config(name="ham/lite0", folder="x").name == "ham/lite0"
+    for name in ("ham/lite0", "a:b", " a "):
+        with pytest.raises(ValueError, match="name is a folder below runs/"):
+            Config(name=name)
+
+
+def test_an_empty_folder_is_no_place():
+    with pytest.raises(ValueError, match="folder is where the run lives"):
+        Config(folder=" ")

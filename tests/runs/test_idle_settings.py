@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tdumpra.runs.config import Config, DataConfig, EmbedConfig, TrainConfig, TuneConfig
+from tdumpra.runs.idle_settings import idle_settings
+
+SAVED = Config(outputs=("net_joint_seed0.npz",))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(),
+        Config(seeds=(1, 2), train=TrainConfig(epochs=3), tune=TuneConfig(pool_seeds=True)),
+        SAVED,
+        replace(SAVED, tune=TuneConfig(preset="paper")),
+        replace(SAVED, data=DataConfig(source="isic2019:x"), train=TrainConfig(contrastive_weight=0.0)),
+        replace(SAVED, outputs=("a_seed0.npz", "a_seed1.npz"), tune=TuneConfig(pool_seeds=True)),
+    ],
+)
+def test_nothing_to_say(config):
+    assert list(idle_settings(config)) == []
+
+
+def test_settings_of_training_beside_saved_outputs():
+    train = TrainConfig(epochs=3, contrastive_weight=0.1)
+    config = replace(SAVED, seeds=(4,), train=train, embed=EmbedConfig(views=2))
+    assert list(idle_settings(config)) == ["outputs are saved ones: seeds, train.epochs, embed.views do nothing here"]
+    alone = replace(SAVED, train=TrainConfig(precision="bf16-mixed"))
+    assert list(idle_settings(alone)) == ["outputs are saved ones: train.precision does nothing here"]
+
+
+@pytest.mark.parametrize("outputs", [(), ("a_seed0.npz",), ("a_seed0.npz", "b_seed0.npz")])
+def test_one_seed_to_pool(outputs):
+    (note,) = idle_settings(Config(outputs=outputs, tune=TuneConfig(pool_seeds=True)))
+    assert note.startswith("tune.pool_seeds has one seed to pool")
