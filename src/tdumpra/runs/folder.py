@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from functools import lru_cache
 from typing import Any
 
-from tdumpra.artifacts import jsonable, read_json, write_bytes
+from tdumpra.artifacts import fingerprint, read_json, write_bytes
 from tdumpra.checks import SPLITS
 from tdumpra.runs.config import Config
 from tdumpra.locks import exclusive
@@ -58,13 +58,32 @@ class RunFolder(TrainingFiles):
 
     @property
     def gate(self) -> Path:
-        """What tuning tried and chose."""
+        """The tuned gate: everything that tuning fitted, tried and chose."""
+        return self.root / "gate.safetensors"
+
+    @property
+    def gate_document(self) -> Path:
+        """The same for people."""
         return self.root / "gate.json"
 
     @property
     def evaluation(self) -> Path:
         """The figures."""
         return self.root / "evaluation.json"
+
+    @property
+    def compared(self) -> Path:
+        """Replicates of the figures, which intervals over several seeds need."""
+        return self.root / "compared.json"
+
+    def tables_digest(self) -> str:
+        """Name the contents of the three tables; says which stage to run if one is missing."""
+        try:
+            return fingerprint(*(file_digest(self.outputs(part)) for part in SPLITS))
+        except FileNotFoundError as error:
+            raise ArtifactError(
+                f"{error.filename} does not exist: run  tdumpra train  and  tdumpra embed  first"
+            ) from error
 
     def outputs(self, part: str) -> Path:
         """The table of ``train``, ``val`` or ``test``."""
@@ -87,9 +106,15 @@ class RunFolder(TrainingFiles):
             own = dataclasses.replace(config, seeds=(seed,))
             if self.config.exists():
                 self._refuse_other_training(own)
-            write_bytes(self.config, to_toml(own).encode())
-            write_environment(self.root)
+            self.note_settings(own)
             yield
+
+    def note_settings(self, config: Config) -> None:
+        """Write the resolved configuration, and what it runs on, unless that was done."""
+        text = to_toml(config).encode()
+        if not self.config.exists() or self.config.read_bytes() != text:
+            write_bytes(self.config, text)
+            write_environment(self.root)
 
     def was_trained_with(self, config: Config, seed: int) -> bool:
         """Whether what is trained here is trained with these settings; it need not have come to its end."""
@@ -124,6 +149,17 @@ class RunFolder(TrainingFiles):
             for key in now
             if key.split(".")[0] in (*parts, "seeds") and key not in _MAY_CHANGE and before[key] != now[key]
         ]
+
+
+def file_digest(path: Path) -> str:
+    """Name a file's contents; it is read once, unless it becomes another file."""
+    status = path.stat()
+    return _digest(path, (status.st_mtime_ns, status.st_size, status.st_ino))
+
+
+@lru_cache(maxsize=1024)
+def _digest(path: Path, stamp: tuple[int, int, int]) -> str:
+    return fingerprint(path.read_bytes())
 
 
 def settings_of_outputs(config: Config) -> dict[str, Any]:

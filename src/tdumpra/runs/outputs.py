@@ -1,251 +1,242 @@
-"""Where the outputs behind an experiment come from: files that were saved, or a training.
+"""Where outputs come from: a file that was saved elsewhere, or the tables of a training.
 
-An experiment asks for "the outputs of this configuration and this seed" and does not care how they are made. A saved
-file answers if its name says that it belongs: ``lite0_ce2_seed0.npz`` was trained with cross-entropy alone,
-``lite0_joint_seed1.npz`` with the joint objective; ``"ce=FILE"`` and ``"joint=FILE"`` say so for any other name.
+Whatever comes after embedding asks for :class:`SavedOutputs` or :class:`TrainedOutputs` and does not care which it gets:
+``load`` gives the three splits, ``identity`` a name for their contents, ``place`` the folder of all that is made from
+them.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
-from tdumpra.runs import trainings
 from tdumpra.artifacts import fingerprint
-from tdumpra.checks import SPLITS
-from tdumpra.runs.config import Config, read_config
 from tdumpra.errors import InputFileError, TdumpraError
 from tdumpra.method.output_files import SplitOutputs, read_outputs
 from tdumpra.method.outputs import ScoredOutputs
-from tdumpra.runs.folder import RunFolder, run_folders, run_root
-from tdumpra.runs.tables import how_made, tables_fingerprint
+from tdumpra.runs import trainings
+from tdumpra.runs.config import Config
+from tdumpra.runs.folder import RunFolder, file_digest, run_folders, run_root
+from tdumpra.runs.tables import folder_outputs, how_made, tables_fingerprint
 
 Training = Literal["ce", "joint"]
 Rows = TypeVar("Rows", bound=ScoredOutputs)
-_TOKENS = {"ce": re.compile(r"ce\d*|crossentropy\d*|xent\d*"), "joint": re.compile(r"joint\d*|scl\d*|supcon\d*")}
-_SEED = re.compile(r"(?:seed|s)(\d+)")
 
 
-class SavedRun(NamedTuple):
-    """One file of outputs and what its name says about it, or the folder of a run with its tables."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs(ABC):
+    """The outputs of one model and seed, and how everything after them is configured."""
 
-    path: Path
-    backbone: str  # what is left of the name
-    training: Training | None  # None where the name does not say
+    config: Config
     seed: int
-    is_file: bool = True  # else a run's folder
+    place: Path  # the folder of the bank, the gate and the evaluation
+    backbone: str
+    training: Training | None  # None where nobody said
+    others: tuple[Outputs, ...] = ()  # the model's other seeds, where one gate is chosen for all
 
     @property
     def model(self) -> str:
-        """The name without the seed: runs that share it are seeds of one model."""
+        """Return the name without the seed: outputs that share it are seeds of one model."""
         return f"{self.backbone}_{self.training}" if self.training else self.backbone
 
+    @property
+    def name(self) -> str:
+        """Return a name for a person."""
+        return f"{self.model}, seed {self.seed}"
 
-def saved_runs(config: Config) -> tuple[SavedRun, ...]:
-    """The files of ``config.outputs``, told apart, or else the folders of the run's own seeds.
+    @property
+    @abstractmethod
+    def origin(self) -> Path:
+        """Return the file or folder that they are read from."""
 
-    Two files may not be the same seed of the same model.
+    @abstractmethod
+    def load(self) -> SplitOutputs:
+        """Read the three splits."""
+
+    @abstractmethod
+    def own_identity(self) -> dict[str, Any]:
+        """Name the contents that :meth:`load` would read."""
+
+    def identity(self) -> dict[str, Any]:
+        """Name everything that a gate may be chosen on: these outputs, and those that are pooled with them."""
+        pooled = {"pooled": [other.own_identity() for other in self.others]} if self.others else {}
+        return {**self.own_identity(), **pooled}
+
+    def seconds_to_make(self) -> float | None:
+        """Estimate how long :meth:`load` would train first; ``None`` where nobody knows."""
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedOutputs(Outputs):
+    """Outputs in a file."""
+
+    file: Path
+
+    @property
+    def origin(self) -> Path:
+        """Return the file."""
+        return self.file
+
+    def load(self) -> SplitOutputs:
+        """Read the file; the last few are kept in memory, as the rows of an experiment share them."""
+        bank = self.config.bank
+        return _read(self.file, self._digest(), bank.space, self.config.tune.classifier, bank.n_classes)
+
+    def own_identity(self) -> dict[str, Any]:
+        """Name the file's contents."""
+        return {"outputs": self._digest()}
+
+    def _digest(self) -> str:
+        try:
+            return file_digest(self.file)
+        except FileNotFoundError as error:
+            raise InputFileError(f"{self.file} does not exist") from error
+        except OSError as error:
+            raise InputFileError(f"{self.file} cannot be read: {error.strerror or error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedOutputs(Outputs):
+    """Outputs in the tables of a training, which may still have to be made."""
+
+    folder: RunFolder
+    may_train: bool = False  # an experiment's variant: train it if nobody has
+
+    @property
+    def origin(self) -> Path:
+        """Return the folder of the training."""
+        return self.folder.root
+
+    def load(self) -> SplitOutputs:
+        """Read the tables; for an experiment, train and embed first where that was not done."""
+        if self.may_train and not trainings.is_made(self.folder, self.config, self.seed):
+            from tdumpra.runs.pixel_stages import train_and_embed  # networks are loaded only where something is trained
+
+            trainings.lend_checkpoints(self.config, self.folder, self.seed)
+            train_and_embed(self.config, self.folder, self.seed)
+        return folder_outputs(self.config, self.folder, self.seed)
+
+    def own_identity(self) -> dict[str, Any]:
+        """Name the tables' contents, or the place where they are to be made."""
+        space = self.config.bank.space
+        other = {} if space in ("teacher", "student") else {"bank.space": tables_fingerprint(space, self.seed)}
+        if self.may_train and not trainings.is_made(self.folder, self.config, self.seed):
+            return {"outputs": f"{self.folder.root.name} to be made", **other}
+        asked = how_made(self.config.embed, finished=True)
+        return {"outputs": self.folder.tables_digest(), "embed": asked, **other}
+
+    def seconds_to_make(self) -> float | None:
+        """Estimate how long training would take."""
+        return trainings.seconds_to_train(self.config, self.folder, self.seed) if self.may_train else 0.0
+
+
+def all_outputs(config: Config, out: Path | None = None) -> tuple[Outputs, ...]:
+    """List the outputs behind a configuration: the files that it names, or the tables of its own seeds.
+
+    ``out`` is a folder for results, in place of the run's own.
     """
-    if not config.outputs:
+    root = run_root(config) if out is None else out
+    found: list[Outputs] = []
+    if config.outputs:
+        found += _saved(config, root)
+    else:
         folders = run_folders(run_root(config), config.seeds)
-        return tuple(
-            SavedRun(folder.root, config.name, _training(config), seed, False) for seed, folder in folders.items()
-        )
-    runs = [_parse(entry, number) for number, entry in enumerate(config.outputs)]
-    seen: dict[tuple[str, int], SavedRun] = {}
-    for run in runs:
-        other = seen.setdefault((run.model, run.seed), run)
-        if other is not run:
-            raise TdumpraError(
-                f"outputs {other.path} and {run.path} both look like seed {run.seed} of {run.model}: rename one "
-                "(NAME_ce_seed0.npz, NAME_joint_seed1.npz)"
+        for seed, folder in folders.items():
+            place = folder.root if out is None else out if len(folders) == 1 else out / f"seed-{seed}"
+            found.append(
+                TrainedOutputs(
+                    config=config, seed=seed, place=place, backbone=config.name, training=None, folder=folder
+                )
             )
-    return tuple(runs)
+    return _pooled(config, found)
 
 
-def _parse(entry: str, number: int) -> SavedRun:
-    training: Training | None = None
-    for word in ("ce", "joint"):
-        if entry.startswith(f"{word}="):
-            training, entry = word, entry.removeprefix(f"{word}=")
-    path, seed, rest = Path(entry), None, []
-    for token in re.split(r"[_\-. ]+", path.stem):
-        if (found := _SEED.fullmatch(token.lower())) is not None:
-            seed = int(found[1])
-        elif training is None and any(pattern.fullmatch(token.lower()) for pattern in _TOKENS.values()):
-            training = "ce" if _TOKENS["ce"].fullmatch(token.lower()) else "joint"
-        else:
-            rest.append(token)
-    return SavedRun(path, "_".join(rest) or path.stem, training, number if seed is None else seed)
+def variant_outputs(config: Config) -> tuple[Outputs, ...]:
+    """List the outputs of an experiment's variant: files that were trained like it, or trainings that may be made."""
+    found: list[Outputs] = []
+    wanted = _training(config)
+    if config.outputs:
+        saved = _saved(config, run_root(config))
+        told = [each for each in saved if each.training == wanted]
+        found += told or [each for each in saved if each.training is None and wanted == "joint"]
+    else:
+        for seed in config.seeds:
+            folder = RunFolder(trainings.place(config, seed))
+            found.append(
+                TrainedOutputs(
+                    config=config, seed=seed, place=folder.root, backbone=config.name, training=wanted, folder=folder,
+                    may_train=True,
+                )
+            )  # fmt: skip
+    return _pooled(config, found)
 
 
-def read_run(path: Path) -> Config:
-    """A run's configuration; relative paths of outputs are looked for from here, then from the file's own folder."""
-    config = read_config(path)
-
-    def found(entry: str) -> str:
-        role, equals, name = entry.rpartition("=")
-        beside = path.parent / name
-        return role + equals + str(beside) if not Path(name).exists() and beside.exists() else entry
-
-    metadata = config.evaluate.metadata
-    scored = replace(config.evaluate, metadata=None if metadata is None else found(metadata))
-    return replace(config, outputs=tuple(found(entry) for entry in config.outputs), evaluate=scored)
-
-
-def found_from_anywhere(entry: str) -> str:
-    """An entry of ``outputs`` whose path does not depend on the folder that one stands in."""
-    role, equals, name = entry.rpartition("=")
-    return role + equals + str(Path(name).resolve())
+def _saved(config: Config, root: Path) -> list[SavedOutputs]:
+    seen: dict[tuple[str, int], SavedOutputs] = {}
+    for number, entry in enumerate(config.outputs):
+        outputs = SavedOutputs(
+            config=config, seed=number if entry.seed is None else entry.seed, place=root,
+            backbone=entry.backbone or config.name, training=entry.training, file=Path(entry.file),
+        )  # fmt: skip
+        other = seen.setdefault((outputs.model, outputs.seed), outputs)
+        if other is not outputs:
+            raise TdumpraError(
+                f"outputs {other.file} and {outputs.file} are both seed {outputs.seed} of {outputs.model}: give one of "
+                "them another seed, training or backbone in its table [[outputs]]"
+            )
+    if len(seen) == 1:
+        return list(seen.values())
+    return [replace(each, place=root / f"{each.model}_seed{each.seed}") for each in seen.values()]
 
 
-def runs_for(config: Config) -> tuple[SavedRun, ...]:
-    """The saved runs that were trained as ``config`` says: with the contrastive loss, or without."""
-    wanted, runs = _training(config), saved_runs(config)
-    told = [run for run in runs if run.training == wanted]
-    return tuple(told) or tuple(run for run in runs if run.training is None and wanted == "joint")
-
-
-def unknown_of_files(config: Config) -> list[str]:
-    """What saved outputs do not say of themselves, a sentence for each; none where a run has its own tables."""
-    if not config.outputs:
-        return []
-    notes = ["The protocol of saved outputs is not known: their split is taken as it is."]
-    runs = saved_runs(config)
-    if untold := ", ".join(run.path.name for run in runs if run.training is None):
-        notes.append(f"The names of the files do not say how they were trained: taken as joint ({untold}).")
-    if without := ", ".join(run.path.name for run in runs if not _has_teacher_space(run, config)):
-        notes.append(f"Without zt in a file, the rows with a teacher (EMA) are the student's ({without}).")
-    return notes
-
-
-def _has_teacher_space(run: SavedRun, config: Config) -> bool:
-    of_spaces = (replace(config, bank=replace(config.bank, space=space)) for space in ("student", "teacher"))
-    try:
-        student, teacher = (read_saved(run, each).train.z for each in of_spaces)
-    except InputFileError:  # zt alone, or a file that is gone since it was scored
-        return True
-    return not torch.equal(student, teacher)
-
-
-def seeds_for(config: Config) -> tuple[int, ...]:
-    """The seeds whose outputs can be had; none where files were given and none of them belongs."""
-    return tuple(run.seed for run in runs_for(config)) if config.outputs else config.seeds
-
-
-def outputs_for(config: Config, seed: int) -> SplitOutputs:
-    """The outputs of this configuration and seed: saved, embedded by this run, or trained now for the experiment."""
-    if not config.outputs:
-        folder = RunFolder(trainings.place(config, seed))
-        if not trainings.is_made(folder, config, seed):
-            from tdumpra.runs.stages import train_and_embed  # networks are loaded only where something is trained
-
-            trainings.lend_checkpoints(config, folder, seed)
-            train_and_embed(config, folder, seed)
-        return _of_folder(folder, config, seed)
-    run = next((run for run in runs_for(config) if run.seed == seed), None)
-    if run is None:
-        loss = "without" if config.train.contrastive_weight == 0 else "with"
-        raise TdumpraError(f"no saved outputs were trained {loss} the contrastive loss and seed {seed}")
-    return read_saved(run, config)
-
-
-def identity(config: Config, seed: int) -> str:
-    """A name for the outputs of this configuration and seed: by their contents, or where they are to be made, by place.
-
-    What was computed from them is found again only as long as they are the same.
-    """
-    if not config.outputs:
-        place = trainings.place(config, seed)
-        if not trainings.is_made(RunFolder(place), config, seed):
-            return f"{place.name} to be made"
-        return run_identity(SavedRun(place, config.name, None, seed, False))
-    run = next((run for run in runs_for(config) if run.seed == seed), None)
-    return "" if run is None else run_identity(run)
-
-
-def run_identity(run: SavedRun) -> str:
-    """A name for a file's contents, or for the tables in a folder."""
-    try:
-        paths = [run.path] if run.is_file else [RunFolder(run.path).outputs(part) for part in SPLITS]
-        return fingerprint(*(trainings.digest(path) for path in paths))
-    except FileNotFoundError as error:
-        stage = "" if run.is_file else ": run  tdumpra train  and  tdumpra embed  first"
-        raise InputFileError(f"{error.filename} does not exist{stage}") from error
-    except OSError as error:
-        raise InputFileError(f"{run.path} cannot be read: {error.strerror or error}") from error
-
-
-def outputs_identity(run: SavedRun, config: Config) -> dict[str, Any]:
-    """What is asked of a run's outputs: its tables, by the settings that they should have been made with."""
-    asked = {} if run.is_file else {"embed": how_made(config.embed, finished=True)}
-    return {"outputs": run_identity(run), **asked}
-
-
-def space_identity(config: Config, seed: int) -> dict[str, str]:
-    """A name for the tables of the run in whose space the bank lives; nothing where that is this run."""
-    if config.outputs or config.bank.space in ("teacher", "student"):
-        return {}
-    return {"bank.space": tables_fingerprint(config.bank.space, seed)}
-
-
-def pool_identity(config: Config) -> dict[str, list[str]]:
-    """Names for the outputs of all seeds, where one choice is made on them together; nothing where it is not."""
+def _pooled(config: Config, found: Sequence[Outputs]) -> tuple[Outputs, ...]:
+    """Tell the seeds of a model of each other, where one gate is chosen for all."""
     if not config.tune.pool_seeds:
-        return {}
-    return {"pooled": [identity(config, seed) for seed in seeds_for(config)]}
-
-
-def pooled_runs_identity(config: Config) -> dict[str, list[str]]:
-    """The same for runs whose outputs are there."""
-    return {"pooled": [run_identity(run) for run in saved_runs(config)]} if config.tune.pool_seeds else {}
-
-
-def baseline_identity(config: Config, seed: int) -> dict[str, str]:
-    """A name for the tables of the run that this one is measured against, where one was named."""
-    place = config.evaluate.baseline
-    return {} if place is None else {"evaluate.baseline": tables_fingerprint(place, seed, "evaluate.baseline")}
-
-
-def read_saved(run: SavedRun, config: Config) -> SplitOutputs:
-    """One run's outputs; the last few files are kept, as the rows of an experiment share them."""
-    if not run.is_file:
-        return _of_folder(RunFolder(run.path), config, run.seed)
-    return _read(run.path, config.bank.space, config.tune.classifier, config.bank.n_classes)
-
-
-def other_seeds(config: Config, run: SavedRun) -> list[SplitOutputs]:
-    """The outputs of the model's other seeds, where one choice is made for all; else none."""
-    if not config.tune.pool_seeds:
-        return []
-    runs = [other for other in saved_runs(config) if other.model == run.model and other.seed != run.seed]
-    return [read_saved(other, config) for other in runs]
-
-
-def other_seeds_for(config: Config, seed: int) -> list[SplitOutputs]:
-    """The same for an experiment's variant, which may still have to be trained."""
-    if not config.tune.pool_seeds:
-        return []
-    return [outputs_for(config, other) for other in seeds_for(config) if other != seed]
-
-
-def _of_folder(folder: RunFolder, config: Config, seed: int) -> SplitOutputs:
-    from tdumpra.runs.table_stages import folder_outputs
-
-    return folder_outputs(config, folder, seed)
+        return tuple(found)
+    return tuple(
+        replace(each, others=tuple(o for o in found if o.model == each.model and o is not each)) for each in found
+    )
 
 
 def _training(config: Config) -> Training:
     return "ce" if config.train.contrastive_weight == 0 else "joint"
 
 
+def unknown_of_files(config: Config) -> list[str]:
+    """Say what saved outputs do not tell of themselves, a sentence for each."""
+    if not config.outputs:
+        return []
+    notes = ["The protocol of saved outputs is not known: their split is taken as it is."]
+    saved = _saved(config, run_root(config))
+    if untold := ", ".join(each.file.name for each in saved if each.training is None):
+        notes.append(f"Nothing says how these files were trained; they are taken as joint: {untold}.")
+    if without := ", ".join(each.file.name for each in saved if not _has_teacher_space(each)):
+        notes.append(f"Without zt in a file, the rows with a teacher (EMA) are the student's ({without}).")
+    return notes
+
+
+def _has_teacher_space(outputs: SavedOutputs) -> bool:
+    config = outputs.config
+    of_spaces = (
+        replace(outputs, config=replace(config, bank=replace(config.bank, space=space)))
+        for space in ("student", "teacher")
+    )
+    try:
+        student, teacher = (each.load().train.z for each in of_spaces)
+    except InputFileError:  # zt alone, or a file that is gone since it was scored
+        return True
+    return not torch.equal(student, teacher)
+
+
 @lru_cache(maxsize=4)
-def _read(path: Path, space: str, classifier: str, n_classes: int | None) -> SplitOutputs:
+def _read(path: Path, digest: str, space: str, classifier: str, n_classes: int | None) -> SplitOutputs:
     splits = read_outputs(path, space=space)
     try:
         if n_classes is None:
@@ -259,7 +250,7 @@ def _read(path: Path, space: str, classifier: str, n_classes: int | None) -> Spl
 
 
 def _by_teacher(splits: SplitOutputs, path: Path) -> SplitOutputs:
-    """Both posteriors from the teacher; of training rows only the student's is known, and is not taken for it."""
+    """Take both posteriors from the teacher; of training rows only the student's is known, and is left out."""
     return splits._replace(
         train=replace(splits.train, p=None),
         validation=_teachers(splits.validation, path),
@@ -275,8 +266,3 @@ def _teachers(rows: Rows, path: Path) -> Rows:
             'into the file, or take "student"'
         )
     return replace(rows, p=rows.p_teacher)
-
-
-def training_seconds(config: Config, seed: int) -> float | None:
-    """How long :func:`outputs_for` would train; 0 where nothing needs training, ``None`` where nobody knows."""
-    return 0.0 if config.outputs else trainings.seconds_to_train(config, seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,8 +16,8 @@ from torch import Tensor
 
 from tdumpra.artifacts import fingerprint, read_artifact, write_artifact
 from tdumpra.checks import SPLITS
-from tdumpra.runs.config import EmbedConfig
-from tdumpra.errors import ArtifactError
+from tdumpra.runs.config import Config, EmbedConfig, read_config
+from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
 from tdumpra.runs.folder import RunFolder
@@ -141,6 +142,67 @@ def tables_fingerprint(place: str, seed: int, name: str = "bank.space") -> str:
     folder = run_with_tables(place, seed, name)
     paths = [folder.outputs(part) for part in SPLITS]
     return fingerprint(*(path.read_bytes() for path in paths if path.exists()))
+
+
+def read_tables(folder: RunFolder) -> dict[str, OutputsTable]:
+    """The tables of a run; says which stage to run if one is missing."""
+    for part in SPLITS:
+        if not folder.outputs(part).exists():
+            raise ArtifactError(f"{folder.outputs(part)} does not exist: run  tdumpra embed  first")
+    return {part: OutputsTable.read(folder.outputs(part)) for part in SPLITS}
+
+
+def table_outputs(config: Config, tables: dict[str, OutputsTable], seed: int = 0) -> SplitOutputs:
+    """The run's tables as typed outputs, with the bank in the space that the configuration names."""
+    if config.network.frozen:
+        raise TdumpraError("a frozen encoder has no classifier: name its folder as the bank.space of another run")
+    if config.bank.space in ("teacher", "student"):
+        return split_outputs(tables, space=config.bank.space, classifier=config.tune.classifier)
+    folder = run_with_tables(config.bank.space, seed)
+    others = read_tables(folder)
+    if read_config(folder.config).network.frozen:  # it was trained on none of these images: any part's will do
+        joined = {part: tables[part].with_embedding(*others.values()) for part in SPLITS}
+    else:
+        _refuse_other_split(tables, others, folder)
+        joined = {part: tables[part].with_embedding(others[part]) for part in SPLITS}
+    return split_outputs(joined, space="teacher", classifier=config.tune.classifier)
+
+
+def _refuse_other_split(own: dict[str, OutputsTable], others: dict[str, OutputsTable], folder: RunFolder) -> None:
+    """An encoder that was trained on this run's test images would hand back what it memorised."""
+    ids = {part: set(table.ids) for part, table in own.items()}
+    seen = set(others["train"].ids)
+    if read_config(folder.config).train.train_on_val:
+        seen |= set(others["val"].ids)
+    crossing = {part: len(ids[part] & seen) for part in ("val", "test")}
+    if any(crossing.values()):
+        part, count = max(crossing.items(), key=lambda pair: pair[1])
+        raise ArtifactError(
+            f"the encoder in {folder.root} was trained on {count:,} of this run's {part} images: give both runs "
+            "the same data.split_seed and data.val_by_seed, and leave train.train_on_val off"
+        )
+
+
+def folder_outputs(config: Config, folder: RunFolder, seed: int) -> SplitOutputs:
+    """A run's own tables as what everything after embedding stands on."""
+    tables = read_tables(folder)
+    _refuse_other_settings(config, tables["train"].made, folder)
+    return table_outputs(config, tables, seed)
+
+
+def _refuse_other_settings(config: Config, made: Mapping[str, Any], folder: RunFolder) -> None:
+    """Figures under settings that the tables were not made with would be another configuration's."""
+    if not made:
+        return  # a table of before, which does not say
+    wanted = how_made(config.embed, finished=made["finished"])
+    for name, value in wanted.items():
+        if made.get(name) != value:
+            raise ArtifactError(
+                f"{folder.root / 'outputs'} was made with embed.{name} = {made.get(name)!r}, and it is {value!r} now: "
+                "run  tdumpra embed  first"
+            )
+    if not made["finished"]:
+        warnings.warn(f"{folder.root} was embedded before its training had come to its end", stacklevel=2)
 
 
 def split_outputs(

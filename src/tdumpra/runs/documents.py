@@ -1,11 +1,11 @@
-"""From outputs to a fitted decision and a case to score, as a configuration asks for it."""
+"""The contents of ``gate.json`` and ``evaluation.json``, and what an evaluation asks for beyond the outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,94 +13,25 @@ import torch
 
 from tdumpra import __version__
 from tdumpra.artifacts import fingerprint
-from tdumpra.method.bank import PrototypeBank
-from tdumpra.tuning.certify import Certificate, certify
-from tdumpra.evaluation.comparators import Case
-from tdumpra.runs.config import BankConfig, Config, TuneConfig
-from tdumpra.core.calibration import class_prior
-from tdumpra.tuning.crossfit import Estimate, cross_fit
-from tdumpra.method.decision import Decision
 from tdumpra.errors import InputFileError
+from tdumpra.evaluation.comparators import Case
 from tdumpra.evaluation.evaluate import evaluate, gate_report
-from tdumpra.tuning.goal import Goal
+from tdumpra.evaluation.over_seeds import SeedResult, gained
 from tdumpra.method.output_files import SplitOutputs
-from tdumpra.method.outputs import TrainOutputs, ValidationOutputs
-from tdumpra.tuning.presets import PRESETS, Preset
-from tdumpra.tuning.pooled import tune_over_seeds
+from tdumpra.runs.config import Config, TuneConfig
 from tdumpra.runs.tables import OutputsTable, refuse_other_labels, run_with_tables
-from tdumpra.tuning.tune import Tuning, tune
+from tdumpra.tuning.fit import Fitted
+from tdumpra.tuning.goal import Goal
+from tdumpra.tuning.pooled import pooled
 
-COMPUTATION = 3  # raised whenever the same outputs and settings would give other figures: kept results are made again
 ID_COLUMNS = ("id", "image_id", "image")
 
 
-class Fitted(NamedTuple):
-    """A tuned decision and what stands behind it."""
+def case_of(splits: SplitOutputs, others: Sequence[SplitOutputs], fitted: Fitted, settings: TuneConfig) -> Case:
+    """Put together what :func:`tdumpra.evaluation.evaluate.evaluate` scores.
 
-    tuning: Tuning
-    certificate: Certificate | None
-    estimate: Estimate | None
-    pool: ValidationOutputs | None = None  # validation rows of all seeds, where they were chosen on
-    unseen_bank: PrototypeBank | None = None  # one without validation rows, where the decision's own holds them
-
-    @property
-    def unseen(self) -> Decision:
-        """The decision as it may be tried on validation rows: with a bank that does not hold them."""
-        return replace(self.tuning.decision, bank=self.unseen_bank or self.tuning.decision.bank)
-
-
-def fit(
-    splits: SplitOutputs,
-    bank: BankConfig,
-    settings: TuneConfig,
-    *,
-    preset: Preset | None = None,
-    others: Sequence[SplitOutputs] = (),
-    judge: bool = False,
-) -> Fitted:
-    """Bank from train, everything else from validation.
-
-    Args:
-        splits: the outputs of one seed.
-        bank: how its bank is made.
-        settings: what is searched.
-        preset: in place of the one that ``settings`` names.
-        others: further seeds, whose validation rows have a say too, each scored by its own model and bank.
-        judge: with ``others``, also estimate what the choice earns on a seed that had no say.
+    ``others`` are the seeds whose validation rows had a say in the choice.
     """
-    preset = preset or PRESETS[settings.preset]
-
-    def make_bank(train: TrainOutputs) -> PrototypeBank:
-        return PrototypeBank.fit(
-            train.z, train.y, bank.n_prototypes, train.groups, splits.n_classes, ids=train.ids,
-            merge_above=preset.merge_above, class_names=splits.class_names or None,
-        )  # fmt: skip
-
-    search: dict[str, Any] = {
-        "preset": preset, "objective": settings.objective, "costs": settings.costs,
-        "adjust_for_prior": settings.adjust_prior,
-    }  # fmt: skip
-    if settings.folds:
-        crossed = cross_fit(
-            splits.train, splits.validation, make_bank, folds=settings.folds, training_rows=settings.training_rows,
-            **search,
-        )  # fmt: skip
-        return Fitted(crossed.tuning, None, crossed.estimate, unseen_bank=make_bank(splits.train))
-    prior = class_prior(splits.train.y, splits.n_classes)
-    if others:
-        goal = Goal.check(settings.objective, settings.costs, n_classes=splits.n_classes)
-        chosen = tune_over_seeds(
-            [splits, *others], make_bank, preset=preset, goal=goal, adjust_for_prior=settings.adjust_prior, judge=judge
-        )
-        return Fitted(chosen.tuning, None, chosen.estimate, chosen.rows)
-    if settings.certify:
-        proof: dict[str, Any] = {"level": settings.level, "correction": settings.correction}
-        return Fitted(*certify(make_bank(splits.train), splits.validation, prior, **search, **proof), None)
-    return Fitted(tune(make_bank(splits.train), splits.validation, prior, **search), None, None)
-
-
-def case_of(splits: SplitOutputs, fitted: Fitted, settings: TuneConfig) -> Case:
-    """What :func:`tdumpra.evaluation.evaluate.evaluate` scores."""
     decision, goal = fitted.tuning.decision, Goal.check(settings.objective, settings.costs, n_classes=splits.n_classes)
     return Case(
         train=splits.train,
@@ -108,30 +39,30 @@ def case_of(splits: SplitOutputs, fitted: Fitted, settings: TuneConfig) -> Case:
         test=splits.test,
         decision=decision,
         decided=decision.decide(splits.test.p, splits.test.z),
-        pool=fitted.pool,
+        pool=pooled([part.validation for part in (splits, *others)]) if others else None,
         unseen_bank=fitted.unseen_bank,
         objective=goal.objective,
         costs=goal.costs,
     )
 
 
-def gate_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[str, Any]:
-    """The contents of ``gate.json``: what was tried, what won, by how much, on how many cases."""
+def gate_document(
+    splits: SplitOutputs, others: Sequence[SplitOutputs], fitted: Fitted, config: Config
+) -> dict[str, Any]:
+    """Return the contents of ``gate.json``: what was tried, what won, by how much, on how many cases."""
     tuning, validation = fitted.tuning, splits.validation
-    chosen_on = fitted.pool if fitted.pool is not None else validation
+    chosen_on = pooled([part.validation for part in (splits, *others)]) if others else validation
     decided = fitted.unseen.decide(validation.p, validation.z)
     report = gate_report(
         decided.p_cls, decided.p_sim, decided.p, validation.y, validation.groups, opened=decided.opened
     )
+    groups = None if validation.groups is None or chosen_on.groups is None else len(np.unique(chosen_on.groups))
     return {
-        "outputs": splits.fingerprint,
-        "sentence": verdict(fitted),
+        "sentence": fitted.verdict(),
         "objective": tuning.objective,
         "cases": {
             "rows": tuning.n_rows,
-            "groups": None
-            if validation.groups is None or chosen_on.groups is None
-            else len(np.unique(chosen_on.groups)),
+            "groups": groups,
             "by_class": np.bincount(chosen_on.y.numpy(), minlength=splits.n_classes).tolist(),
             "disagreements": tuning.n_disagreements,
         },
@@ -140,51 +71,45 @@ def gate_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[
             "five_clauses": tuning.curve.axes,
             "calibrated": tuning.calibrated_curve and tuning.calibrated_curve.axes,
         },
-        "base": tuning.base.to_json(),
+        **contest(fitted),
         "best": {"gate": tuning.best.gate, **tuning.best.to_json()},
-        "contenders": [{"gate": each.gate, **each.to_json()} for each in tuning.contenders],
         "won_by": {
             "objective": tuning.best.objective - tuning.base.objective,
             "accuracy": tuning.best.accuracy - tuning.base.accuracy,
             **{name: report[name] for name in ("opened", "flipped", "fixed", "broken")},
         },
-        "decision": {
-            "thresholds": asdict(tuning.decision.thresholds),
-            "calibrated": tuning.decision.calibrated and asdict(tuning.decision.calibrated),
-            "guarantees_similarity": tuning.decision.guarantees_similarity,
-            **{name: getattr(tuning.decision, name) for name in ("rule", "kappa", "tau", "temperature")},
-            "prior_exponent": tuning.decision.prior_exponent,
-            "fused_exponent": tuning.decision.fused_exponent,
-        },
+        "decision": tuning.decision.to_json(),
         "certificate": fitted.certificate and fitted.certificate.to_json(),
         "out_of_fold": fitted.estimate and {**fitted.estimate._asdict(), "sentence": fitted.estimate.sentence()},
-        "notes": tuning.notes,
+        "notes": [str(note) for note in tuning.notes],
         "settings": asdict(config.tune),
     }
 
 
-def evaluation_document(splits: SplitOutputs, fitted: Fitted, config: Config, seed: int = 0) -> dict[str, Any]:
-    """The contents of ``evaluation.json`` for one seed."""
+def contest(fitted: Fitted) -> dict[str, Any]:
+    """Return the shut gate and the best of each kind of gate, as they scored on validation."""
+    tuning = fitted.tuning
+    contenders = [{"gate": each.gate, **each.to_json()} for each in tuning.contenders]
+    return {"base": tuning.base.to_json(), "contenders": contenders}
+
+
+def evaluated(
+    splits: SplitOutputs, others: Sequence[SplitOutputs], fitted: Fitted, config: Config, seed: int
+) -> SeedResult:
+    """Score one seed: its part of ``evaluation.json``, what the gate gained by lesion, and the replicates."""
     asked = replace(config.evaluate, class_names=config.evaluate.class_names or splits.class_names)
     splits = with_asked(splits, config, seed)
-    return {
+    case = case_of(splits, others, fitted, config.tune)
+    found = evaluate(case, settings=asked)
+    document = {
         "version": __version__,
         "rows": {"train": len(splits.train), "val": len(splits.validation), "test": len(splits.test)},
         "grouped": splits.test.groups is not None,
-        "tuning": verdict(fitted),
-        "notes": fitted.tuning.notes,
-        **evaluate(case_of(splits, fitted, config.tune), settings=asked),
+        "tuning": fitted.verdict(),
+        "notes": [str(note) for note in fitted.tuning.notes],
+        **found.document,
     }
-
-
-def verdict(fitted: Fitted) -> str:
-    """How the gate was chosen, proven or estimated, in a sentence."""
-    if fitted.certificate is not None:
-        return f"{fitted.tuning.sentence()}; {fitted.certificate.sentence()}" if fitted.certificate.granted else (
-            fitted.certificate.sentence()
-        )  # fmt: skip
-    estimate = "" if fitted.estimate is None else f"; {fitted.estimate.sentence()}"
-    return fitted.tuning.sentence() + estimate
+    return SeedResult(document, gained(case.decided.p_cls, case.decided.p, splits), found.compared)
 
 
 def with_asked(splits: SplitOutputs, config: Config, seed: int) -> SplitOutputs:
