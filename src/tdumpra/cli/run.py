@@ -5,85 +5,79 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lightning_fabric import Fabric
 from rich.console import Console
 from rich.table import Table
 
-from tdumpra.artifacts import read_json
+from tdumpra.cli.experiments import show, write
+from tdumpra.cli.report import finish_with_report
 from tdumpra.data.dataset import Dataset, open_data
-from tdumpra.errors import ArtifactError
-from tdumpra.experiments.evaluation import keep_finished
 from tdumpra.method.bank_health import BankHealth
-from tdumpra.networks.model_file import Model
 from tdumpra.networks.train import make_fabric
+from tdumpra.report import outcome
 from tdumpra.runs.config import Config
-from tdumpra.runs.fitting import metadata_fingerprint
+from tdumpra.runs.documents import metadata_fingerprint
 from tdumpra.runs.folder import RunFolder, refuse_results_of_another, run_folders, run_root
 from tdumpra.runs.idle_settings import idle_settings
-from tdumpra.runs.model import assemble_model
-from tdumpra.runs.outputs import found_from_anywhere, read_run, read_saved, saved_runs
-from tdumpra.runs.stages import claimed_by_first, embed_stage, train_stage
-from tdumpra.runs.table_stages import (
-    Banked,
-    bank_of,
-    bank_stage,
-    decision_inputs,
-    evaluate_stage,
-    is_evaluated,
-    tune_stage,
-)
-from tdumpra.screen import show_notes
+from tdumpra.runs.model import model_step
+from tdumpra.runs.outputs import TrainedOutputs, all_outputs
+from tdumpra.runs.pixel_stages import claimed_by_first, embed_stage, train_stage
+from tdumpra.runs.table_stages import Banked, banked, evaluate_step, tune_step
+from tdumpra.screen import print_json, show_notes
 from tdumpra.tuning.goal import Goal
 
 Work = Callable[[Config, Dataset, RunFolder, int, Fabric, Console], None]
 
 
-class Evaluated(NamedTuple):
-    """A seed's folder and the contents of its ``evaluation.json``."""
-
-    folder: RunFolder
-    evaluation: dict[str, Any]
-
-
-def train_command(config: Path, out: Path | None) -> None:
+def train_command(config: Config, *, as_json: bool = False) -> None:
     """Train student and teacher; goes on where an earlier run stopped."""
-    _for_each_seed(_in_folder(config, out), _train)
+    _for_each_seed(config, _train, quiet=as_json)
+    if as_json:
+        folders = run_folders(run_root(config), config.seeds)
+        print_json({str(seed): {"checkpoint": folder.checkpoint("last")} for seed, folder in folders.items()})
 
 
-def embed_command(config: Path, out: Path | None) -> None:
+def embed_command(config: Config, *, as_json: bool = False) -> None:
     """Write logits and embeddings of every image: the tables that everything afterwards stands on."""
-    _for_each_seed(_in_folder(config, out), _embed)
+    _for_each_seed(config, _embed, quiet=as_json)
+    if as_json:
+        folders = run_folders(run_root(config), config.seeds)
+        print_json({str(seed): {"outputs": folder.root / "outputs"} for seed, folder in folders.items()})
 
 
-def bank_command(config: Path, out: Path | None) -> None:
+def bank_command(config: Config, *, as_json: bool = False) -> None:
     """Cluster the training embeddings into prototypes, and look them over."""
-    settings = _in_folder(config, out)
-    if settings.outputs:
-        _banks_of_files(settings)
-        return
-    for seed, folder in run_folders(run_root(settings), settings.seeds).items():
-        with folder.claim(settings, seed):
-            _show_bank(bank_stage(settings, folder, seed), folder, Console())
-
-
-def _banks_of_files(config: Config) -> None:
-    """Each file's bank where ``tune`` puts its gate; the names of the files say which seeds they are."""
-    config = replace(config, outputs=tuple(map(found_from_anywhere, config.outputs)))
-    root, runs = run_root(config), saved_runs(config)
+    console = Console(quiet=as_json)
     show_notes(idle_settings(config), Console(stderr=True))
-    for run in runs:
-        splits = read_saved(run, config)  # before a folder is made for it
-        folder = RunFolder(root if len(runs) == 1 else root / f"{run.model}_seed{run.seed}")
-        with folder.claim(config, run.seed):
-            _show_bank(bank_of(splits, config, folder), folder, Console())
+    found = {}
+    for outputs in all_outputs(config):
+        outputs.own_identity()  # a file that is not there is told before a folder is made for it
+        with RunFolder(outputs.place).claim(config, outputs.seed):
+            bank = banked(outputs)
+            _show_bank(bank, RunFolder(outputs.place), console)
+        found[outputs.name] = {"bank": RunFolder(outputs.place).bank, "prototypes": int(bank.bank.mask.sum()),
+                               "notes": bank.health.notes}  # fmt: skip
+    if as_json:
+        print_json(found)
 
 
-def run_command(config: Path, out: Path | None, *, quiet: bool = False) -> dict[int, Evaluated]:
-    """Every stage, skipping those whose inputs have not changed; gives the evaluation of each seed."""
-    evaluations: dict[int, Evaluated] = {}
+def run_command(config: Config, *, as_json: bool = False) -> None:
+    """Run every stage, skipping those whose inputs have not changed; ends with the table over seeds and the report."""
+    root = run_root(config)
+    if not config.outputs and not run_stages(config, quiet=as_json):
+        return  # one process of several has the results
+    found = write(outcome.evaluate, config, root, quiet=as_json)
+    if config.outputs:
+        write_array_models(config)
+    show(found, root, as_json=as_json)
+    finish_with_report(root, quiet=as_json)
+
+
+def run_stages(config: Config, *, quiet: bool = False) -> dict[int, dict[str, Any]]:
+    """Train, embed, cluster, tune, evaluate and write the model; return the evaluation of each seed."""
+    evaluations: dict[int, dict[str, Any]] = {}
 
     def encode(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
         _train(config, data, folder, seed, fabric, console)
@@ -91,27 +85,21 @@ def run_command(config: Path, out: Path | None, *, quiet: bool = False) -> dict[
 
     def decide(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
         if fabric.is_global_zero:
-            evaluations[seed] = Evaluated(folder, _decide(config, data, folder, seed, console))
+            evaluations[seed] = _decide(config, data, folder, seed, console)
         fabric.barrier()
 
     def both(*arguments: Any) -> None:
         encode(*arguments)
         decide(*arguments)
 
-    settings = _in_folder(config, out)
-    root = run_root(settings)
-    show_notes(idle_settings(settings), Console(stderr=True, quiet=quiet))
-    for folder in {root, *(each.root for each in run_folders(root, settings.seeds).values())}:
-        refuse_results_of_another(settings, folder)
+    root = run_root(config)
+    show_notes(idle_settings(config), Console(stderr=True, quiet=quiet))
+    for folder in {root, *(each.root for each in run_folders(root, config.seeds).values())}:
+        refuse_results_of_another(config, folder)
     # one choice for all seeds can be made only when all are there; else each seed is finished before the next begins
-    rounds = (encode, decide) if settings.tune.pool_seeds else (both,)
-    _for_each_seed(settings, *rounds, quiet=quiet)
+    rounds = (encode, decide) if config.tune.pool_seeds else (both,)
+    _for_each_seed(config, *rounds, quiet=quiet)
     return evaluations
-
-
-def _in_folder(config: Path, out: Path | None) -> Config:
-    settings = read_run(config)
-    return settings if out is None else replace(settings, folder=str(out))
 
 
 def _train(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
@@ -129,29 +117,18 @@ def _embed(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: 
 
 
 def _decide(config: Config, data: Dataset, folder: RunFolder, seed: int, console: Console) -> dict[str, Any]:
-    """Bank, tuning, evaluation and model: everything that needs no training."""
-    _show_bank(bank_stage(config, folder, seed), folder, console)
-    if is_evaluated(config, folder, seed) and _is_assembled(config, folder, seed):
-        console.print(f"{folder.evaluation} is up to date", soft_wrap=True)
-        return read_json(folder.evaluation, kind="evaluation", schema=1)
-    fitted = tune_stage(config, folder, seed)
-    inputs = decision_inputs(config, folder, seed)
-    assemble_model(config, data, folder, fitted.tuning.decision, seed=seed, inputs=inputs).write(folder.model)
-    console.print(f"Written: {folder.model}", soft_wrap=True)
-    evaluation = evaluate_stage(config, folder, seed, fitted)
-    keep_finished(config, seed, fitted, {key: value for key, value in evaluation.items() if key != "inputs"})
-    return evaluation
-
-
-def _is_assembled(config: Config, folder: RunFolder, seed: int) -> bool:
-    if not folder.model.exists():
-        return False
-    try:
-        model = Model.read(folder.model)
-    except ArtifactError:
-        return False  # a damaged model is made again
-    wanted = decision_inputs(config, folder, seed)
-    return wanted.items() <= model.identity.items() and bool(model.thumbnails) == config.bank.thumbnails
+    """Bank, gate, evaluation and model: everything that needs no training."""
+    (outputs,) = (each for each in all_outputs(config) if each.seed == seed)
+    assert isinstance(outputs, TrainedOutputs)
+    _show_bank(banked(outputs), folder, console)
+    steps = {folder.gate: tune_step(outputs), folder.model: model_step(outputs, data),
+             folder.evaluation: evaluate_step(outputs)}  # fmt: skip
+    for path, step in steps.items():
+        fresh = step.kept() is not None
+        if not fresh:
+            step.make()
+        console.print(f"{path} is up to date" if fresh else f"Written: {path}", soft_wrap=True)
+    return evaluate_step(outputs).result().evaluation
 
 
 def _for_each_seed(config: Config, *rounds: Work, quiet: bool = False) -> None:
@@ -174,7 +151,7 @@ def _for_each_seed(config: Config, *rounds: Work, quiet: bool = False) -> None:
 
 
 def _refuse_what_cannot_be_scored(config: Config, data: Dataset) -> None:
-    """What tuning and evaluation would refuse after hours of training is refused before them."""
+    """Refuse before hours of training what tuning and evaluation would refuse after them."""
     names = data.manifest.class_names
     Goal.check(config.tune.objective, config.tune.costs, n_classes=len(names))
     asked = replace(config.evaluate, class_names=config.evaluate.class_names or names)

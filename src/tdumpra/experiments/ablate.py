@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -12,13 +13,14 @@ from tdumpra.core import metrics
 from tdumpra.core.gate import fuse_linear
 from tdumpra.evaluation.evaluate import gate_report
 from tdumpra.experiments import paper
-from tdumpra.experiments.grid import Cell
 from tdumpra.experiments.results import HEADINGS, Figure, ResultTable, Value, over_seeds
 from tdumpra.experiments.together import refuse_mixed, refuse_several_backbones, refuse_strangers, rows_scored
 from tdumpra.method.output_files import SplitOutputs
-from tdumpra.runs import outputs as run_outputs
 from tdumpra.runs.config import Config, TrainConfig
-from tdumpra.runs.fitting import Fitted, fit
+from tdumpra.runs.outputs import Outputs, all_outputs, unknown_of_files, variant_outputs
+from tdumpra.runs.steps import Step
+from tdumpra.experiments.grid import variant_step
+from tdumpra.tuning.fit import Fitted
 from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.presets import PRESETS
 
@@ -54,42 +56,31 @@ def variant_config(config: Config, variant: Variant) -> Config:
     )
 
 
-def cells(config: Config) -> list[Cell]:
-    """One cell for each variant and seed; variants whose outputs cannot be had have none."""
+def steps(config: Config, out: Path) -> list[Step[dict[str, Any]]]:
+    """Make a step for each variant and seed; variants whose outputs cannot be had have none."""
     refuse_several_backbones(config, "an ablation")
     if not config.outputs and config.network.as_it_is:
         raise ValueError(
             "an ablation trains networks with the contrastive loss and without, and this one is taken as it is"
         )
     if config.outputs:
-        refuse_strangers(config, run_outputs.saved_runs(config), of_one="backbone")
-    found = []
-    for number, variant in enumerate(VARIANTS, start=1):
-        changed = variant_config(config, variant)
-        found += [_cell(number, variant, changed, seed) for seed in run_outputs.seeds_for(changed)]
-    return found
+        refuse_strangers(all_outputs(config), of_one="backbone")
+    return [
+        _step(_name(number, variant, outputs.seed), variant, outputs, out)
+        for number, variant in enumerate(VARIANTS, start=1)
+        for outputs in variant_outputs(variant_config(config, variant))
+    ]
 
 
-def _cell(number: int, variant: Variant, config: Config, seed: int) -> Cell:
-    def compute() -> Mapping[str, Any]:
-        splits = run_outputs.outputs_for(config, seed)
-        fitted = fit(splits, config.bank, config.tune, others=run_outputs.other_seeds_for(config, seed))
-        return score(splits, fitted, variant.fusion, config)
+def _name(number: int, variant: Variant, seed: int) -> str:
+    return f"row {number}, seed {seed}: {variant.name}"
 
-    return Cell(
-        name=f"row {number}, seed {seed}: {variant.name}",
-        settings=lambda: {
-            "ablate": variant._asdict(),
-            "seed": seed,
-            "outputs": run_outputs.identity(config, seed),
-            "bank": asdict(config.bank),
-            "tune": asdict(config.tune),
-            **run_outputs.space_identity(config, seed),
-            **run_outputs.pool_identity(config),
-        },
-        compute=compute,
-        seconds=_seconds(config, seed),
-    )
+
+def _step(name: str, variant: Variant, outputs: Outputs, out: Path) -> Step[dict[str, Any]]:
+    return variant_step(
+        out, name, {"ablate": variant._asdict()}, outputs,
+        lambda splits, fitted: score(splits, fitted, variant.fusion, outputs.config),
+    )  # fmt: skip
 
 
 def score(splits: SplitOutputs, fitted: Fitted, fusion: Fusion, config: Config) -> dict[str, Any]:
@@ -131,7 +122,7 @@ def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTab
     settings = f"{protocol}preset {config.tune.preset}, objective {config.tune.objective}"
     notes = [
         f"{settings[0].upper()}{settings[1:]}; figures of the test rows, everything else chosen on validation.",
-        *run_outputs.unknown_of_files(config),
+        *unknown_of_files(config),
         "The paper's rows are of a Swin-B under another split: compare the steps between rows, not the levels.",
     ]
     if config.bank.space not in ("teacher", "student"):
@@ -141,8 +132,8 @@ def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTab
     if not config.outputs:
         refuse_mixed(results.values())
     for number, (variant, reported) in enumerate(zip(VARIANTS, paper.ABLATION, strict=True), start=1):
-        seeds = run_outputs.seeds_for(variant_config(config, variant))
-        of_seeds = [results[f"row {number}, seed {seed}: {variant.name}"] for seed in seeds]
+        seeds = [outputs.seed for outputs in variant_outputs(variant_config(config, variant))]
+        of_seeds = [results[_name(number, variant, seed)] for seed in seeds]
         row: dict[str, Value] = {"number": number, "variant": variant.name, "seeds": len(seeds)}
         for metric, value in zip(paper.ABLATION_METRICS, reported, strict=True):
             row[metric] = over_seeds(result[metric] for result in of_seeds) if of_seeds else "no outputs"
@@ -167,8 +158,3 @@ def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTab
         notes=notes,
         screen=(*screen, "ece", "fixed", "broken"),
     )
-
-
-def _seconds(config: Config, seed: int) -> float | None:
-    training = run_outputs.training_seconds(config, seed)
-    return None if training is None else training + 1.0

@@ -1,24 +1,26 @@
 """λ, the weight of the contrastive loss: each value needs a network of its own.
 
-Networks come from trainings that share everything else, or, where saved outputs are given, from what their names say.
+Networks come from trainings that share everything else, or from saved outputs that say how they were trained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tdumpra.core import metrics
 from tdumpra.evaluation.evaluate import gate_report
-from tdumpra.experiments.grid import Cell
+from tdumpra.experiments.grid import variant_step
 from tdumpra.experiments.results import ResultTable, Value
 from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import ScoredOutputs
-from tdumpra.runs import outputs as run_outputs
 from tdumpra.runs.config import Config
-from tdumpra.runs.fitting import Fitted, fit
+from tdumpra.runs.outputs import Outputs, all_outputs, variant_outputs
+from tdumpra.runs.steps import Step
+from tdumpra.tuning.fit import Fitted
 
 COLUMNS = {
     "classifier_accuracy": "Classifier Acc",
@@ -37,94 +39,49 @@ _ON_SCREEN = ("seed", "value", "split", "classifier_accuracy", "similarity_accur
 class Trained(NamedTuple):
     """A network at one λ."""
 
-    model: str
-    seed: int
-    weight: float | None  # None where the name of a file does not say
-    config: Config
-    settings: Callable[[], Mapping[str, Any]]  # what its outputs depend on
-    fit: Callable[[], tuple[SplitOutputs, Fitted]]
-    seconds: float | None
+    weight: float | None  # None where nobody said how a file was trained
+    outputs: Outputs
 
     @property
     def name(self) -> str:
-        """For a person, and to find the result again."""
-        return f"{self.model}, seed {self.seed}: lambda {'?' if self.weight is None else self.weight}"
+        """Return a name for a person, by which the result is found again."""
+        return f"{self.outputs.name}: lambda {'?' if self.weight is None else self.weight}"
 
 
-def cells(config: Config) -> list[Cell]:
-    """One cell for each λ and seed; what was not trained is trained by it."""
-    return [_cell(trained) for trained in trainings(config)]
+def steps(config: Config, out: Path) -> list[Step[dict[str, Any]]]:
+    """Make a step for each λ and seed; what was not trained is trained by it."""
+    return [
+        variant_step(out, trained.name, {"sweep": "lambda", "weight": trained.weight}, trained.outputs, _points)
+        for trained in trainings(config)
+    ]
 
 
 def trainings(config: Config) -> list[Trained]:
-    """The networks behind the table."""
-    weights = config.sweep.contrastive_weights
+    """List the networks behind the table."""
+    weights, own = config.sweep.contrastive_weights, config.train.contrastive_weight
     if not weights:
-        return [_saved(config, run) for run in run_outputs.saved_runs(config)]
+        known = {"ce": 0.0, "joint": own, None: None}
+        return [
+            Trained(known[outputs.training] if config.outputs else own, outputs) for outputs in all_outputs(config)
+        ]
     if config.outputs:
         raise ValueError("sweep.contrastive_weights trains networks, and outputs are saved ones: choose one")
     if config.network.as_it_is:
         raise ValueError("sweep.contrastive_weights trains networks, and this one is taken as it is: leave one out")
     return [
-        _to_train(replace(config, train=replace(config.train, contrastive_weight=weight)), seed)
+        Trained(weight, outputs)
         for weight in weights
-        for seed in config.seeds
+        for outputs in variant_outputs(replace(config, train=replace(config.train, contrastive_weight=weight)))
     ]
 
 
-def _saved(config: Config, run: run_outputs.SavedRun) -> Trained:
-    def fitted() -> tuple[SplitOutputs, Fitted]:
-        splits = run_outputs.read_saved(run, config)
-        return splits, fit(splits, config.bank, config.tune, others=run_outputs.other_seeds(config, run))
-
-    weight = {"ce": 0.0, "joint": config.train.contrastive_weight, None: None}[run.training]
-
-    def known() -> Mapping[str, Any]:
-        return {
-            **run_outputs.outputs_identity(run, config),
-            **run_outputs.space_identity(config, run.seed),
-            **run_outputs.pooled_runs_identity(config),
-        }
-
-    return Trained(run.model, run.seed, weight, config, known, fitted, 1.5)
-
-
-def _to_train(config: Config, seed: int) -> Trained:
-    def fitted() -> tuple[SplitOutputs, Fitted]:
-        splits = run_outputs.outputs_for(config, seed)
-        return splits, fit(splits, config.bank, config.tune, others=run_outputs.other_seeds_for(config, seed))
-
-    def known() -> Mapping[str, Any]:
-        return {
-            "outputs": run_outputs.identity(config, seed),
-            **run_outputs.space_identity(config, seed),
-            **run_outputs.pool_identity(config),
-        }
-
-    training = run_outputs.training_seconds(config, seed)
-    seconds = None if training is None else training + 1.5
-    return Trained(config.name, seed, config.train.contrastive_weight, config, known, fitted, seconds)
-
-
-def _cell(trained: Trained) -> Cell:
-    def compute() -> Mapping[str, Any]:
-        splits, fitted = trained.fit()
-        return {
-            "points": [
-                {"split": "validation", **figures(fitted.unseen, splits.validation)},
-                {"split": "test", **figures(fitted.tuning.decision, splits.test)},
-            ]
-        }
-
-    return Cell(
-        name=trained.name,
-        settings=lambda: {
-            "sweep": "lambda", "weight": trained.weight, "seed": trained.seed, **trained.settings(),
-            "bank": asdict(trained.config.bank), "tune": asdict(trained.config.tune),
-        },
-        compute=compute,
-        seconds=trained.seconds,
-    )  # fmt: skip
+def _points(splits: SplitOutputs, fitted: Fitted) -> dict[str, Any]:
+    return {
+        "points": [
+            {"split": "validation", **figures(fitted.unseen, splits.validation)},
+            {"split": "test", **figures(fitted.tuning.decision, splits.test)},
+        ]
+    }
 
 
 def figures(decision: Decision, rows: ScoredOutputs) -> dict[str, Any]:
@@ -142,7 +99,7 @@ def figures(decision: Decision, rows: ScoredOutputs) -> dict[str, Any]:
 def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTable:
     """A row for each λ, seed and split."""
     rows: list[dict[str, Value]] = [
-        {"run": trained.model, "seed": trained.seed, "value": trained.weight, **point}
+        {"run": trained.outputs.model, "seed": trained.outputs.seed, "value": trained.weight, **point}
         for trained in trainings(config)
         for point in results[trained.name]["points"]
     ]

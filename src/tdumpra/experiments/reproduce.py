@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tdumpra.experiments import paper
-from tdumpra.experiments.ablate import score
-from tdumpra.experiments.grid import Cell
+from tdumpra.experiments.ablate import Fusion, score
+from tdumpra.experiments.grid import variant_step
 from tdumpra.experiments.results import HEADINGS, Figure, ResultTable, Value, over_seeds
 from tdumpra.experiments.together import refuse_mixed, refuse_strangers
-from tdumpra.runs import outputs as run_outputs
-from tdumpra.runs.config import Config, TrainConfig
-from tdumpra.runs.fitting import fit
+from tdumpra.runs.config import Config, OutputFile, TrainConfig
+from tdumpra.runs.outputs import Outputs, all_outputs, unknown_of_files, variant_outputs
+from tdumpra.runs.steps import Step
 
 SEEDS = (0, 1, 2)
 PROTOCOLS = {
@@ -36,8 +37,10 @@ class Entry(NamedTuple):
 def entries(config: Config) -> list[Entry]:
     """What is to be run: the saved models, or the five backbones on three seeds."""
     if config.outputs:
-        backbones = list(dict.fromkeys(run.backbone for run in run_outputs.saved_runs(config)))
-        configs = [(name, replace(config, outputs=_files_of(config, name))) for name in backbones]
+        files: dict[str, list[OutputFile]] = {}
+        for entry, outputs in zip(config.outputs, all_outputs(config), strict=True):
+            files.setdefault(outputs.backbone, []).append(replace(entry, seed=outputs.seed))
+        configs = [(name, replace(config, outputs=tuple(of_name))) for name, of_name in files.items()]
     else:
         seeds = config.seeds if len(config.seeds) > 1 else SEEDS
         weights = "none" if config.network.weights == "none" else "timm"  # a file's fit one backbone at best
@@ -54,45 +57,28 @@ def entries(config: Config) -> list[Entry]:
         for with_method in (False, True):
             train = replace(of_backbone.train, contrastive_weight=weight if with_method else 0.0)
             changed = replace(of_backbone, train=train)
-            found.append(Entry(name, changed, with_method, run_outputs.seeds_for(changed)))
+            found.append(Entry(name, changed, with_method, tuple(each.seed for each in variant_outputs(changed))))
     return found
 
 
-def _files_of(config: Config, backbone: str) -> tuple[str, ...]:
-    runs = run_outputs.saved_runs(config)
-    return tuple(file for file, run in zip(config.outputs, runs, strict=True) if run.backbone == backbone)
-
-
-def cells(dataset: str, config: Config) -> list[Cell]:
-    """One cell for each backbone, training and seed."""
+def steps(dataset: str, config: Config, out: Path) -> list[Step[dict[str, Any]]]:
+    """Make a step for each backbone, training and seed."""
     if config.outputs:
-        refuse_strangers(config, run_outputs.saved_runs(config), of_one="backbone")
-    return [_cell(dataset, entry, seed) for entry in entries(config) for seed in entry.seeds]
+        refuse_strangers(all_outputs(config), of_one="backbone")
+    return [
+        _step(dataset, entry, outputs, out) for entry in entries(config) for outputs in variant_outputs(entry.config)
+    ]
 
 
 def _name(entry: Entry, seed: int) -> str:
     return f"{entry.backbone} {'with' if entry.with_method else 'without'}, seed {seed}"
 
 
-def _cell(dataset: str, entry: Entry, seed: int) -> Cell:
-    config = entry.config
-
-    def compute() -> Mapping[str, Any]:
-        splits = run_outputs.outputs_for(config, seed)
-        fitted = fit(splits, config.bank, config.tune, others=run_outputs.other_seeds_for(config, seed))
-        return score(splits, fitted, "gated" if entry.with_method else "none", config)
-
-    training = run_outputs.training_seconds(config, seed)
-    return Cell(
-        name=_name(entry, seed),
-        settings=lambda: {
-            "reproduce": dataset, "with_method": entry.with_method, "outputs": run_outputs.identity(config, seed),
-            "bank": asdict(config.bank), "tune": asdict(config.tune),
-            **run_outputs.space_identity(config, seed),
-            **run_outputs.pool_identity(config),
-        },
-        compute=compute,
-        seconds=None if training is None else training + 1.0,
+def _step(dataset: str, entry: Entry, outputs: Outputs, out: Path) -> Step[dict[str, Any]]:
+    fusion: Fusion = "gated" if entry.with_method else "none"
+    return variant_step(
+        out, _name(entry, outputs.seed), {"reproduce": dataset, "with_method": entry.with_method}, outputs,
+        lambda splits, fitted: score(splits, fitted, fusion, entry.config),
     )  # fmt: skip
 
 
@@ -156,11 +142,11 @@ def _title(dataset: str, config: Config) -> str:
 def _notes(config: Config, rows: list[dict[str, Value]]) -> list[str]:
     tuned = f"prototypes and gate (preset {config.tune.preset}, tuned for {config.tune.objective} on validation)"
     notes = [
-        f"Without: files whose names say cross-entropy alone. With: the other files, {tuned}. Which images they are "
+        f"Without: files that were trained with cross-entropy alone. With: the other files, {tuned}. Which images they are "
         "outputs of is not known: compare with the paper's figures only if it is the same data set."
         if config.outputs
         else f"Without: cross-entropy alone, on the same two views. With: joint objective, EMA teacher, {tuned}.",
-        *run_outputs.unknown_of_files(config),
+        *unknown_of_files(config),
         "Delta Acc is relative to the row above, as in the paper. The paper names an official split and no lesion "
         "grouping; its levels are not comparable with a lesion-disjoint test.",
     ]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tdumpra.artifacts import jsonable, write_bytes
+from tdumpra.evaluation.undefined import in_words
 
 UNDEFINED = "undefined"
 HEADINGS = {
@@ -107,18 +108,60 @@ class ResultTable:
         ]  # fmt: skip
         return "\n".join(lines) + "\n"
 
-    def write(self, folder: Path, stem: str) -> list[Path]:
-        """All four forms, each written atomically."""
-        forms = {
+    def _forms(self) -> dict[str, str]:
+        return {
             "csv": self.to_csv(),
             "json": json.dumps(jsonable(self.to_json()), indent=2, ensure_ascii=False, allow_nan=False) + "\n",
             "md": self.to_markdown(),
             "tex": self.to_latex(),
         }
-        paths = {suffix: folder / f"{stem}.{suffix}" for suffix in forms}
-        for suffix, text in forms.items():
-            write_bytes(paths[suffix], text.encode())
-        return list(paths.values())
+
+    def write(self, folder: Path, stem: str) -> list[Path]:
+        """Write all four forms, each atomically."""
+        paths = []
+        for suffix, text in self._forms().items():
+            paths.append(folder / f"{stem}.{suffix}")
+            write_bytes(paths[-1], text.encode())
+        return paths
+
+    def is_written(self, folder: Path, stem: str) -> bool:
+        """Whether all four forms are there as they would be written."""
+        forms = ((folder / f"{stem}.{suffix}", text.encode()) for suffix, text in self._forms().items())
+        return all(path.exists() and path.read_bytes() == text for path, text in forms)
+
+
+def comparator_table(name: str, evaluation: Mapping[str, Any]) -> ResultTable:
+    """All comparators, with intervals (one seed) or deviations (several)."""
+    std, intervals = evaluation.get("comparators_std", {}), evaluation.get("intervals", {})
+    rows: list[dict[str, Value]] = []
+    for comparator, scores in evaluation["comparators"].items():
+        row: dict[str, Value] = {"comparator": comparator}
+        for metric in HEADINGS:
+            spread = None if comparator not in std else std[comparator][metric]
+            row[metric] = over_seeds([scores[metric]])._replace(std=spread)
+            low, high = intervals.get(comparator, {}).get(metric, (None, None))
+            row[f"{metric}_interval"] = None if low is None else f"{low:.4f} to {high:.4f}"
+        rows.append(row)
+    shown = {key: heading for metric, heading in HEADINGS.items() for key, heading in
+             ((metric, heading), *([(f"{metric}_interval", "95 %")] if intervals else []))}  # fmt: skip
+    rows_of = evaluation["rows"]
+    title = f"{name}: {rows_of['test']:,} test rows, seeds {', '.join(map(str, evaluation['seeds']))}"
+    notes = [evaluation["tuning"], *evaluation.get("notes", [])]
+    if "retrieval_worth" in evaluation:
+        notes.append(evaluation["retrieval_worth"]["sentence"])
+    notes += undefined_notes(evaluation["undefined"])
+    columns = {"comparator": "Comparator", **shown}
+    return ResultTable(title=title, columns=columns, rows=rows, notes=notes, screen=("comparator", *HEADINGS))
+
+
+def undefined_notes(undefined: Sequence[Mapping[str, str]]) -> list[str]:
+    """A sentence for each reason why something is undefined, with an example."""
+    reasons = dict.fromkeys(each["reason"] for each in undefined)
+    places = {reason: [each["where"] for each in undefined if each["reason"] == reason] for reason in reasons}
+    return [
+        f"Undefined: {in_words(where[0])}{f', and {len(where) - 1} more' if len(where) > 1 else ''} ({reason})."
+        for reason, where in places.items()
+    ]
 
 
 def _std(value: Value) -> float | None:

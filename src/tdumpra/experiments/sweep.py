@@ -6,7 +6,8 @@ Validation and test are shown side by side. The test curve is for reading, never
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from tdumpra.core.posterior import similarity_posterior
 from tdumpra.core.rowwise import normalise
 from tdumpra.evaluation.evaluate import gate_report
 from tdumpra.experiments import lambda_sweep
-from tdumpra.experiments.grid import Cell
+from tdumpra.experiments.grid import variant_step
 from tdumpra.experiments.results import ResultTable, Value
 from tdumpra.experiments.surface import BETA, REFERENCE, THETA, gate_surface
 from tdumpra.experiments.together import refuse_strangers
@@ -27,12 +28,11 @@ from tdumpra.method.arrays import widen
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
-from tdumpra.runs import outputs as run_outputs
 from tdumpra.runs.config import Config
-from tdumpra.runs.fitting import fit
-from tdumpra.runs.folder import RunFolder
-from tdumpra.runs.outputs import SavedRun
-from tdumpra.tuning.presets import PRESETS
+from tdumpra.tuning.result import Tuning
+from tdumpra.runs.outputs import Outputs, TrainedOutputs, all_outputs
+from tdumpra.runs.steps import Step
+from tdumpra.tuning.presets import PRESETS, Preset
 
 MARGIN = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 ALPHA = tuple(np.round(np.arange(0.0, 1.0001, 0.1), 1).tolist())
@@ -64,47 +64,41 @@ class _Bench(NamedTuple):
     temperatures: bool
 
 
-def cells(config: Config) -> list[Cell]:
-    """One cell for each model, seed and parameter, and one for each λ."""
-    curves = (*PARAMETERS, "surface")
+def steps(config: Config, out: Path) -> list[Step[dict[str, Any]]]:
+    """Make a step for each model, seed and parameter, and one for each λ."""
     if config.tune.pool_seeds:
-        refuse_strangers(config, curve_runs(config), test_rows=False)
+        refuse_strangers(curve_outputs(config), test_rows=False)
     return [
-        *lambda_sweep.cells(config),
-        *(_cell(config, run, curve) for run in curve_runs(config) for curve in curves),
+        *lambda_sweep.steps(config, out),
+        *(
+            _step(config, outputs, curve, out)
+            for outputs in curve_outputs(config)
+            for curve in (*PARAMETERS, "surface")
+        ),
     ]
 
 
-def curve_runs(config: Config) -> tuple[SavedRun, ...]:
-    """The runs whose settings are moved. None where λ alone can be, as the run itself was not trained."""
-    runs = run_outputs.saved_runs(config)
-    there = [run.is_file or RunFolder(run.path).outputs("train").exists() for run in runs]
-    return runs if all(there) or not config.sweep.contrastive_weights else ()
+def curve_outputs(config: Config) -> tuple[Outputs, ...]:
+    """List the outputs whose settings are moved. None where λ alone can be, as the run itself was not trained."""
+    found = all_outputs(config)
+    there = all(not isinstance(each, TrainedOutputs) or each.folder.has_tables for each in found)
+    return found if there or not config.sweep.contrastive_weights else ()
 
 
-def _cell(config: Config, run: SavedRun, parameter: str) -> Cell:
-    return Cell(
-        name=f"{run.model}, seed {run.seed}: {parameter}",
-        settings={
-            "sweep": parameter, **run_outputs.outputs_identity(run, config), "bank": asdict(config.bank),
-            "tune": asdict(config.tune), **run_outputs.space_identity(config, run.seed),
-            **run_outputs.pooled_runs_identity(config),
-        },
-        compute=lambda: curve(_bench(config, run), parameter, config),
-        seconds=1.5,
+def _step(config: Config, outputs: Outputs, parameter: str, out: Path) -> Step[dict[str, Any]]:
+    preset = replace(PRESETS[config.tune.preset], gates=("clauses",))
+    plain = replace(config, tune=replace(config.tune, certify=False, folds=0, training_rows=False))
+    return variant_step(
+        out, _name(outputs, parameter), {"sweep": parameter}, replace(outputs, config=plain),
+        lambda splits, fitted: curve(_bench(splits, fitted.tuning, preset), parameter, config), preset=preset,
     )  # fmt: skip
 
 
-def _bench(config: Config, run: SavedRun) -> _Bench:
-    splits = run_outputs.read_saved(run, config)
-    preset = replace(PRESETS[config.tune.preset], gates=("clauses",))
-    tuning = fit(
-        splits,
-        config.bank,
-        replace(config.tune, certify=False, folds=0, training_rows=False),
-        preset=preset,
-        others=run_outputs.other_seeds(config, run),
-    ).tuning
+def _name(outputs: Outputs, parameter: str) -> str:
+    return f"{outputs.name}: {parameter}"
+
+
+def _bench(splits: SplitOutputs, tuning: Tuning, preset: Preset) -> _Bench:
     if tuning.is_shut:
         alpha = preset.alpha[0] if len(preset.alpha) == 1 else REFERENCE.alpha
         decision = replace(tuning.decision, thresholds=replace(REFERENCE, alpha=alpha))
@@ -213,15 +207,15 @@ def _chosen(bench: _Bench, parameter: str, config: Config) -> float:
 
 def tables(config: Config, results: Mapping[str, Mapping[str, Any]]) -> dict[str, ResultTable]:
     """A table for each parameter, and the surface; by file name."""
-    runs = curve_runs(config)
+    runs = curve_outputs(config)
     found = {}
     for parameter in PARAMETERS if runs else ():
         rows: list[dict[str, Value]] = []
         notes = ["Other settings are held; the test column is for reading, not for choosing."]
         for run in runs:
-            result = results[f"{run.model}, seed {run.seed}: {parameter}"]
+            result = results[_name(run, parameter)]
             notes.append(
-                f"{run.model}, seed {run.seed}: {result['gate']}; {SYMBOLS[parameter]} = {result['chosen']:.4g}."
+                f"{run.name}: {result['gate']}; {SYMBOLS[parameter]} = {result['chosen']:.4g}."
             )
             rows += [{"run": run.model, "seed": run.seed, **_shown(point)} for point in result["points"]]
         columns = {"run": "Model", "seed": "Seed", "value": SYMBOLS[parameter], "split": "Split", **FIGURES}
@@ -234,12 +228,12 @@ def tables(config: Config, results: Mapping[str, Mapping[str, Any]]) -> dict[str
     return found
 
 
-def _summary(runs: tuple[SavedRun, ...], results: Mapping[str, Mapping[str, Any]]) -> ResultTable:
+def _summary(runs: tuple[Outputs, ...], results: Mapping[str, Mapping[str, Any]]) -> ResultTable:
     """For each setting, the value in use against the best that validation saw, and what that is worth on test."""
     rows: list[dict[str, Value]] = []
     for run in runs:
         for parameter in PARAMETERS:
-            result = results[f"{run.model}, seed {run.seed}: {parameter}"]
+            result = results[_name(run, parameter)]
             at = {(point["value"], point["split"]): point["accuracy"] for point in result["points"]}
             values = dict.fromkeys(value for value, _ in at)
             used = min(values, key=lambda value: abs(value - result["chosen"]))
@@ -252,7 +246,7 @@ def _summary(runs: tuple[SavedRun, ...], results: Mapping[str, Mapping[str, Any]
         "run": "Model", "seed": "Seed", "setting": "Setting", "used": "In use", "used_val": "Acc, val",
         "used_test": "Acc, test", "best": "Best on val", "best_val": "Acc, val", "best_test": "Acc, test",
     }  # fmt: skip
-    gates = {f"{run.model}, seed {run.seed}": results[f"{run.model}, seed {run.seed}: theta"]["gate"] for run in runs}
+    gates = {run.name: results[_name(run, "theta")]["gate"] for run in runs}
     notes = [f"{name}: in use is {gate}." for name, gate in gates.items()]
     notes.append("A calibrated gate has no thresholds to move: where tuning chose one, the figures here are not its.")
     return ResultTable(title="Sweeps: one setting moved, all others held", columns=columns, rows=rows, notes=notes)
@@ -262,8 +256,8 @@ def _shown(point: Mapping[str, Any]) -> dict[str, Value]:
     return {key: "undefined" if value is None else value for key, value in point.items()}
 
 
-def surface_table(results: Mapping[str, Mapping[str, Any]], run: SavedRun) -> ResultTable:
+def surface_table(results: Mapping[str, Mapping[str, Any]], run: Outputs) -> ResultTable:
     """All points of θ × β × margin × α of one run."""
-    points = results[f"{run.model}, seed {run.seed}: surface"]["points"]
+    points = results[_name(run, "surface")]["points"]
     columns = {key: key for key in points[0]}
     return ResultTable(title=f"θ × β × margin × α, {run.model}, validation", columns=columns, rows=points)

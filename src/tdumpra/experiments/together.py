@@ -9,48 +9,38 @@ from tdumpra.artifacts import fingerprint
 from tdumpra.errors import TdumpraError
 from tdumpra.evaluation.agreement import SEEDS, SeedRows, refuse_another_kind, refuse_other_test_rows
 from tdumpra.method.output_files import SplitOutputs
-from tdumpra.runs import outputs as run_outputs
 from tdumpra.runs.config import Config
-from tdumpra.runs.outputs import SavedRun
+from tdumpra.runs.outputs import Outputs, all_outputs
 
 _OF = {"model": SEEDS, "backbone": "trainings of one backbone"}
 
 
 def refuse_strangers(
-    config: Config,
-    runs: Sequence[SavedRun],
-    *,
-    of_one: Literal["model", "backbone"] = "model",
-    test_rows: bool = True,
+    outputs: Sequence[Outputs], *, of_one: Literal["model", "backbone"] = "model", test_rows: bool = True
 ) -> None:
-    """Compare each further run of a model, or of a backbone, with the first one.
+    """Compare the further outputs of a model, or of a backbone, with the first ones.
 
-    Args:
-        config: how to read the runs.
-        runs: saved outputs, or runs whose tables are there.
-        of_one: what they are compared within.
-        test_rows: they must share them. Otherwise classes, and whether there are groups, are compared alone.
+    Classes, and whether there are groups, must agree; with ``test_rows`` the test rows must be the same too.
     """
-    for name in dict.fromkeys(getattr(run, of_one) for run in runs):
-        first, *others = (run for run in runs if getattr(run, of_one) == name)
+    for name in dict.fromkeys(getattr(each, of_one) for each in outputs):
+        first, *others = (each for each in outputs if getattr(each, of_one) == name)
         if not others:
             continue
-        known = _rows_of(config, first)
+        known = _rows_of(first)
         for other in others:
-            rows = _rows_of(config, other)
+            rows = _rows_of(other)
             refuse_another_kind(known, rows, who=_OF[of_one])
             if test_rows:
                 refuse_other_test_rows(known, rows, who=_OF[of_one])
 
 
 def refuse_several_backbones(config: Config, what: str) -> None:
-    """Saved outputs of one network only: those of several would be averaged as if they were its seeds."""
-    backbones = dict.fromkeys(run.backbone for run in run_outputs.saved_runs(config))
+    """Refuse saved outputs of several networks: they would be averaged as if they were seeds of one."""
+    backbones = dict.fromkeys(each.backbone for each in all_outputs(config))
     if config.outputs and len(backbones) > 1:
         raise TdumpraError(
-            f"{what} is of one network, and by their names the outputs are of {len(backbones)} "
-            f"({', '.join(backbones)}): give those of one, or the same name to its files (NAME_ce_seed0.npz, "
-            "NAME_joint_seed1.npz)"
+            f"{what} is of one network, and the outputs are of {len(backbones)} ({', '.join(backbones)}): give those "
+            "of one, or the same backbone in each table [[outputs]]"
         )
 
 
@@ -70,5 +60,5 @@ def refuse_mixed(results: Iterable[Mapping[str, Any]]) -> None:
         )
 
 
-def _rows_of(config: Config, run: SavedRun) -> SeedRows:
-    return SeedRows.of(str(run.path), run_outputs.read_saved(run, config))
+def _rows_of(outputs: Outputs) -> SeedRows:
+    return SeedRows.of(str(outputs.origin), outputs.load())

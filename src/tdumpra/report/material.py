@@ -6,24 +6,26 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tdumpra.artifacts import read_json
+from tdumpra.artifacts import read_artifact, read_json
 from tdumpra.data.images.framing import Framing
 from tdumpra.data.images.store import frame_record
 from tdumpra.data.manifest import Reader, Record
+from tdumpra.data.sources import open_source, with_external_test
 from tdumpra.errors import ArtifactError, TdumpraError
-from tdumpra.estimator import DualPathClassifier
-from tdumpra.method.bank_health import BankHealth, bank_health
+from tdumpra.method.bank_health import BankHealth
 from tdumpra.method.decision import Decided, Decision
-from tdumpra.method.output_files import SplitOutputs, read_outputs
-from tdumpra.runs.attach import EVALUATION, MODEL
-from tdumpra.tuning.result import Tuning
-
-if TYPE_CHECKING:  # a configuration brings networks and pictures with it, which arrays can do without
-    from tdumpra.runs.config import Config
+from tdumpra.method.output_files import SplitOutputs
+from tdumpra.networks.model_file import Model
+from tdumpra.runs.config import Config
+from tdumpra.runs.folder import RunFolder
+from tdumpra.runs.outputs import Outputs, SavedOutputs, TrainedOutputs
+from tdumpra.runs.table_stages import GATE_KIND, GATE_SCHEMA, evaluation_made_from, gate_of, health_of
+from tdumpra.runs.tables import OutputsTable, read_tables
+from tdumpra.tuning.fit import Fitted
 
 MISSING_FROM_FILE = {
     "training": "no training curves: outputs came from a file",
@@ -73,77 +75,131 @@ class Material:
     missing: Mapping[str, str] = field(default_factory=dict)  # section to reason
 
 
-def of_attached(root: Path) -> Material:
-    """What ``tdumpra attach`` wrote; the outputs themselves are read again if they are still where they were."""
-    evaluation = read_json(root / EVALUATION, kind="evaluation", schema=1)
-    if not (root / MODEL).exists():
-        raise ArtifactError(f"{root} has no {MODEL}: run  tdumpra attach OUTPUTS --out {root}  again")
-    tuning = DualPathClassifier.load(root / MODEL).tuning_
-    decision = tuning.decision
-    names = shown_names(evaluation)
-    missing = dict(MISSING_FROM_FILE)
-    splits = _attached_outputs(evaluation, missing)
+def gather(outputs: Outputs) -> Material:
+    """Read what the stages left for one model and seed; says which stage to run where one is missing."""
+    folder = RunFolder(outputs.place)
+    if isinstance(outputs, TrainedOutputs):
+        _refuse_incomplete(outputs)
+    if not folder.evaluation.exists():
+        raise ArtifactError(f"{folder.root} has no evaluation.json yet: run  tdumpra evaluate CONFIG  first")
+    evaluation = read_json(folder.evaluation, kind="evaluation", schema=1)
+    decision = Fitted.from_artifact(read_artifact(folder.gate, kind=GATE_KIND, schema=GATE_SCHEMA)).tuning.decision
+    missing: dict[str, str] = dict(MISSING_FROM_FILE) if isinstance(outputs, SavedOutputs) else {}
+    splits = _outputs(outputs, evaluation, missing)
+    of_training: dict[str, Any] = {}
+    if isinstance(outputs, TrainedOutputs):
+        of_training = _of_training(outputs, missing)
     return Material(
-        name=Path(evaluation.get("source", root.name)).name,
+        name=outputs.name,
         evaluation=evaluation,
-        class_names=names,
         splits=splits,
         decision=decision,
-        decided=splits and decide_again(decision, splits, evaluation, root),
-        health=splits and bank_health(decision.bank, names, splits.train.z, splits.train.y),
-        tuning=tuning_document(tuning),
-        settings=json.dumps(evaluation["settings"], indent=2, ensure_ascii=False),
-        environment=read_environment(root),
-        identity={"outputs": evaluation["settings"]["outputs"]},
+        decided=splits and decision.decide(splits.test.p, splits.test.z),
+        health=splits and health_of(decision.bank, outputs, splits),
+        tuning=gate_of(outputs),
+        config=outputs.config,
+        settings=folder.config.read_text(encoding="utf-8") if folder.config.exists() else "",
+        environment=_environment(folder.root),
         missing=missing,
+        **{"identity": {"outputs": evaluation["made_from"]}, "class_names": _shown_names(evaluation), **of_training},
     )
 
 
-def shown_names(evaluation: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the classes; where there are but numbers, words that can be told from other numbers."""
-    names = tuple(evaluation["per_class"]["student"])
-    return tuple(f"class {name}" for name in names) if all(name.isdigit() for name in names) else names
-
-
-def tuning_document(tuning: Tuning) -> dict[str, Any]:
-    """What ``gate.json`` says of the contest between kinds of gate."""
-    contenders = [{"gate": each.gate, **each.to_json()} for each in tuning.contenders]
-    return {"objective": tuning.objective, "base": tuning.base.to_json(), "contenders": contenders}
-
-
-def decide_again(decision: Decision, splits: SplitOutputs, evaluation: Mapping[str, Any], place: Path) -> Decided:
-    """The test rows, decided again; refused if that is not what was evaluated."""
-    decided = decision.decide(splits.test.p, splits.test.z)
-    wrong_before, wrong = (p.argmax(1) != splits.test.y for p in (decided.p_cls, decided.p))
-    now = (int(decided.opened.sum()), int((wrong_before & ~wrong).sum()), int((wrong & ~wrong_before).sum()))
-    then = tuple(evaluation["gate"][key] for key in ("opened", "fixed", "broken"))
-    if now != then:
-        raise ArtifactError(
-            f"the evaluation of {place} belongs to other outputs or another gate (opened, fixed, broken were {then} "
-            f"and are now {now}): evaluate again; after a change of [bank] or [tune] the model needs  tdumpra run  too"
-        )
-    return decided
-
-
-def _attached_outputs(evaluation: Mapping[str, Any], missing: dict[str, str]) -> SplitOutputs | None:
-    path = evaluation.get("source")
+def _outputs(outputs: Outputs, evaluation: Mapping[str, Any], missing: dict[str, str]) -> SplitOutputs | None:
+    """Load the outputs that were evaluated. A saved file may be gone or changed: the report then has no cases."""
     try:
-        if path is None:
-            raise ArtifactError("evaluation.json does not say where the outputs lie")
-        splits = read_outputs(path)
+        splits = outputs.load()
+        if evaluation["made_from"] != evaluation_made_from(outputs):
+            raise ArtifactError(
+                f"{outputs.origin} or its settings have changed since it was evaluated: run  tdumpra evaluate  again"
+            )
     except TdumpraError as error:
+        if isinstance(outputs, TrainedOutputs):
+            raise
         missing["cases"] = f"no single cases, curves or health of the bank: {error}"
-        return None
-    if splits.fingerprint != evaluation["settings"]["outputs"]:
-        missing["cases"] = f"no single cases, curves or health of the bank: {path} has changed since it was attached"
         return None
     return splits
 
 
-def read_environment(root: Path) -> dict[str, Any] | None:
-    """``environment.json``, where it is there and whole."""
+def _of_training(outputs: TrainedOutputs, missing: dict[str, str]) -> dict[str, Any]:
+    """Gather what a run on images has beyond outputs: pictures, curves, the split."""
+    config, folder = outputs.config, outputs.folder
+    tables, metrics = read_tables(folder), folder.read_metrics()
+    model = RunFolder(outputs.place).model
+    thumbnails = Model.read(model).thumbnails if model.exists() else {}
+    if not model.exists():
+        missing["thumbnails"] = "the run has no model.safetensors, which keeps the pictures: write it with  tdumpra run"
+    elif not thumbnails:
+        missing["thumbnails"] = "the model was saved without thumbnails: training images are named, not shown"
+    if config.network.as_it_is:
+        missing["training"] = "no training curves: the classifier came finished"
+    elif not any("loss" in row or "validation" in row for row in metrics):
+        missing["training"] = "no training curves: metrics.jsonl is empty or not there"
+    elif not any("loss" in row for row in metrics):
+        missing["training_loss"] = (
+            f"no curve of the training loss: it is noted every {config.train.log_every:,} steps (train.log_every), and "
+            "the run took fewer"
+        )
+    return {
+        "class_names": tables["train"].class_names,
+        "thumbnails": thumbnails,
+        "pictures": _pictures(config, tables["test"], missing),
+        "metrics": metrics,
+        "identity": tables["train"].identity,
+        "split_notes": _split_notes(folder.split, config),
+    }
+
+
+def _shown_names(evaluation: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the classes; where there are but numbers, words that can be told from other numbers."""
+    names = tuple(evaluation["per_class"]["student"])
+    return tuple(f"class {name}" for name in names) if all(name.isdigit() for name in names) else names
+
+
+def _environment(root: Path) -> dict[str, Any] | None:
+    """Read ``environment.json``, where it is there and whole."""
     try:
         found = json.loads((root / "environment.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def _refuse_incomplete(outputs: TrainedOutputs) -> None:
+    """Name the stage to run, in one sentence."""
+    folder, config = outputs.folder, outputs.config
+    if folder.has_tables:
+        return
+    trained = config.network.as_it_is or folder.checkpoint(config.embed.checkpoint).exists()
+    stage, lacking = ("embed", "no outputs") if trained else ("train", "no trained network")
+    raise ArtifactError(f"{folder.root} has {lacking} yet: run  tdumpra {stage} CONFIG  with the TOML file of this run")
+
+
+def _pictures(config: Config, test: OutputsTable, missing: dict[str, str]) -> Pictures | None:
+    data = config.data
+    try:
+        manifest = open_source(data.source, allow_missing=True, group_column=data.group_by)
+        if data.test_source is not None:
+            manifest = with_external_test(manifest, open_source(data.test_source, allow_missing=True))
+    except (TdumpraError, ValueError, OSError) as error:
+        missing["pictures"] = (
+            f"no pictures of the cases: {error}. The report looks for them where the run's settings say, "
+            f"{data.source}: write it again with  tdumpra report  from a folder in which that leads to the images"
+        )
+        return None
+    labels = {record.id: record.label for record in manifest.records}
+    if any(labels.get(name, y) != y for name, y in zip(test.ids, test.labels.tolist(), strict=True)):
+        missing["pictures"] = f"no pictures of the cases: the labels of {data.source} have changed since the run"
+        return None
+    records = {record.id: record for record in manifest.records}
+    return Pictures(records, manifest.reader, data.framing)
+
+
+def _split_notes(path: Path, config: Config) -> tuple[str, ...]:
+    """Protocol, seed and what the split has to say of itself."""
+    try:
+        split = read_json(path, kind="split", schema=1)
+    except ArtifactError as error:
+        return (f"the split's own file is not there: {error}",)
+    drawn = f"protocol “{split['protocol']}”, split seed {split['seed']}, source {config.data.source}"
+    return (drawn, *split["notes"])

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tdumpra.artifacts import jsonable, make_folder, write_bytes, write_json
-from tdumpra.errors import ArtifactError, MissingExtraError
+from tdumpra.errors import MissingExtraError
 from tdumpra.evaluation.story import gate_story, without_groups
 from tdumpra.experiments import ablate as ablation
-from tdumpra.experiments import evaluation as evaluations
 from tdumpra.experiments import reproduce as reproduction
 from tdumpra.experiments import sweep as sweeps
-from tdumpra.experiments.grid import Cell
-from tdumpra.experiments.results import ResultTable
+from tdumpra.experiments.results import ResultTable, comparator_table
+from tdumpra.experiments.together import refuse_strangers
+from tdumpra.artifacts import make_folder
 from tdumpra.report import charts
 from tdumpra.report.drawing import Chart
-from tdumpra.runs import outputs as run_outputs
 from tdumpra.runs.config import Config
-from tdumpra.runs.folder import refuse_results_of_another, run_folders, run_root
-from tdumpra.toml import to_toml
+from tdumpra.runs.folder import RunFolder, refuse_results_of_another
+from tdumpra.runs.outputs import all_outputs
+from tdumpra.runs.steps import Step, digest, read_kept, write_kept
+from tdumpra.runs.table_stages import evaluate_step, gate_of, over_models, tune_step
 
-SCHEMA = 1
-Results = Mapping[str, Mapping[str, Any]]
-
-
-_OF_A_GATE = ("rule", "kappa", "tau", "temperature", "prior_exponent", "fused_exponent")
+Results = Mapping[str, Any]
 
 
 class Found(NamedTuple):
@@ -41,85 +36,84 @@ class Found(NamedTuple):
 
 
 class Experiment(NamedTuple):
-    """A grid of cells, and what is made of their results."""
+    """Steps of work in a folder, and what is made of their results."""
 
-    cells: Callable[[Config], list[Cell]]
+    steps: Callable[[Config, Path], list[Step[Any]]]
     write: Callable[[Config, Results, Path], Found]
     refuse: Callable[[Config, Path], None] = lambda config, out: None  # a folder that holds what must not be lost
 
 
+def _tune_steps(config: Config, out: Path) -> list[Step[Any]]:
+    outputs = all_outputs(config, out)
+    if config.tune.pool_seeds:
+        refuse_strangers(outputs, test_rows=False)
+    return [tune_step(each) for each in outputs]
+
+
 def _write_tune(config: Config, results: Results, out: Path) -> Found:
-    runs = run_outputs.saved_runs(config)
-    gates = {f"{run.model}_seed{run.seed}": results[f"{run.model}, seed {run.seed}"]["gate"] for run in runs}
-    files = []
-    for name, gate in gates.items():
-        folder = out if len(gates) == 1 else out / name
-        make_folder(folder)
-        write_json(folder / "gate.json", kind="gate", schema=SCHEMA, content=gate)
-        files.append(str((folder / "gate.json").relative_to(out)))
+    outputs = all_outputs(config, out)
+    gates = {each.name: gate_of(each) for each in outputs}
+    files = [str((each.place / "gate.json").relative_to(out)) for each in outputs]
     sentences = [f"{name}: {gate['sentence']}." for name, gate in gates.items()]
     sentences += [f"{name}: {note}." for name, gate in gates.items() for note in gate["notes"]]
     sentences += without_groups({name: gate["cases"]["groups"] is not None for name, gate in gates.items()})
+    _note_settings(config, out)
     return Found(gates if len(gates) > 1 else next(iter(gates.values())), [], sentences, files)
 
 
+def _evaluate_steps(config: Config, out: Path) -> list[Step[Any]]:
+    outputs = all_outputs(config, out)
+    steps = [evaluate_step(each) for each in outputs]
+    refuse_strangers(outputs)
+    return steps
+
+
 def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
-    """Each model in a folder of its own; ``evaluation.json`` itself is the first model's, with the others beside it."""
-    models = evaluations.models(config, results)
+    """Write the evaluation over seeds and models, and a table and figures of each model.
+
+    Each seed's ``evaluation.json`` is there already. What was written for the same results is left alone.
+    """
+    outputs = all_outputs(config, out)
+    models = over_models(outputs, results)
     first = next(iter(models.values()))
     document = {**first, "name": config.name} | ({"models": models} if len(models) > 1 else {})
     tables, sentences, files = [], [], []
     for name, evaluation in models.items():
         folder = out if len(models) == 1 else out / name
-        make_folder(folder)
-        if len(models) > 1:
-            write_json(folder / "evaluation.json", kind="evaluation", schema=SCHEMA, content=evaluation)
-        table = evaluations.comparator_table(name, evaluation)
-        table.write(folder, "comparators")
+        table = comparator_table(name, evaluation)
+        written = _write_model(table, evaluation, folder)
         tables.append(table)
-        of_one = next(iter(evaluation["by_seed"].values())) if "by_seed" in evaluation else evaluation
-        drawn = _draw(
-            {
-                "reliability.png": partial(charts.reliability, of_one),
-                "risk_coverage.png": partial(charts.risk_coverage, of_one),
-                "comparators.png": partial(charts.comparators, of_one),
-            },
-            folder,
-        )
-        files += [str((folder / f"comparators.{suffix}").relative_to(out)) for suffix in ("csv", "json", "md", "tex")]
-        files += [str((folder / name).relative_to(out)) for name in drawn.files]
-        sentences += drawn.sentences
-        sentences.append(f"{name}: {gate_story(evaluation)}")
+        files += [str((folder / file).relative_to(out)) for file in written.files]
+        sentences += [*written.sentences, f"{name}: {gate_story(evaluation)}"]
     sentences += without_groups({name: evaluation["grouped"] for name, evaluation in models.items()})
-    sentences += _other_gates(config, first, out)
-    if config.outputs:  # the folder of a training has its own
-        where = tuple(run_outputs.found_from_anywhere(entry) for entry in config.outputs)
-        write_bytes(out / "config.toml", to_toml(replace(config, outputs=where)).encode())
-    write_json(out / "evaluation.json", kind="evaluation", schema=SCHEMA, content=document)
+    _note_settings(config, out)
+    if len(outputs) > 1:
+        made_from = digest({"seeds": [results[each.name].evaluation["made_from"] for each in outputs]})
+        if read_kept(out / "evaluation.json", "evaluation", made_from) is None:
+            document = write_kept(out / "evaluation.json", "evaluation", made_from, document)
     return Found(document, tables, sentences, ["evaluation.json", *files])
 
 
-def _other_gates(config: Config, evaluation: Mapping[str, Any], out: Path) -> list[str]:
-    """A sentence for each model of this run that decides by another gate than the one that was scored."""
-    root = run_root(config)
-    if config.outputs or out.resolve() != root.resolve():
-        return []
-    from tdumpra.networks.model_file import Model  # networks are loaded only where there may be one
+def _note_settings(config: Config, out: Path) -> None:
+    """Say beside results of saved outputs what they were made with; the folder of a training says it itself."""
+    if config.outputs:
+        RunFolder(out).note_settings(config)
 
-    by_seed = evaluation.get("by_seed", {str(seed): evaluation for seed in evaluation["seeds"]})
-    sentences = []
-    for seed, folder in run_folders(root, config.seeds).items():
-        try:
-            decision = Model.read(folder.model).decision
-        except (ArtifactError, OSError):
-            continue  # none, or a damaged one: nobody predicts with it
-        scored = by_seed[str(seed)]["gate"]
-        used = {"thresholds": asdict(decision.thresholds)} | {name: getattr(decision, name) for name in _OF_A_GATE}
-        if any(jsonable(value) != scored[name] for name, value in used.items()):
-            sentences.append(
-                f"{folder.model} decides by another gate than was scored here:  tdumpra run  makes it anew"
-            )
-    return sentences
+
+def _write_model(table: ResultTable, evaluation: Mapping[str, Any], folder: Path) -> _Drawn:
+    """Write a model's table and figures, unless they are there for this very table."""
+    make_folder(folder)
+    files = [f"comparators.{suffix}" for suffix in ("csv", "json", "md", "tex")]
+    figures = {"reliability.png": charts.reliability, "risk_coverage.png": charts.risk_coverage,
+               "comparators.png": charts.comparators}  # fmt: skip
+    same = table.is_written(folder, "comparators")
+    if same and all((folder / name).exists() for name in figures):
+        return _Drawn([*files, *figures], [])
+    if not same:
+        table.write(folder, "comparators")
+    of_one = next(iter(evaluation["by_seed"].values())) if "by_seed" in evaluation else evaluation
+    drawn = _draw({name: partial(draw, of_one) for name, draw in figures.items()}, folder)
+    return _Drawn([*files, *drawn.files], drawn.sentences)
 
 
 def _write_ablation(config: Config, results: Results, out: Path) -> Found:
@@ -130,10 +124,12 @@ def _write_ablation(config: Config, results: Results, out: Path) -> Found:
 
 def _write_sweep(config: Config, results: Results, out: Path) -> Found:
     tables = sweeps.tables(config, results)
+    out = out / "sweep"
+    make_folder(out)
     files = [path.name for stem, table in tables.items() for path in table.write(out, stem)]
     drawings: dict[str, Callable[[], Chart]] = {}
-    for run in sweeps.curve_runs(config):
-        of_run = {p: results[f"{run.model}, seed {run.seed}: {p}"] for p in (*sweeps.PARAMETERS, "surface")}
+    for run in sweeps.curve_outputs(config):
+        of_run = {p: results[f"{run.name}: {p}"] for p in (*sweeps.PARAMETERS, "surface")}
         label = f"{run.model}_seed{run.seed}"
         surface = sweeps.surface_table(results, run)
         (out / f"surface_{label}.csv").write_text(surface.to_csv(), encoding="utf-8")
@@ -161,7 +157,7 @@ def _write_sweep(config: Config, results: Results, out: Path) -> Found:
         sentences.append("Of this run itself nothing was moved: it needs  tdumpra train  and  tdumpra embed  for that.")
     if config.sweep.contrastive_weights:
         shown.append(tables["sweep_lambda"])
-    return Found(document, shown, sentences, [*files, *drawn.files])
+    return Found(document, shown, sentences, [f"sweep/{name}" for name in (*files, *drawn.files)])
 
 
 def _write_reproduction(dataset: str, config: Config, results: Results, out: Path) -> Found:
@@ -185,15 +181,12 @@ def _draw(drawings: Mapping[str, Callable[[], Chart]], folder: Path) -> _Drawn:
     return _Drawn(list(drawings), [])
 
 
-tune = Experiment(evaluations.gate_cells, _write_tune, refuse_results_of_another)
-evaluate = Experiment(evaluations.cells, _write_evaluation, refuse_results_of_another)
-ablate = Experiment(ablation.cells, _write_ablation)
-sweep = Experiment(sweeps.cells, _write_sweep)
+tune = Experiment(_tune_steps, _write_tune, refuse_results_of_another)
+evaluate = Experiment(_evaluate_steps, _write_evaluation, refuse_results_of_another)
+ablate = Experiment(ablation.steps, _write_ablation)
+sweep = Experiment(sweeps.steps, _write_sweep)
 
 
 def reproduce(dataset: str) -> Experiment:
     """Table 1 or 2."""
-    return Experiment(
-        lambda config: reproduction.cells(dataset, config),
-        lambda config, results, out: _write_reproduction(dataset, config, results, out),
-    )
+    return Experiment(partial(reproduction.steps, dataset), partial(_write_reproduction, dataset))

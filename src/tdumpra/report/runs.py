@@ -1,19 +1,41 @@
-"""Which kind of run a folder holds, and its report: one seed, several seeds, several models, or attached outputs."""
+"""The report of a folder: of one seed, of several seeds, of several models."""
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from tdumpra.artifacts import read_json
+from tdumpra import __version__
+from tdumpra.artifacts import make_folder, read_json, write_bytes
 from tdumpra.errors import ArtifactError
+from tdumpra.report import kit, sections
 from tdumpra.report.cases import SHOWN
-from tdumpra.report.material import of_attached
-from tdumpra.report.report import FOLDER, write_page
-from tdumpra.runs.attach import EVALUATION
+from tdumpra.report.material import Material, gather
+from tdumpra.report.report import FOLDER, INDEX, write_page
+from tdumpra.report.summary import headline, p_text, summarise
+from tdumpra.runs.config import Config, read_config
+from tdumpra.runs.folder import RunFolder, file_digest
+from tdumpra.runs.outputs import Outputs, all_outputs
+from tdumpra.runs.steps import digest, read_kept, write_kept
+
+MADE_FROM = "report.json"
+
+
+class Linked(NamedTuple):
+    """A report below another, by its name and its address from there."""
+
+    name: str
+    address: str
+    evaluation: Mapping[str, Any]
 
 
 def write_report(run: str | Path, out: str | Path | None = None, *, limit: int = SHOWN) -> Path:
-    """Write the report of a run into ``RUN/report``, or into ``out``; gives the path of its first page.
+    """Write the report of a run into ``RUN/report``, or into ``out``; return the path of its first page.
+
+    A report of the same results that is complete is left as it is.
 
     Args:
         run: the folder of a run, of one of its seeds, or of ``tdumpra attach``.
@@ -23,31 +45,139 @@ def write_report(run: str | Path, out: str | Path | None = None, *, limit: int =
     root = Path(run)
     if not root.is_dir():
         raise ArtifactError(f"{root} is not a folder: name the folder of a run, for instance runs/NAME")
+    outputs = _outputs_in(root)
     place = Path(out) if out is not None else root / FOLDER
-    seeds = [path.parent for path in root.glob("seed-*/config.toml") if path.parent.name[5:].isdigit()]
-    if seeds or (root / "config.toml").exists():
-        return _of_configuration(root, seeds, place, limit)
-    if not (root / EVALUATION).exists():
+    made_from = _made_from(outputs, limit)
+    kept = read_kept(place / MADE_FROM, "report", made_from)
+    if kept is not None and not kept["missing"] and (place / INDEX).exists():
+        return place / INDEX
+    materials = {each.name: gather(each) for each in outputs}
+    page = _write(root, outputs, materials, place, limit)
+    missing = any({**material.missing}.keys() - _NEVER for material in materials.values())
+    write_kept(place / MADE_FROM, "report", made_from, {"missing": missing})
+    return page
+
+
+_NEVER = {"training", "thumbnails", "training_loss"}  # what will not turn up later
+
+
+def _outputs_in(root: Path) -> tuple[Outputs, ...]:
+    """List the outputs that a folder holds the results of."""
+    seeds = _seed_folders(root)
+    if seeds:
+        config = read_config(seeds[min(seeds)] / "config.toml")
+        return all_outputs(replace(config, seeds=tuple(sorted(seeds)), folder=str(root)))
+    if not (root / "config.toml").exists():
         raise ArtifactError(
             f"{root} holds no run: make one with  tdumpra run CONFIG  or  tdumpra attach OUTPUTS --out {root}"
         )
-    if "settings" not in read_json(root / EVALUATION, kind="evaluation", schema=1):
-        raise ArtifactError(
-            f"{root} does not say what it was made with (config.toml): run  tdumpra evaluate CONFIG  again"
+    beside = _seed_folders(root.parent)
+    if root in beside.values():  # one of several seeds, which may have been tuned together
+        return tuple(each for each in _outputs_in(root.parent) if each.place == root)
+    return all_outputs(replace(read_config(root / "config.toml"), folder=str(root)))
+
+
+def _seed_folders(root: Path) -> dict[int, Path]:
+    found = (path.parent for path in root.glob("seed-*/config.toml"))
+    return {int(path.name[5:]): path for path in found if path.name[5:].isdigit()}
+
+
+def _made_from(outputs: Sequence[Outputs], limit: int) -> str:
+    def files(each: Outputs) -> list[str]:
+        folder = RunFolder(each.place)
+        there = (folder.evaluation, folder.gate, folder.model, folder.metrics)
+        return [file_digest(path) if path.exists() else "" for path in there]
+
+    return digest({"version": __version__, "limit": limit, "files": {each.name: files(each) for each in outputs}})
+
+
+def _write(
+    root: Path, outputs: Sequence[Outputs], materials: Mapping[str, Material], out: Path, limit: int
+) -> Path:
+    if len(outputs) == 1:
+        return write_page(materials[outputs[0].name], out, limit=limit)
+    models: dict[str, list[Outputs]] = {}
+    for each in outputs:
+        models.setdefault(each.model, []).append(each)
+    document = _over_all(root)
+    linked = []
+    for name, seeds in models.items():
+        place = out if len(models) == 1 else out / kit.page_name(name).removesuffix(".html")
+        back = None if len(models) == 1 else ("../index.html", "All models")
+        evaluation = document["models"][name] if len(models) > 1 else document
+        if len(seeds) == 1:
+            write_page(materials[seeds[0].name], place, limit=limit, back_link=back)
+        else:
+            own = out == root / FOLDER and not seeds[0].config.outputs  # each seed's report stands in its own folder
+            places = {each.seed: each.place / FOLDER if own else place / f"seed-{each.seed}" for each in seeds}
+            of_seeds = {each.seed: materials[each.name] for each in seeds}
+            _over_seeds(name, of_seeds, places, place, limit, evaluation, back)
+        linked.append(Linked(name, f"{place.name}/{INDEX}", evaluation))
+    if len(models) > 1:
+        make_folder(out)
+        config: Config = outputs[0].config
+        page = kit.render(
+            "report_models.html", name=config.name, lead=f"{len(models)} models", models=[_row(each) for each in linked]
         )
-    return write_page(of_attached(root), place, limit=limit)
+        write_bytes(out / INDEX, page.encode("utf-8", "replace"))
+    return out / INDEX
 
 
-def _of_configuration(root: Path, seeds: list[Path], out: Path, limit: int) -> Path:
-    from tdumpra.report.image_material import of_folder
-    from tdumpra.report.seeds import write_saved, write_seeds
-    from tdumpra.runs.config import read_config  # brings networks and pictures with it, which arrays can do without
+def _over_all(root: Path) -> dict[str, Any]:
+    if not (root / "evaluation.json").exists():
+        raise ArtifactError(f"{root} has no evaluation.json yet: run  tdumpra evaluate CONFIG  first")
+    return read_json(root / "evaluation.json", kind="evaluation", schema=1)
 
-    if seeds:
-        return write_seeds(root, seeds, out, limit)
-    config = read_config(root / "config.toml")
-    if not config.outputs:
-        return write_page(of_folder(root), out, limit=limit)
-    if not (root / EVALUATION).exists():
-        raise ArtifactError(f"{root} has no evaluation.json yet: run  tdumpra evaluate {root / 'config.toml'}  first")
-    return write_saved(root, config, out, limit)
+
+def _over_seeds(
+    name: str,
+    materials: Mapping[int, Material],
+    places: Mapping[int, Path],
+    out: Path,
+    limit: int,
+    evaluation: Mapping[str, Any],
+    back: tuple[str, str] | None,
+) -> None:
+    """Write the page over the seeds, and theirs."""
+    make_folder(out)
+    linked = []
+    for seed, material in materials.items():
+        to, home = _between(out, places[seed]), _between(places[seed], out)
+        write_page(material, places[seed], limit=limit, back_link=(f"{home}/{INDEX}", "All seeds"))
+        linked.append(Linked(f"seed {seed}", f"{to}/{INDEX}", material.evaluation))
+    first = next(iter(materials.values()))
+    page = kit.render(
+        "report_seeds.html",
+        name=name,
+        lead=f"{len(materials)} seeds of one configuration, scored on {evaluation['rows']['test']:,} test cases of "
+        f"{len(first.class_names)} classes each.",
+        summary=summarise(evaluation),
+        results=sections.results(evaluation),
+        paired=sections.paired(evaluation),
+        paper=sections.beside_paper(first.config, evaluation),
+        seeds=[_row(each) for each in linked],
+        settings=first.settings,
+        back_link=back,
+    )
+    write_bytes(out / INDEX, page.encode("utf-8", "replace"))
+
+
+def _row(each: Linked) -> dict[str, Any]:
+    """A seed or a model in a line."""
+    gate, scores = each.evaluation["gate"], each.evaluation["comparators"]
+    figures = [
+        sections.number(scores[who][metric])
+        for metric in ("accuracy", "balanced_accuracy", "ece")
+        for who in ("student", "gate")
+    ]
+    return {
+        "name": each.name, "address": each.address, "headline": headline(each.evaluation), "figures": figures,
+        "counts": [f"{gate[key]:,}" for key in ("opened", "fixed", "broken")],
+        "tuning": each.evaluation["tuning"],
+        "p": "" if gate["mcnemar_p"] is None else p_text(gate["mcnemar_p"]).removeprefix("p = ").removeprefix("p "),
+    }  # fmt: skip
+
+
+def _between(here: Path, there: Path) -> str:
+    """The address of a folder from another, as a page needs it."""
+    return Path(os.path.relpath(there, here)).as_posix()

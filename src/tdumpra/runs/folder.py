@@ -103,7 +103,7 @@ class RunFolder(TrainingFiles):
         except OSError as error:
             raise RunFolderError(f"cannot use the folder {self.root}: {error.strerror or error}") from error
         with exclusive(self.root / ".lock", on_wait=refuse, inherited=False):  # data workers only read
-            own = dataclasses.replace(config, seeds=(seed,))
+            own = config if config.outputs else dataclasses.replace(config, seeds=(seed,))
             if self.config.exists():
                 self._refuse_other_training(own)
             self.note_settings(own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,35 +17,48 @@ from tdumpra.errors import ArtifactError
 from tdumpra.networks.model_file import Encoder, Model
 from tdumpra.data.dataset import Dataset
 from tdumpra.runs.folder import RunFolder
-from tdumpra.runs.stages import Encoders, load_encoders, read_encoders
+from tdumpra.runs.outputs import Outputs, TrainedOutputs
+from tdumpra.runs.pixel_stages import Encoders, load_encoders, read_encoders
+from tdumpra.runs.steps import Step, digest
+from tdumpra.runs.table_stages import gate_made_from, tune_step
 from tdumpra.runs.tables import OutputsTable, run_with_tables
 
 THUMBNAIL_SIZE = 96  # pixels of the longer side: enough to recognise a lesion, too little to measure one
 
 
-def assemble_model(
-    config: Config,
-    dataset: Dataset,
-    folder: RunFolder,
-    decision: Decision,
-    *,
-    seed: int = 0,
-    inputs: dict[str, str] | None = None,
-) -> Model:
-    """The model of a run: its networks, its preprocessing, the tuned ``decision``, and pictures of the exemplars.
+def model_made_from(outputs: Outputs) -> str:
+    """Name everything that the model depends on; its weights are named by the tables behind the gate."""
+    return digest({"gate": gate_made_from(outputs), "thumbnails": outputs.config.bank.thumbnails})
 
-    Args:
-        config: the run's settings: which network classifies, in whose space the bank lives, whether to keep pictures.
-        dataset: the images, of which the bank's exemplars are taken.
-        folder: where the run's checkpoint and tables lie; a table that another encoder made is refused.
-        decision: what tuning chose.
-        seed: of the run, where the bank lives in the space of another run of several seeds.
-        inputs: what the decision was made of, kept with the model.
+
+def model_step(outputs: TrainedOutputs, dataset: Dataset) -> Step[Path]:
+    """Bind networks, preprocessing, bank and thresholds together; writes ``model.safetensors``."""
+    path = RunFolder(outputs.place).model
+
+    def kept() -> Path | None:
+        try:
+            return path if Model.read(path).identity.get("made_from") == model_made_from(outputs) else None
+        except ArtifactError:
+            return None  # none, or a damaged one, which is made again
+
+    def make() -> Path:
+        decision = tune_step(outputs).result().tuning.decision
+        assemble_model(outputs, dataset, decision, made_from=model_made_from(outputs)).write(path)
+        return path
+
+    return Step(name=f"{outputs.name}: model", kept=kept, make=make)
+
+
+def assemble_model(outputs: TrainedOutputs, dataset: Dataset, decision: Decision, *, made_from: str = "") -> Model:
+    """Put a model together: the run's networks, its preprocessing, the tuned gate, and pictures of the exemplars.
+
+    Tables that another encoder made than the checkpoint holds are refused.
     """
+    config, folder = outputs.config, outputs.folder
     own = load_encoders(config, dataset, folder)
     _refuse_other_encoder(folder, own)
     classifier = own.student if config.tune.classifier == "student" else _teacher(own)
-    matched = _matched(config, own, seed)
+    matched = _matched(config, own, outputs.seed)
     if matched is not classifier:  # each network has one thing to say
         classifier, matched = classifier.without("projection"), matched.without("classifier")
     if decision.bank.n_classes != len(dataset.manifest.class_names):
@@ -59,7 +73,7 @@ def assemble_model(
         thumbnails=thumbnails(decision.bank, dataset) if config.bank.thumbnails else {},
         identity={
             **own.identity,
-            **(inputs or {}),
+            "made_from": made_from,
             "classifier": classifier.fingerprint,
             "retrieval": matched.fingerprint,
         },

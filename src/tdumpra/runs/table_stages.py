@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tdumpra.artifacts import Artifact, make_folder, read_artifact, write_artifact
+from tdumpra.artifacts import Artifact, make_folder, read_artifact, read_json, write_artifact
 from tdumpra.errors import ArtifactError
 from tdumpra.evaluation.over_seeds import SeedResult, over_seeds
 from tdumpra.method.bank import KIND as BANK_KIND
@@ -129,6 +129,11 @@ def tune_step(outputs: Outputs) -> Step[Fitted]:
         return fitted
 
     return Step(name=outputs.name, kept=kept, make=make, seconds=2.0)
+
+
+def gate_of(outputs: Outputs) -> dict[str, Any]:
+    """Read the contents of ``gate.json``."""
+    return read_json(RunFolder(outputs.place).gate_document, kind=GATE_KIND, schema=GATE_SCHEMA)
 
 
 def fitted_variant(outputs: Outputs, out: Path, preset: Preset | None = None) -> Fitted:
