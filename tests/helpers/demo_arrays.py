@@ -46,11 +46,12 @@ def demo_outputs(seed: int = 0) -> dict[str, np.ndarray]:
     }
 
 
-def write_demo(path: Path, seed: int = 0) -> None:
+def write_demo(path: Path, seed: int = 0) -> Path:
     """Write :func:`demo_outputs` as an ``.npz`` file."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **demo_outputs(seed))
     write_bytes(path, buffer.getvalue())
+    return path
 
 
 def _view(case: np.ndarray, rng: np.random.Generator, noise: float) -> np.ndarray:
