@@ -14,7 +14,7 @@ _NOT_FIGURES = frozenset({
 })  # fmt: skip
 _LONG = 12  # longer lists are summed up
 SHORT = frozenset({"costs", "gate", "retrieval_worth", "rows"})
-_BY_SEED = frozenset({"comparators", "gate", "intervals", "retrieval_worth", "selective"})
+_BY_SEED = frozenset({"comparators", "gate", "retrieval_worth"})
 
 
 def figures(value: Any) -> Any:

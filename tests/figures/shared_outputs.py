@@ -17,7 +17,7 @@ ATTACHED = (
     "two_networks_seed1", "two_networks_seed2",
 )  # fmt: skip
 TUNED = {"pool_seeds": "pool_seeds = true", "certify": "certify = true", "folds": "folds = 3"}
-_KEY = ("rows", "comparators", "comparators_std", "gate", "retrieval_worth", "headroom_taken")
+_KEY = ("rows", "comparators", "comparators_std", "gate", "retrieval_worth", "headroom_taken", "by_seed")
 
 
 def attach(name: str) -> Callable[[Path], Any]:
@@ -37,15 +37,14 @@ def evaluate(tune: str) -> Callable[[Path], Any]:
         path = folder / "saved.toml"
         path.write_text(f"outputs = {json.dumps(files)}\n[tune]\n{tune}\n[evaluate]\nbootstrap = 100\n")
         found = command("evaluate", path, "--out", folder / "out")
-        seeds = {seed: key_figures(each, ("comparators", "gate")) for seed, each in found["by_seed"].items()}
-        return {**key_figures(found), "by_seed": seeds}
+        return key_figures(found)
 
     return case
 
 
-def key_figures(found: dict[str, Any], keys: tuple[str, ...] = _KEY) -> dict[str, Any]:
+def key_figures(found: dict[str, Any]) -> dict[str, Any]:
     """Return all comparators' metrics, the gate's counts and thresholds, and what the bank was worth."""
-    return evaluation_figures({key: found[key] for key in keys if key in found})
+    return evaluation_figures({key: found[key] for key in _KEY if key in found})
 
 
 CASES = (
