@@ -20,7 +20,7 @@ from tests.figures.shared_outputs import OUTPUTS
 EXPECTED = Path(__file__).parent / "figures"
 RELATIVE = 1e-12
 
-pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=")
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # notes on small validation data and the like
 
 
 def check(name: str, found: Any, relative: float) -> None:
