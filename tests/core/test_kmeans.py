@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tdumpra.core import kmeans
 from tdumpra.core.kmeans import lloyd, seed_centers, spherical_kmeans
-from tdumpra.core.sphere import normalise
+from tdumpra.core.rowwise import normalise
 
 
 def rows(seed, n=40, d=4, dtype=torch.float64):

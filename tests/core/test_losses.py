@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tdumpra.core import losses
 from tdumpra.core.losses import joint_loss, supervised_contrastive_loss
-from tdumpra.core.sphere import normalise
+from tdumpra.core.rowwise import normalise
 
 
 def reference_supcon(z, labels, tau, reduction="mean"):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdumpra.core.posterior import prototype_similarity, similarity_posterior, vmf_class_scores
-from tdumpra.core.sphere import normalise
+from tdumpra.core.rowwise import normalise
 
 
 def case(seed, n=5, c=4, k=3, d=6, dtype=torch.float64):

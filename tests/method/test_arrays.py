@@ -10,7 +10,7 @@ from sklearn.metrics import accuracy_score, log_loss
 
 import tdumpra
 from tdumpra.core import gate, metrics, posterior
-from tdumpra.core.sphere import normalise
+from tdumpra.core.rowwise import normalise
 from tdumpra.method.arrays import (
     classification_metrics,
     expected_calibration_error,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tdumpra.core.kmeans import lloyd, seed_centers, spherical_kmeans
-from tdumpra.core.sphere import normalise
+from tdumpra.core.rowwise import normalise
 from tdumpra.errors import MissingExtraError
 from tdumpra.method import bank_faiss as faiss_kmeans
 from tdumpra.method.bank_faiss import faiss_lloyd

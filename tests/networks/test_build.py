@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tdumpra.core.ema import EmaTeacher
 from tdumpra.core.losses import joint_loss
-from tdumpra.core.sphere import normalise
+from tdumpra.core.rowwise import normalise
 from tdumpra.networks.build import (
     AttachedClassifier,
     DualHeadNetwork,

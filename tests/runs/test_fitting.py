@@ -26,7 +26,7 @@ from tdumpra.runs.fitting import (
     with_baseline,
     with_metadata,
 )
-from tdumpra.core.folds import group_folds
+from tdumpra.core.groups import group_folds
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
 from tdumpra.tuning.presets import PRESETS, Preset

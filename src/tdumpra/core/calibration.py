@@ -15,7 +15,7 @@ from scipy.special import softmax
 from torch import Tensor
 
 from tdumpra.core.metrics import negative_log_likelihood
-from tdumpra.core.rows import softmax_rows
+from tdumpra.core.rowwise import softmax_rows
 
 TEMPERATURE_RANGE = (0.05, 20.0)  # a perfectly separated validation set must not sharpen to certainty
 

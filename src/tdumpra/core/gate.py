@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tdumpra.core.calibration import adjust_prior
-from tdumpra.core.rows import softmax_rows
+from tdumpra.core.rowwise import softmax_rows
 
 FusionRule = Literal["linear", "log-linear"]
 FUSION_RULES: tuple[FusionRule, ...] = ("linear", "log-linear")

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tdumpra.core.sphere import normalise
+from tdumpra.core.rowwise import normalise
 
 _CHUNK_ENTRIES = 2**19  # similarities in memory at once: 2 MiB, which stays in the cache beside their rows
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tdumpra.core.sphere import normalise
+from tdumpra.core.rowwise import normalise
 
 N_NEIGHBOURS = 16
 _CHUNK_ENTRIES = 2**23

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tdumpra.core.rows import softmax_rows
+from tdumpra.core.rowwise import softmax_rows
 
 
 def prototype_similarity(z: Float[Tensor, "n d"], prototypes: Float[Tensor, "c k d"]) -> Float[Tensor, "n c k"]:

@@ -23,7 +23,7 @@ from tdumpra.core.calibration import adjust_prior, apply_temperature, fit_temper
 from tdumpra.core.metrics import Objective
 from tdumpra.core.neighbours import cache_affinity, nearest_neighbour_shares
 from tdumpra.core.risk import bayes_gate
-from tdumpra.core.sphere import normalise
+from tdumpra.core.rowwise import normalise
 from tdumpra.method.arrays import widen
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decided, Decision

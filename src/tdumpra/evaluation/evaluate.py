@@ -12,7 +12,7 @@ from torch import Tensor
 from tdumpra import checks
 from tdumpra.core import metrics, risk, significance
 from tdumpra.core.bootstrap import MetricSums, bootstrap_metrics, percentile_interval
-from tdumpra.core.lesions import lesion_numbers, sum_by_lesion
+from tdumpra.core.groups import lesion_numbers, sum_by_lesion
 from tdumpra.evaluation import breakdown
 from tdumpra.evaluation.comparators import COMPARATORS, WITHOUT_BANK, Case, Comparator
 from tdumpra.evaluation.settings import EvaluateConfig

@@ -13,7 +13,7 @@ import numpy as np
 
 from tdumpra.core import metrics, significance
 from tdumpra.core.bootstrap import MetricSums, group_weights, percentile_interval
-from tdumpra.core.lesions import gained_by_lesion, lesion_numbers
+from tdumpra.core.groups import gained_by_lesion, lesion_numbers
 from tdumpra.core.selective import weighted_areas
 from tdumpra.evaluation.comparators import COMPARATORS, Case
 from tdumpra.evaluation.settings import EvaluateConfig

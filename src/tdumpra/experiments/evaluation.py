@@ -10,7 +10,7 @@ import numpy as np
 
 from tdumpra import __version__
 from tdumpra.core import significance
-from tdumpra.core.lesions import gained_by_lesion
+from tdumpra.core.groups import gained_by_lesion
 from tdumpra.evaluation import paired
 from tdumpra.evaluation.evaluate import ambiguous_rows
 from tdumpra.evaluation.undefined import in_words

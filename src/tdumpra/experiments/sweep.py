@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from tdumpra.core.calibration import fit_temperature
-from tdumpra.core.lesions import lesion_of_each_row
+from tdumpra.core.groups import lesion_of_each_row
 from tdumpra.core.posterior import similarity_posterior
-from tdumpra.core.sphere import normalise
+from tdumpra.core.rowwise import normalise
 from tdumpra.evaluation.evaluate import gate_report
 from tdumpra.experiments import lambda_sweep
 from tdumpra.experiments.grid import Cell

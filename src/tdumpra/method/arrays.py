@@ -16,7 +16,7 @@ from torch import Tensor
 from tdumpra import checks
 from tdumpra.core import gate, metrics, posterior
 from tdumpra.core.gate import FUSION_RULES, Fused, FusionRule, GateSignals, GateThresholds
-from tdumpra.core.sphere import normalise
+from tdumpra.core.rowwise import normalise
 
 ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
 

@@ -17,7 +17,7 @@ from tdumpra import checks
 from tdumpra.artifacts import Artifact, read_artifact, write_artifact
 from tdumpra.core.kmeans import Engine, spherical_kmeans
 from tdumpra.core.posterior import prototype_similarity, similarity_posterior, vmf_class_scores
-from tdumpra.core.sphere import normalise
+from tdumpra.core.rowwise import normalise
 from tdumpra.method.arrays import like
 
 KIND, SCHEMA = "bank", 1

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tdumpra import checks
-from tdumpra.core.lesions import lesion_of_each_row
+from tdumpra.core.groups import lesion_of_each_row
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tdumpra.core.sphere import normalise
+from tdumpra.core.rowwise import normalise
 from tdumpra.errors import TdumpraError
 from tdumpra.networks.settings import NetworkConfig, Precision
 from tdumpra.networks.weights import load_backbone_weights, load_classifier_weights

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from tdumpra.checks import check_count
 from tdumpra.core.calibration import class_prior
-from tdumpra.core.folds import group_folds
+from tdumpra.core.groups import group_folds
 from tdumpra.core.metrics import Objective
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decided

@@ -19,8 +19,8 @@ from tdumpra.core.chances import (
     confidence_features,
     fit_chance,
 )
-from tdumpra.core.folds import group_folds
 from tdumpra.core.gate import GateSignals, GateThresholds, fuse_rows, gate_opens, gate_signals
+from tdumpra.core.groups import group_folds
 from tdumpra.core.metrics import ClassCounts
 from tdumpra.method.outputs import ScoredOutputs
 from tdumpra.tuning.goal import Goal

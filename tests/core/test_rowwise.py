@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdumpra.core.sphere import normalise
+from tdumpra.core.rowwise import normalise, softmax_rows
 
 
 def reference(rows):
@@ -69,3 +69,17 @@ def test_a_row_that_is_not_finite_becomes_nan_alone(bad):
     unit = normalise(torch.tensor([[bad, 1.0], [1.0, 0.0]]))
     assert unit[0].isnan().any()
     assert unit[1].tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(0, 3), (1, 2), (5, 7), (4097, 8)])
+def test_each_row_is_a_softmax(shape, dtype):
+    x = 5 * torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(softmax_rows(x), x.softmax(1))
+    assert softmax_rows(x).is_contiguous()
+
+
+def test_impossible_classes_and_large_scores():
+    # exp(0) / (exp(0) + exp(-inf)) = 1, and 1e5 does not overflow
+    x = torch.tensor([[0.0, -torch.inf], [1e5, 1e5]])
+    assert softmax_rows(x).tolist() == [[1.0, 0.0], [0.5, 0.5]]

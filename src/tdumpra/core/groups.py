@@ -1,0 +1,55 @@
+"""Rows that count as one because they show the same lesion or patient. Without groups, each row is its own group."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+Array = np.ndarray
+
+
+class LesionSums(NamedTuple):
+    """The name of each lesion, and the sum over its rows."""
+
+    names: Array
+    sums: Int[Array, " g"]
+
+
+def lesion_of_each_row(groups: Array | None, n_rows: int) -> Array:
+    """Return the group of each row, or the row's number where there are no groups."""
+    return np.arange(n_rows) if groups is None else groups
+
+
+def lesion_numbers(groups: Array | None, n_rows: int) -> Int[Array, " n"]:
+    """Return the group of each row as a number from 0 on, in the order of the names."""
+    numbers: Array = np.unique(lesion_of_each_row(groups, n_rows), return_inverse=True)[1]
+    return numbers
+
+
+def sum_by_lesion(gained: Int[Array, " n"], lesions: Array) -> LesionSums:
+    """Sum ``gained`` over the rows of each lesion, in the order of the names."""
+    names, member = np.unique(lesions, return_inverse=True)
+    return LesionSums(names, np.bincount(member, weights=gained).astype(np.int64))
+
+
+def gained_by_lesion(gained: Int[Array, " n"], lesions: Array) -> dict[str, int]:
+    """Return the sums by name, without the lesions whose sum is zero."""
+    names, sums = sum_by_lesion(gained, lesions)
+    return {str(names[i]): int(sums[i]) for i in np.flatnonzero(sums)}
+
+
+def group_folds(groups: Array | None, y: Int[Array, " n"], n_folds: int, *, seed: int) -> Int[Array, " n"]:
+    """Return the fold of each row. No group is split, and folds have similar class shares.
+
+    Groups are shuffled and then dealt out in turn, class by class.
+    """
+    _, first, member = np.unique(lesion_of_each_row(groups, len(y)), return_index=True, return_inverse=True)
+    if len(first) < n_folds:
+        raise ValueError(f"{n_folds} folds need at least as many groups, and there are {len(first)}")
+    shuffled = np.random.default_rng(seed).permutation(len(first))
+    dealt = shuffled[np.argsort(y[first][shuffled], kind="stable")]  # a group's class is that of its first row
+    fold = np.empty(len(first), dtype=np.int64)
+    fold[dealt] = np.arange(len(first)) % n_folds
+    return fold[member]
