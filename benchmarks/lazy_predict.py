@@ -53,12 +53,12 @@ def _row(encoders: list[Encoder], bank: PrototypeBank, pixels: torch.Tensor, sha
         return Predictor(model)
 
     probe = predictor(0.0)
-    top = probe.decide(pixels, lambda rows: pixels[rows]).p.amax(1)
+    top = probe.decide(pixels).p.amax(1)
     lazy = predictor(float(top.quantile(share)))
     below = float((top < lazy.model.decision.thresholds.theta).double().mean())
 
     def dual() -> None:
-        lazy.decide(pixels, lambda rows: pixels[rows.to(pixels.device)])
+        lazy.decide(pixels)
 
     def alone() -> None:
         with torch.inference_mode():

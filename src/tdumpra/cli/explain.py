@@ -90,7 +90,7 @@ def explain_images(
     *,
     group: str | None = None,
     sources: Path | None = None,
-    heatmap_of: Callable[[Predictor, Image, Match], Heatmap] | None = None,
+    heatmap_of: Callable[[Predictor, Prediction, Match], Heatmap] | None = None,
 ) -> Iterator[Explained]:
     """Write a page for each image as it is decided.
 
@@ -117,7 +117,7 @@ def explain_images(
             image=decode_file(image.path),
             pictures={**training.pictures(evidence), **predictor.pictures(evidence)},
             missing_reason=_why_missing(predictor, sources),
-            saliency=None if heatmap_of is None else heatmap_of(predictor, image, evidence.matches[0]),
+            saliency=None if heatmap_of is None else heatmap_of(predictor, prediction, evidence.matches[0]),
             notes=[] if note is None else [note],
         )
         page = folder / kit.page_name(name)
@@ -242,11 +242,12 @@ def _alike(picture: Tensor, held: Tensor) -> bool:
     return float((picture - held.short()).abs().float().mean()) <= _SAME
 
 
-def _heatmap(predictor: Predictor, image: Image, match: Match) -> Heatmap:
+def _heatmap(predictor: Predictor, prediction: Prediction, match: Match) -> Heatmap:
     from tdumpra.networks.saliency import occlusion_saliency
     from tdumpra.report.heatmap import heatmap
 
-    return heatmap(occlusion_saliency(predictor, image.path, match, image.mask), match)
+    assert prediction.pixels is not None  # as it has evidence
+    return heatmap(occlusion_saliency(predictor, prediction.pixels, match), match)
 
 
 def _why_missing(predictor: Predictor, sources: Path | None) -> str:

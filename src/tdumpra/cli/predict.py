@@ -46,7 +46,7 @@ def predict_command(
         found = _printed(found, predictor.model.class_names)
     predictions = list(found)
     if as_json:
-        typer.echo(json.dumps([jsonable(each._asdict()) for each in predictions], indent=2))
+        typer.echo(json.dumps([_document(each) for each in predictions], indent=2))
     elif not as_csv:
         _show(predictions, predictor)
     broken = [each for each in predictions if each.error is not None]
@@ -108,6 +108,10 @@ def _printed(predictions: Iterable[Prediction], class_names: tuple[str, ...]) ->
         opened = "" if each.error is not None else str(each.opened).lower()
         typer.echo(_line([printable(each.path), each.label, opened, *p, each.error or ""]))
         yield each
+
+
+def _document(prediction: Prediction) -> dict[str, Any]:
+    return {key: jsonable(value) for key, value in prediction._asdict().items() if key != "pixels"}
 
 
 def _line(values: list[Any]) -> str:
