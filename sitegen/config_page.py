@@ -18,7 +18,12 @@ _HEAD = """\
 
 A run is described by one TOML file. What it leaves out keeps its default; a misspelt key is answered with the right
 one, a value of the wrong type with what is allowed. The file that a run leaves in its folder (`config.toml`) has every
-value written out. [Your own data](own-data.md) and [your own model](own-model.md) have examples.
+value written out. [Your own data](own-data.md) and [your own model](own-model.md) have examples, and so has the folder
+`configs` of the repository.
+
+With `extends = "base.toml"` at the top, a file says only what differs from another one: tables are joined key by key,
+lists and single values replace those of the other file. The path is relative to the file that names it. A run whose own
+file has no `name` is called after that file.
 
 This page is written by the dataclasses themselves when the site is built.
 """

@@ -1,18 +1,17 @@
-"""The tables of the results pages, from the files beside them: ``python -m sitegen.results_tables`` writes them anew.
+"""Write the tables of the results pages from the files beside them: ``python -m sitegen.results_tables``.
 
 A table follows a comment that names it, ``<!-- table: NAME -->``, on one of the pages.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
-
-from tdumpra.artifacts import read_json
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = ROOT / "docs" / "results" / "ham10000"
@@ -39,8 +38,13 @@ Rows = list[list[str]]  # the first is the heading
 
 
 def evaluation(name: str) -> dict[str, Any]:
-    """The figures of one configuration."""
-    return read_json(FILES / name / "evaluation.json", kind="evaluation", schema=1)
+    """Return the figures of one configuration, as :mod:`sitegen.compact_results` keeps them."""
+    return json.loads((FILES / name / "evaluation.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def table_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV table."""
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
 def comparators(name: str) -> Rows:
@@ -50,15 +54,14 @@ def comparators(name: str) -> Rows:
     for who, of_row in found["comparators"].items():
         if who != "baseline":
             means = [f"{of_row[metric]:.4f}" for metric in METRICS[3:]]
-            rows.append(
-                [f"`{who}`", *_with_spread(found, who, METRICS[:3]), f"{melanoma_found(found, who):.3f}", *means]
-            )
+            spread = _with_spread(found, who, METRICS[:3])
+            rows.append([f"`{who}`", *spread, f"{melanoma_found(found, who):.3f}", *means])
     return rows
 
 
 def melanoma_found(found: dict[str, Any], who: str) -> float:
-    """The share of melanomas that are called so, mean over seeds."""
-    return fmean(seed["per_class"][who]["mel"]["recall"] for seed in found["by_seed"].values())
+    """Return the share of melanomas that are called so, mean over seeds."""
+    return fmean(seed["recall"][who]["mel"] for seed in found["by_seed"].values())
 
 
 def leads(name: str) -> Rows:
@@ -68,9 +71,8 @@ def leads(name: str) -> Rows:
     rows = [["against", *heading]]
     for rival in RIVALS:
         of_rival = paired[rival]
-        counts = f"{of_rival['fixed']} : {of_rival['broken']}"
         figures = [points(of_rival[metric]).replace(" (", "<br>(") for metric in LEADS]
-        rows.append([f"`{rival}`", *figures, counts, f"{of_rival['sign_flip_p']:.2g}"])
+        rows.append([f"`{rival}`", *figures, _counts(of_rival), f"{of_rival['sign_flip_p']:.2g}"])
     return rows
 
 
@@ -123,6 +125,10 @@ def paths() -> Rows:
     return rows
 
 
+def _counts(gate: Mapping[str, Any]) -> str:
+    return f"{gate['fixed']} : {gate['broken']}"
+
+
 def _with_spread(found: dict[str, Any], who: str, names: tuple[str, ...] = METRICS[:5]) -> list[str]:
     mean, spread = found["comparators"][who], found["comparators_std"][who]
     return [f"{mean[metric]:.4f} ± {spread[metric]:.4f}" for metric in names]
@@ -134,14 +140,10 @@ def gates() -> Rows:
     rows = [["configuration", *heading]]
     for name in GATES:
         found = evaluation(name)
-        both = [
-            " / ".join(f"{found['comparators'][who][metric]:.3f}" for metric in METRICS[:3])
-            for who in ("student", "gate")
-        ]
-        gate = found["gate"]
+        means = [found["comparators"][who] for who in ("student", "gate")]
+        both = [" / ".join(f"{mean[metric]:.3f}" for metric in METRICS[:3]) for mean in means]
         beyond = points(found["paired"]["logit_adjusted"]["balanced_accuracy"])
-        counts = f"{gate['fixed']} : {gate['broken']}"
-        rows.append([f"`{name}`", *both, counts, f"{gate['sign_flip_p']:.2g}", beyond])
+        rows.append([f"`{name}`", *both, _counts(found["gate"]), f"{found['gate']['sign_flip_p']:.2g}", beyond])
     return rows
 
 
@@ -171,13 +173,12 @@ def over_these_seeds(found: dict[str, Any], who: str, seeds: list[int]) -> dict[
 
 
 def ablation(folder: str) -> Rows:
-    """The paper's six rows."""
-    table = json.loads((FILES / folder / "ablation.json").read_text(encoding="utf-8"))
+    """Return the paper's six rows."""
     rows = [["#", "variant", "accuracy", "macro-F1", "bal. accuracy", "fixed : broken"]]
-    for row in table["rows"]:
-        figures = [f"{row[metric]['mean']:.4f} ± {row[metric]['std']:.4f}" for metric in METRICS[:3]]
-        counts = f"{row['fixed']} : {row['broken']}" if row["fixed"] + row["broken"] else ""
-        rows.append([str(row["number"]), row["variant"], *figures, counts])
+    for row in table_rows(FILES / folder / "ablation.csv"):
+        figures = [f"{float(row[metric]):.4f} ± {float(row[metric + '_std']):.4f}" for metric in METRICS[:3]]
+        counts = _counts(row) if int(row["fixed"]) + int(row["broken"]) else ""
+        rows.append([row["number"], row["variant"], *figures, counts])
     return rows
 
 
@@ -196,24 +197,21 @@ def leak() -> Rows:
 
 
 def weights() -> Rows:
-    """λ moved, on test; the last row is the paper's sum, which is a larger weight on the mean."""
-    table = json.loads((FILES / "lambda" / "sweep_lambda.json").read_text(encoding="utf-8"))
+    """Return λ moved, on test; the last row is the paper's sum, which is a larger weight on the mean."""
     rows = [["λ", "classifier: acc / bal.", "retrieval alone: acc / bal.", "gate: acc / bal.", "fixed : broken"]]
-    on_test = [row for row in table["rows"] if row["split"] == "test"]
-    for value in sorted({row["value"] for row in on_test}):
-        seeds = [row for row in on_test if row["value"] == value]
+    on_test = [row for row in table_rows(FILES / "lambda" / "sweep_lambda.csv") if row["split"] == "test"]
+    for value in sorted({float(row["value"]) for row in on_test}):
+        seeds = [row for row in on_test if float(row["value"]) == value]
         cells = [
-            " / ".join(f"{fmean(row[prefix + metric] for row in seeds):.4f}" for metric in METRICS[:3:2])
+            " / ".join(f"{fmean(float(row[prefix + metric]) for row in seeds):.4f}" for metric in METRICS[:3:2])
             for prefix in ("classifier_", "similarity_", "")
         ]
-        fixed, broken = (sum(row[name] for row in seeds) for name in ("fixed", "broken"))
+        fixed, broken = (sum(int(row[name]) for row in seeds) for name in ("fixed", "broken"))
         rows.append([f"{value:g}", *cells, f"{fixed} : {broken}"])
     summed = evaluation("lite0-sum")
-    cells = [
-        f"{summed['comparators'][who]['accuracy']:.4f} / {summed['comparators'][who]['balanced_accuracy']:.4f}"
-        for who in ("student", "similarity", "gate")
-    ]
-    rows.append(["0.03, summed", *cells, f"{summed['gate']['fixed']} : {summed['gate']['broken']}"])
+    means = [summed["comparators"][who] for who in ("student", "similarity", "gate")]
+    cells = [f"{mean['accuracy']:.4f} / {mean['balanced_accuracy']:.4f}" for mean in means]
+    rows.append(["0.03, summed", *cells, _counts(summed["gate"])])
     return rows
 
 
@@ -251,18 +249,13 @@ def in_short() -> Rows:
     """The README's table."""
     names = ("lite0-preset-default", "system", "system-accuracy", "system-views-accuracy")
     own, found, accurate, views_ = map(evaluation, names)
-    alone = f"{own['comparators']['baseline']['accuracy']:.3f}"
-    one = [
-        f"{over_these_seeds(accurate, who, views_['seeds'])['accuracy']:.3f} with one" for who in ("baseline", "gate")
-    ]
+    of_own = f"joint training, default gate; three seeds, {own['comparators']['baseline']['accuracy']:.3f} without"
+    with_one = [over_these_seeds(accurate, who, views_["seeds"]) for who in ("baseline", "gate")]
+    one = [f"{means['accuracy']:.3f} with one" for means in with_one]
     rows = [["test, mean over seeds", "accuracy", "macro-F1", "balanced accuracy"]]
     for title, comparators_, who in (
         ("EfficientNet-Lite0, cross-entropy", found["comparators"], "baseline"),
-        (
-            f"+ a bank in its own space (joint training, default gate; three seeds, {alone} without)",
-            own["comparators"],
-            "gate",
-        ),
+        (f"+ a bank in its own space ({of_own})", own["comparators"], "gate"),
         ("+ a bank in a second network's space, tuned for macro-F1", found["comparators"], "gate"),
         ("+ the same, tuned for accuracy", accurate["comparators"], "gate"),
         ("the second network's classifier alone", found["comparators"], "second"),
@@ -309,9 +302,8 @@ def fill(text: str) -> str:
     def table(found: re.Match[str]) -> str:
         heading, *rows = TABLES[found[2]]()
         lines = ["| " + " | ".join(row) + " |" for row in (heading, *rows)]
-        lines.insert(
-            1, "|" + "|".join("---:" if _numbers(column) else "---" for column in zip(*rows, strict=True)) + "|"
-        )
+        kinds = ["---:" if _numbers(column) else "---" for column in zip(*rows, strict=True)]
+        lines.insert(1, "|" + "|".join(kinds) + "|")
         return found[1] + "\n".join(lines) + "\n"
 
     return _TABLE.sub(table, text)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import sys
 import tomllib
 from collections.abc import Callable
@@ -61,7 +60,7 @@ class Page:
         path.write_text(block.text, encoding="utf-8")
         read_config(path)
         if block.title is not None:
-            doc_world.shrink(path)
+            doc_world.shrink(path, path)
 
     def csv(self, block: Block) -> None:
         assert block.title is not None, f"{block.place}: a table is a file: give it a title"
@@ -144,10 +143,10 @@ def names() -> dict[str, Any]:
 @pytest.fixture
 def page(tmp_path, monkeypatch, capsys, names) -> Page:
     doc_world.furnish(tmp_path, names)
-    (tmp_path / "configs").mkdir()
-    for path in (ROOT / "configs").glob("*.toml"):
-        shutil.copy(path, tmp_path / "configs")
-        doc_world.shrink(tmp_path / "configs" / path.name)
+    for folder in ("configs", "studies/ham10000"):
+        (tmp_path / folder).mkdir(parents=True)
+        for path in (ROOT / folder).glob("*.toml"):
+            doc_world.shrink(path, tmp_path / folder / path.name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
 

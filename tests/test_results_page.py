@@ -197,5 +197,5 @@ def test_the_leak() -> None:
 def test_every_folder_of_results_is_spoken_of() -> None:
     names = {path.name for path in FILES.iterdir() if path.is_dir()}
     assert not [
-        name for name in names if not re.search(rf"[`/ -]{re.escape(name)}[`/.]|`configs/ham10000-{name}", TEXT)
+        name for name in names if not re.search(rf"[`/ -]{re.escape(name)}[`/.]|`studies/ham10000/{name}", TEXT)
     ]

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from tdumpra.toml import ConfigError, read_tree, to_toml
+from tdumpra.toml import ConfigError, read_toml, read_tree, to_toml
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,9 @@ class Outer:
     inner: Inner = field(default_factory=Inner)
 
 
-def write(tmp_path, text: str):
-    path = tmp_path / "c.toml"
+def write(tmp_path, text: str, name: str = "c.toml"):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
 
@@ -80,3 +81,68 @@ def test_what_is_written_reads_back(tmp_path):
     text = to_toml(tree)
     assert tomllib.loads(text)["inner"]["mode"] == "slow"
     assert read_tree(write(tmp_path, text), Outer) == tree
+
+
+class TestExtends:
+    def test_the_later_file_wins_and_tables_are_joined(self, tmp_path):
+        write(tmp_path, "seeds = [1, 2]\nflag = true\n[inner]\nrate = 2.0\nmode = 'slow'\n", "base.toml")
+        path = write(tmp_path, "extends = 'base.toml'\nseeds = [3]\n[inner]\nrate = 5.0\n")
+        tree = read_tree(path, Outer)
+        assert tree == Outer(seeds=(3,), flag=True, inner=Inner(rate=5.0, mode="slow"))
+        assert read_toml(path) == {"seeds": [3], "flag": True, "inner": {"rate": 5.0, "mode": "slow"}}
+        assert "extends" not in to_toml(tree)
+
+    def test_a_value_may_take_the_place_of_a_table(self, tmp_path):
+        write(tmp_path, "[inner]\nrate = 2.0\n", "base.toml")
+        path = write(tmp_path, "extends = 'base.toml'\ninner = 3\n")
+        assert read_toml(path) == {"inner": 3}
+
+    def test_a_path_is_relative_to_the_file_that_names_it(self, tmp_path):
+        write(tmp_path, "flag = true\nlimit = 1.0", "ground.toml")
+        write(tmp_path, "extends = '../ground.toml'\nlimit = 2.0\nseeds = [7]", "study/base.toml")
+        path = write(tmp_path, "extends = 'study/base.toml'\nseeds = [8]")
+        assert read_tree(path, Outer) == Outer(flag=True, limit=2.0, seeds=(8,))
+
+    def test_defaults_stand_for_what_the_file_itself_leaves_out(self, tmp_path):
+        base = write(tmp_path, "name = 'base'", "base.toml")
+        assert read_tree(write(tmp_path, "extends = 'base.toml'"), Outer, name="c").name == "c"
+        assert read_tree(write(tmp_path, "extends = 'base.toml'\nname = 'own'"), Outer, name="c").name == "own"
+        assert read_tree(write(tmp_path, "extends = 'base.toml'"), Outer).name == "base"
+        assert read_tree(base, Outer, name="c").name == "base"
+
+    @pytest.mark.parametrize("first", ["c.toml", "../{}/c.toml", "b.toml"])
+    def test_a_circle_is_refused_with_its_files(self, tmp_path, first):
+        write(tmp_path, "extends = 'c.toml'", "b.toml")
+        path = write(tmp_path, f"extends = '{first.format(tmp_path.name)}'")
+        with pytest.raises(ConfigError, match=rf"circle: .*c\.toml.* -> .*{first[-6:]}"):
+            read_tree(path, Outer)
+
+    def test_a_base_that_is_not_there_is_named_with_its_heir(self, tmp_path):
+        with pytest.raises(ConfigError, match=r"c\.toml extends .*none\.toml"):
+            read_tree(write(tmp_path, "extends = 'none.toml'"), Outer)
+
+    @pytest.mark.parametrize("value", ["3", "['base.toml']", "{base = 'base.toml'}"])
+    def test_another_value_than_a_path_is_refused(self, tmp_path, value):
+        with pytest.raises(ConfigError, match=r"c\.toml: extends must be a string"):
+            read_tree(write(tmp_path, f"extends = {value}"), Outer)
+
+    @pytest.mark.parametrize(
+        ("base", "own", "culprit"),
+        [
+            ("seed = 1", "flag = true", "base"),
+            ("flag = true", "seed = 1", "c"),
+            ("[inner]\nrat = 1", "[inner]\nrate = 1", "base"),
+            ("[inner]\nrate = -1.0", "[inner]\nmode = 'slow'", "base"),
+            ("flag = 3", "flag = 4", "c"),
+            ("a = = 1", "", "base"),
+        ],
+    )
+    def test_a_mistake_is_told_of_the_file_that_makes_it(self, tmp_path, base, own, culprit):
+        write(tmp_path, base, "base.toml")
+        with pytest.raises(ConfigError) as refusal:
+            read_tree(write(tmp_path, f"extends = 'base.toml'\n{own}"), Outer)
+        assert str(refusal.value).startswith(str(tmp_path / f"{culprit}.toml"))
+
+    def test_only_the_top_of_a_file_extends(self, tmp_path):
+        with pytest.raises(ConfigError, match=r"unknown key inner\.extends"):
+            read_tree(write(tmp_path, "[inner]\nextends = 'base.toml'"), Outer)

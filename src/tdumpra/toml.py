@@ -22,23 +22,71 @@ class ConfigError(TdumpraError):
 
 
 def read_tree(path: str | Path, kind: type[T], **defaults: Any) -> T:
-    """Read a file into ``kind``, a dataclass of plain values and dataclasses; ``defaults`` go before its own."""
-    content = read_toml(path)
+    """Read a file into ``kind``, a dataclass of plain values and dataclasses.
+
+    ``defaults`` stand for what the file itself leaves out, also where a file that it extends says something else.
+    """
+    files = _read_files(path)
+    own, *bases = files.values()
     try:
-        return from_plain({**defaults, **content}, kind)
+        return from_plain(_merge({**defaults, **own}, *bases), kind)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        culprit = next((file for file, content in files.items() if _mistake(content, kind) == str(error)), path)
+        raise ConfigError(f"{culprit}: {error}") from error
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """A file's plain values, whatever they mean."""
+    """Return a file's plain values over those of the file that it extends, whatever they mean."""
+    return _merge(*_read_files(path).values())
+
+
+def _read_files(path: str | Path) -> dict[Path, dict[str, Any]]:
+    """Return the content of a file and of those that it extends, the file itself first."""
+    files: dict[Path, dict[str, Any]] = {}
+    file, seen = Path(path), set()
+    while True:
+        files[file] = content = _read_file(file)
+        seen.add(file.resolve())
+        base = content.pop("extends", None)
+        if base is None:
+            return files
+        if not isinstance(base, str):
+            raise ConfigError(f"{file}: extends must be a string, the path of another file, not {base!r}")
+        extending, file = file, file.parent / base
+        if file.resolve() in seen:
+            raise ConfigError(f"files extend each other in a circle: {' -> '.join(map(str, [*files, file]))}")
+        if not file.is_file():
+            raise ConfigError(f"{extending} extends {file}, which does not exist")
+
+
+def _read_file(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        hint = ": for saved outputs there is  tdumpra attach" if Path(path).suffix in _OUTPUTS else ""
+        hint = ": for saved outputs there is  tdumpra attach" if path.suffix in _OUTPUTS else ""
         raise ConfigError(f"{path} is not valid TOML: {error}{hint}") from error
+
+
+def _merge(*contents: dict[str, Any]) -> dict[str, Any]:
+    """Return tables joined key by key; of other values the first content's is taken."""
+    merged: dict[str, Any] = {}
+    for content in contents:
+        for key, value in content.items():
+            if key not in merged:
+                merged[key] = value
+            elif isinstance(value, dict) and isinstance(merged[key], dict):
+                merged[key] = _merge(merged[key], value)
+    return merged
+
+
+def _mistake(content: dict[str, Any], kind: type[Any]) -> str | None:
+    try:
+        from_plain(content, kind)
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def from_plain(content: dict[str, Any], kind: type[T], where: str = "") -> T:

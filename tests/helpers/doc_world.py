@@ -78,8 +78,8 @@ def respell(text: str) -> str:
     return text
 
 
-def shrink(path: Path) -> None:
-    """Rewrite a run's TOML file for a run of seconds."""
+def shrink(path: Path, target: Path) -> None:
+    """Write a run's TOML file to ``target`` for a run of seconds."""
     config = read_config(path)
     network, train = config.network, config.train
     small = replace(
@@ -100,7 +100,7 @@ def shrink(path: Path) -> None:
         evaluate=replace(config.evaluate, bootstrap=min(20, config.evaluate.bootstrap)),
     )
     assert isinstance(small, Config)
-    path.write_text(to_toml(small), encoding="utf-8")
+    target.write_text(to_toml(small), encoding="utf-8")
 
 
 def write_table(path: Path, text: str) -> None:
