@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tdumpra.config import read_config
+from tdumpra.runs.config import read_config
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "configs").glob("*.toml"))

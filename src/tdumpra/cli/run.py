@@ -24,7 +24,7 @@ from tdumpra.runs.fitting import metadata_fingerprint
 from tdumpra.runs.folder import RunFolder, refuse_results_of_another, run_folders, run_root
 from tdumpra.runs.idle_settings import idle_settings
 from tdumpra.runs.model import assemble_model
-from tdumpra.runs.outputs import found_from_anywhere, read_run, read_saved, saved_runs
+from tdumpra.runs.outputs import read_run, read_saved, saved_runs
 from tdumpra.runs.stages import claimed_by_first, embed_stage, train_stage
 from tdumpra.runs.table_stages import (
     Banked,
@@ -71,7 +71,6 @@ def bank_command(config: Path, out: Path | None) -> None:
 
 def _banks_of_files(config: Config) -> None:
     """Each file's bank where ``tune`` puts its gate; the names of the files say which seeds they are."""
-    config = replace(config, outputs=tuple(map(found_from_anywhere, config.outputs)))
     root, runs = run_root(config), saved_runs(config)
     show_notes(idle_settings(config), Console(stderr=True))
     for run in runs:

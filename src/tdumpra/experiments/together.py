@@ -48,9 +48,8 @@ def refuse_several_backbones(config: Config, what: str) -> None:
     backbones = dict.fromkeys(run.backbone for run in run_outputs.saved_runs(config))
     if config.outputs and len(backbones) > 1:
         raise TdumpraError(
-            f"{what} is of one network, and by their names the outputs are of {len(backbones)} "
-            f"({', '.join(backbones)}): give those of one, or the same name to its files (NAME_ce_seed0.npz, "
-            "NAME_joint_seed1.npz)"
+            f"{what} is of one network, and the outputs are of {len(backbones)} "
+            f"({', '.join(backbones)}): give those of one, or the same backbone in [[outputs]]"
         )
 
 

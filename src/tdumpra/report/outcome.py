@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tdumpra.artifacts import jsonable, make_folder, write_bytes, write_json
+from tdumpra.artifacts import jsonable, make_folder, write_json
 from tdumpra.errors import ArtifactError, MissingExtraError
 from tdumpra.evaluation.story import gate_story, without_groups
 from tdumpra.experiments import ablate as ablation
@@ -20,9 +20,8 @@ from tdumpra.experiments.results import ResultTable
 from tdumpra.report import charts
 from tdumpra.report.drawing import Chart
 from tdumpra.runs import outputs as run_outputs
-from tdumpra.runs.config import Config
+from tdumpra.runs.config import Config, write_config
 from tdumpra.runs.folder import refuse_results_of_another, run_folders, run_root
-from tdumpra.toml import to_toml
 
 SCHEMA = 1
 Results = Mapping[str, Mapping[str, Any]]
@@ -93,8 +92,7 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
     sentences += without_groups({name: evaluation["grouped"] for name, evaluation in models.items()})
     sentences += _other_gates(config, first, out)
     if config.outputs:  # the folder of a training has its own
-        where = tuple(run_outputs.found_from_anywhere(entry) for entry in config.outputs)
-        write_bytes(out / "config.toml", to_toml(replace(config, outputs=where)).encode())
+        write_config(config, out / "config.toml")
     write_json(out / "evaluation.json", kind="evaluation", schema=SCHEMA, content=document)
     return Found(document, tables, sentences, ["evaluation.json", *files])
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tdumpra.artifacts import jsonable, read_json, write_bytes
+from tdumpra.artifacts import read_json
 from tdumpra.checks import SPLITS
-from tdumpra.runs.config import Config
+from tdumpra.runs.config import Config, read_config, write_config
 from tdumpra.locks import exclusive
 from tdumpra.environment import write_environment
 from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.networks.training_files import RunFolderError as RunFolderError
 from tdumpra.networks.training_files import TrainingFiles
-from tdumpra.toml import read_tree, to_toml
 
 _TRAINED_WITH = ("data", "augment", "network", "train")  # parts of the configuration that a checkpoint depends on
 _MAY_CHANGE = {  # what has no bearing on weights and outputs
@@ -27,7 +25,6 @@ _MAY_CHANGE = {  # what has no bearing on weights and outputs
         for name in ("accelerator", "checkpoint_every", "checkpoint_minutes", "log_every", "tensorboard")
     ),
     *(f"data.{name}" for name in ("allow_missing", "cache", "pipeline", "workers")),
-    "augment.size",  # the network's image size, which is compared
     "embed.batch_size",
 }
 
@@ -87,7 +84,7 @@ class RunFolder(TrainingFiles):
             own = dataclasses.replace(config, seeds=(seed,))
             if self.config.exists():
                 self._refuse_other_training(own)
-            write_bytes(self.config, to_toml(own).encode())
+            write_config(own, self.config)
             write_environment(self.root)
             yield
 
@@ -118,7 +115,7 @@ class RunFolder(TrainingFiles):
             )
 
     def _differences(self, config: Config, parts: tuple[str, ...] = _TRAINED_WITH) -> list[str]:
-        before, now = _flat(read_tree(self.config, Config)), _flat(config)
+        before, now = _flat(read_config(self.config)), _flat(config)
         return [
             f"{key} was {before[key]!r} and is now {now[key]!r}"
             for key in now

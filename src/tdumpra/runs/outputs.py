@@ -1,42 +1,37 @@
 """Where the outputs behind an experiment come from: files that were saved, or a training.
 
-An experiment asks for "the outputs of this configuration and this seed" and does not care how they are made. A saved
-file answers if its name says that it belongs: ``lite0_ce2_seed0.npz`` was trained with cross-entropy alone,
-``lite0_joint_seed1.npz`` with the joint objective; ``"ce=FILE"`` and ``"joint=FILE"`` say so for any other name.
+An experiment asks for "the outputs of this configuration and this seed" and does not care how they are made. Of saved
+files the configuration says which model, training and seed they belong to.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from tdumpra.runs import trainings
 from tdumpra.artifacts import fingerprint
 from tdumpra.checks import SPLITS
-from tdumpra.runs.config import Config, read_config
+from tdumpra.runs.config import Config, OutputFile, Training, read_config
 from tdumpra.errors import InputFileError, TdumpraError
 from tdumpra.method.output_files import SplitOutputs, read_outputs
 from tdumpra.method.outputs import ScoredOutputs
 from tdumpra.runs.folder import RunFolder, run_folders, run_root
 from tdumpra.runs.tables import how_made, tables_fingerprint
 
-Training = Literal["ce", "joint"]
 Rows = TypeVar("Rows", bound=ScoredOutputs)
-_TOKENS = {"ce": re.compile(r"ce\d*|crossentropy\d*|xent\d*"), "joint": re.compile(r"joint\d*|scl\d*|supcon\d*")}
-_SEED = re.compile(r"(?:seed|s)(\d+)")
 
 
 class SavedRun(NamedTuple):
-    """One file of outputs and what its name says about it, or the folder of a run with its tables."""
+    """One file of outputs and the model that it is of, or the folder of a run with its tables."""
 
     path: Path
-    backbone: str  # what is left of the name
-    training: Training | None  # None where the name does not say
+    backbone: str
+    training: Training | None  # None where nobody said
     seed: int
     is_file: bool = True  # else a run's folder
 
@@ -56,52 +51,31 @@ def saved_runs(config: Config) -> tuple[SavedRun, ...]:
         return tuple(
             SavedRun(folder.root, config.name, _training(config), seed, False) for seed, folder in folders.items()
         )
-    runs = [_parse(entry, number) for number, entry in enumerate(config.outputs)]
+    runs: list[SavedRun] = []
+    for entry in config.outputs:
+        run = SavedRun(Path(entry.file), entry.backbone or config.name, entry.training, entry.seed or 0)
+        if entry.seed is None:
+            run = run._replace(seed=sum(other.model == run.model for other in runs))
+        runs.append(run)
     seen: dict[tuple[str, int], SavedRun] = {}
     for run in runs:
         other = seen.setdefault((run.model, run.seed), run)
         if other is not run:
             raise TdumpraError(
-                f"outputs {other.path} and {run.path} both look like seed {run.seed} of {run.model}: rename one "
-                "(NAME_ce_seed0.npz, NAME_joint_seed1.npz)"
+                f"outputs {other.path} and {run.path} are both seed {run.seed} of {run.model}: say in [[outputs]] which "
+                "seed, training or backbone each is of"
             )
     return tuple(runs)
 
 
-def _parse(entry: str, number: int) -> SavedRun:
-    training: Training | None = None
-    for word in ("ce", "joint"):
-        if entry.startswith(f"{word}="):
-            training, entry = word, entry.removeprefix(f"{word}=")
-    path, seed, rest = Path(entry), None, []
-    for token in re.split(r"[_\-. ]+", path.stem):
-        if (found := _SEED.fullmatch(token.lower())) is not None:
-            seed = int(found[1])
-        elif training is None and any(pattern.fullmatch(token.lower()) for pattern in _TOKENS.values()):
-            training = "ce" if _TOKENS["ce"].fullmatch(token.lower()) else "joint"
-        else:
-            rest.append(token)
-    return SavedRun(path, "_".join(rest) or path.stem, training, number if seed is None else seed)
-
-
 def read_run(path: Path) -> Config:
-    """A run's configuration; relative paths of outputs are looked for from here, then from the file's own folder."""
-    config = read_config(path)
-
-    def found(entry: str) -> str:
-        role, equals, name = entry.rpartition("=")
-        beside = path.parent / name
-        return role + equals + str(beside) if not Path(name).exists() and beside.exists() else entry
-
-    metadata = config.evaluate.metadata
-    scored = replace(config.evaluate, metadata=None if metadata is None else found(metadata))
-    return replace(config, outputs=tuple(found(entry) for entry in config.outputs), evaluate=scored)
+    """Read a run's configuration, as :func:`~tdumpra.runs.config.read_config` does."""
+    return read_config(path)
 
 
-def found_from_anywhere(entry: str) -> str:
-    """An entry of ``outputs`` whose path does not depend on the folder that one stands in."""
-    role, equals, name = entry.rpartition("=")
-    return role + equals + str(Path(name).resolve())
+def found_from_anywhere(entry: OutputFile) -> OutputFile:
+    """Return an entry of ``outputs`` as it is: the run's folder keeps its path as one that resolves from there."""
+    return entry
 
 
 def runs_for(config: Config) -> tuple[SavedRun, ...]:
@@ -118,7 +92,7 @@ def unknown_of_files(config: Config) -> list[str]:
     notes = ["The protocol of saved outputs is not known: their split is taken as it is."]
     runs = saved_runs(config)
     if untold := ", ".join(run.path.name for run in runs if run.training is None):
-        notes.append(f"The names of the files do not say how they were trained: taken as joint ({untold}).")
+        notes.append(f"The configuration does not say how these were trained: taken as joint ({untold}).")
     if without := ", ".join(run.path.name for run in runs if not _has_teacher_space(run, config)):
         notes.append(f"Without zt in a file, the rows with a teacher (EMA) are the student's ({without}).")
     return notes
