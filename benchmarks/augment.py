@@ -25,7 +25,7 @@ def run() -> list[Row]:
         return []
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     n = 256 if device.type == "cuda" else 32
-    config = AugmentConfig(size=SIDE)
+    config = AugmentConfig()
     images = torch.randint(0, 256, (n, 3, SIDE, SIDE), dtype=torch.uint8, device=device)
     kornia = augmentation.AugmentationSequential(
         augmentation.RandomResizedCrop((SIDE, SIDE), scale=config.crop_area, ratio=config.crop_ratio),

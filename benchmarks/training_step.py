@@ -98,7 +98,7 @@ def _measure(name: str, *, compiled: bool) -> dict[str, float]:
     fabric.launch()
     store = RandomImages()
     evaluation = EvalTransform(framing=store.framing, size=SIZE)
-    pipeline = DevicePipeline(store, AugmentConfig(size=SIZE), evaluation, fabric.device)
+    pipeline = DevicePipeline(store, AugmentConfig(), evaluation, fabric.device)
     labels = torch.randint(CLASSES, (IMAGES,), device=fabric.device)
     plan = BatchPlan(numbers=np.arange(IMAGES), batch_size=BATCH, seed=0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from scipy.special import log_softmax, softmax
 
 from tdumpra import DualPathClassifier
 from tdumpra.core.gate import GateThresholds
+from tdumpra.runs.config import OutputFile
 
 Array = np.ndarray
 THRESHOLDS = GateThresholds(theta=0.6, beta=0.5, margin=0.2, delta=0.05, alpha=0.1)
@@ -127,3 +129,14 @@ def equal_tensors(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor])
     return left.keys() == right.keys() and all(
         left[name].dtype == right[name].dtype and torch.equal(left[name], right[name]) for name in left
     )
+
+
+def output_files(*paths: str | Path) -> tuple[OutputFile, ...]:
+    """Entries of ``outputs`` for files called ``BACKBONE[_TRAINING][_seedN]``."""
+    found = []
+    for path in paths:
+        name = re.fullmatch(r"(?P<backbone>.+?)(_(?P<training>ce|joint)\d*)?(_seed(?P<seed>\d+))?", Path(path).stem)
+        assert name is not None
+        seed = None if name["seed"] is None else int(name["seed"])
+        found.append(OutputFile(file=str(path), training=name["training"], seed=seed, backbone=name["backbone"]))
+    return tuple(found)

@@ -51,8 +51,8 @@ def test_a_whole_number_serves_as_a_number(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("seed = [1]", r"unknown key seed \(did you mean seeds\?\)"),
-        ("[inner]\nrat = 1", r"unknown key inner\.rat \(did you mean rate\?\)"),
+        ("seed = [1]", r"unknown key seed; did you mean 'seeds'\?"),
+        ("[inner]\nrat = 1", r"unknown key inner\.rat; did you mean 'rate'\?"),
         ("zzz = 1", "there are flag, inner, limit, name, seeds"),
         ("name = 3", "name must be a string, not 3"),
         ("flag = 1", "flag must be true or false, not 1"),

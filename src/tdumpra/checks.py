@@ -66,17 +66,14 @@ def _check_range(p: Tensor, name: str, tolerance: float) -> None:
     )
 
 
-def check_embeddings(values: Any, name: str, *, width: int | None = None, unit: bool = False) -> Tensor:
-    """Rows that have a direction: finite, not zero, of the expected width; of length one where ``unit`` is asked."""
+def check_embeddings(values: Any, name: str, *, width: int | None = None) -> Tensor:
+    """Check rows that have a direction: finite, not zero, of the expected width."""
     z = _float_matrix(values, name)
     if z.shape[1] == 0:
         raise ValueError(f"{name} has no columns")
     if width is not None and z.shape[1] != width:
         raise ValueError(f"{name} has width {z.shape[1]}, and the bank was built on embeddings of width {width}")
-    norms = check_directions(z, name)
-    if unit and not ((norms - 1).abs() <= 1e-2).all():
-        row = int(((norms - 1).abs() > 1e-2).nonzero()[0])
-        raise ValueError(f"{name} must have rows of length one; row {row} has length {norms[row]:.4g}: normalise them")
+    check_directions(z, name)
     return z
 
 

@@ -1,48 +1,82 @@
-"""TOML into a tree of frozen dataclasses and back. Types are checked; a misspelt key is answered with the right one."""
+"""Read TOML into a tree of frozen dataclasses, and write it. An unknown key is answered with the nearest one."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import tomllib
 import types
 import typing
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tdumpra.errors import TdumpraError
+from tdumpra.screen import nearest
 
 T = TypeVar("T")
-_OUTPUTS = {".npz", ".csv", ".parquet"}  # what one may hand over in place of a configuration
+Plain = dict[str, Any]
+_OUTPUTS = {".npz", ".csv", ".parquet"}  # often passed by mistake in place of a configuration
 
 
 class ConfigError(TdumpraError):
-    """A configuration file says something that it cannot say."""
+    """A configuration says something that it cannot say."""
 
 
-def read_tree(path: str | Path, kind: type[T], **defaults: Any) -> T:
+def read_tree(
+    path: str | Path,
+    kind: type[T],
+    *,
+    changes: Sequence[str] = (),
+    adapt: Callable[[Plain, Path], Plain] = lambda content, folder: content,
+    **defaults: Any,
+) -> T:
     """Read a file into ``kind``, a dataclass of plain values and dataclasses.
 
-    ``defaults`` stand for what the file itself leaves out, also where a file that it extends says something else.
+    Args:
+        path: the TOML file.
+        kind: the dataclass.
+        changes: ``KEY=VALUE`` each, which override the file; the last one wins.
+        adapt: is given the plain values of one file and the folder that its relative paths count from, and returns
+            the values to read.
+        defaults: values of keys that the file itself leaves out, even if a file that it extends sets them.
     """
+    contents = {f"--set {change}": adapt(_parse_change(change), Path()) for change in reversed(changes)}
     files = _read_files(path)
-    own, *bases = files.values()
+    contents |= {str(file): adapt(content, file.parent) for file, content in files.items()}
+    above = [*contents.values()]
+    above.insert(len(contents) - len(files) + 1, defaults)
     try:
-        return from_plain(_merge({**defaults, **own}, *bases), kind)
+        return from_plain(_merge(*above), kind)
     except ConfigError as error:
-        culprit = next((file for file, content in files.items() if _mistake(content, kind) == str(error)), path)
+        culprit = next((name for name, content in contents.items() if _mistake(content, kind) == str(error)), path)
         raise ConfigError(f"{culprit}: {error}") from error
 
 
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """Return a file's plain values over those of the file that it extends, whatever they mean."""
+def read_toml(path: str | Path) -> Plain:
+    """Return a file's plain values over those of the file that it extends, unchecked."""
     return _merge(*_read_files(path).values())
 
 
-def _read_files(path: str | Path) -> dict[Path, dict[str, Any]]:
+def _parse_change(change: str) -> Plain:
+    """Return ``train.epochs=5`` as nested tables; a value that is no TOML is a string."""
+    key, equals, text = change.partition("=")
+    names = [name.strip() for name in key.split(".")]
+    if not equals or not all(names):
+        raise ConfigError(f"--set takes KEY=VALUE, as in  --set train.epochs=5,  not {change!r}")
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        parsed = {}
+    content: Any = parsed["value"] if len(parsed) == 1 else text.strip()
+    for name in reversed(names):
+        content = {name: content}
+    return typing.cast(Plain, content)
+
+
+def _read_files(path: str | Path) -> dict[Path, Plain]:
     """Return the content of a file and of those that it extends, the file itself first."""
-    files: dict[Path, dict[str, Any]] = {}
+    files: dict[Path, Plain] = {}
     file, seen = Path(path), set()
     while True:
         files[file] = content = _read_file(file)
@@ -59,7 +93,7 @@ def _read_files(path: str | Path) -> dict[Path, dict[str, Any]]:
             raise ConfigError(f"{extending} extends {file}, which does not exist")
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _read_file(path: Path) -> Plain:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -69,9 +103,9 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid TOML: {error}{hint}") from error
 
 
-def _merge(*contents: dict[str, Any]) -> dict[str, Any]:
+def _merge(*contents: Plain) -> Plain:
     """Return tables joined key by key; of other values the first content's is taken."""
-    merged: dict[str, Any] = {}
+    merged: Plain = {}
     for content in contents:
         for key, value in content.items():
             if key not in merged:
@@ -81,7 +115,7 @@ def _merge(*contents: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _mistake(content: dict[str, Any], kind: type[Any]) -> str | None:
+def _mistake(content: Plain, kind: type[Any]) -> str | None:
     try:
         from_plain(content, kind)
     except ConfigError as error:
@@ -89,16 +123,15 @@ def _mistake(content: dict[str, Any], kind: type[Any]) -> str | None:
     return None
 
 
-def from_plain(content: dict[str, Any], kind: type[T], where: str = "") -> T:
-    """Plain values into a dataclass; what is left out keeps its default."""
+def from_plain(content: Plain, kind: type[T], where: str = "") -> T:
+    """Build a dataclass from plain values; keys that are left out keep their defaults."""
     hints = typing.get_type_hints(kind)
     fields = {field.name: hints[field.name] for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     values = {}
     for key, value in content.items():
         if key not in fields:
-            near = difflib.get_close_matches(key, fields, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(fields))}"
-            raise ConfigError(f"unknown key {where}{key} ({hint})")
+            hint = nearest(key, fields) or f"; there are {', '.join(sorted(fields))}"
+            raise ConfigError(f"unknown key {where}{key}{hint}")
         values[key] = _convert(value, fields[key], f"{where}{key}")
     try:
         return kind(**values)
@@ -107,21 +140,21 @@ def from_plain(content: dict[str, Any], kind: type[T], where: str = "") -> T:
 
 
 def to_toml(tree: Any) -> str:
-    """The tree as TOML, every value written out; ``None`` is left out, as TOML has no word for it."""
-    return "\n".join(_table_lines(dataclasses.asdict(tree), "")).strip() + "\n"
+    """Return a dataclass, or its plain values, as TOML; ``None`` is left out, as TOML has no word for it."""
+    return "\n".join(_table_lines(tree if isinstance(tree, dict) else dataclasses.asdict(tree), "")).strip() + "\n"
 
 
-def _table_lines(table: dict[str, Any], name: str) -> list[str]:
-    lines = [f"\n[{name}]"] if name else []
-    lines += [
-        f"{key} = {_literal(value)}"
-        for key, value in table.items()
-        if value is not None and not isinstance(value, dict)
-    ]
+def _table_lines(table: Plain, name: str) -> list[str]:
+    lines, tables = [], []
     for key, value in table.items():
+        below = f"{name}.{key}" if name else key
         if isinstance(value, dict):
-            lines += _table_lines(value, f"{name}.{key}" if name else key)
-    return lines
+            tables += [f"\n[{below}]", *_table_lines(value, below)]
+        elif isinstance(value, list | tuple) and value and isinstance(value[0], dict):
+            tables += [line for each in value for line in (f"\n[[{below}]]", *_table_lines(each, below))]
+        elif value is not None:
+            lines.append(f"{key} = {_literal(value)}")
+    return lines + tables
 
 
 def _literal(value: Any) -> str:

@@ -6,15 +6,17 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.support import make_problem, save_problem, seed_arrays
+from tests.support import make_problem, output_files, save_problem, seed_arrays
 
 from tdumpra.artifacts import read_json
 from tdumpra.evaluation.story import NO_GROUPS
+from tdumpra.toml import to_toml
 
 OUTPUTS = Path(os.environ.get("TDUMPRA_OUTPUTS", Path(__file__).parents[3] / "shared" / "outputs"))
 REAL = sorted(OUTPUTS.glob("lite0_*_seed0.npz"))
@@ -39,10 +41,8 @@ def write_outputs(path: Path, seed: int = 0, *, n_classes: int = 4, **changes: A
 
 def write_config(folder: Path, outputs: list[Path], text: str = "", *, preset: str = "paper-swapped") -> Path:
     path = folder / "run.toml"
-    names = ", ".join(json.dumps(str(each)) for each in outputs)
-    path.write_text(
-        f'name = "small"\noutputs = [{names}]\n[tune]\npreset = "{preset}"\n[evaluate]\nbootstrap = 20\n{text}'
-    )
+    tables = to_toml({"outputs": [asdict(each) for each in output_files(*outputs)]})
+    path.write_text(f'name = "small"\n[tune]\npreset = "{preset}"\n[evaluate]\nbootstrap = 20\n{text}\n{tables}')
     return path
 
 
@@ -303,7 +303,7 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ('[tune]\nobjectiv = "nll"', "unknown key tune.objectiv (did you mean objective?)"),
+            ('[tune]\nobjectiv = "nll"', "unknown key tune.objectiv; did you mean 'objective'?"),
             ("[tune]\nfolds = 1", "folds must be 0, or at least 2"),
             ("[tune]\nfolds = 3\ncertify = true", "certify and folds exclude each other"),
             ("[tune]\ntraining_rows = true", "training_rows is for cross-fitting"),

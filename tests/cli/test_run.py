@@ -193,12 +193,13 @@ def test_run_on_saved_outputs_trains_nothing(tdumpra, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "cells").iterdir()} == before
 
 
-def test_the_bank_of_a_file_goes_where_its_name_says(tdumpra, tmp_path):
+def test_the_bank_of_a_file_goes_where_the_configuration_says(tdumpra, tmp_path):
     """Whatever the order of files and seeds, and with the files beside the configuration."""
     for seed in (0, 1):
         save_problem(tmp_path / f"m_seed{seed}.npz", seed)
     config = tmp_path / "run.toml"
-    config.write_text('seeds = [0, 1]\noutputs = ["m_seed1.npz", "m_seed0.npz"]\n')
+    files = "".join(f'[[outputs]]\nfile = "m_seed{seed}.npz"\nseed = {seed}\nbackbone = "m"\n' for seed in (1, 0))
+    config.write_text(f"seeds = [0, 1]\n{files}")
     done = tdumpra("bank", config, "--out", tmp_path / "run")
     assert done.code == 0, done.err
     for seed in (0, 1):
@@ -568,7 +569,7 @@ def test_mistakes_are_one_line_and_exit_code_2(tdumpra, config, tmp_path, cache)
         (("bank", config, "--out", tmp_path / "new"), "run tdumpra embed first"),
         (
             ("train", write_config(tmp_path / "b.toml", cache, train="nodez = 1"), "--out", out),
-            "unknown key train.nodez (did you mean nodes?)",
+            "unknown key train.nodez; did you mean 'nodes'?",
         ),
     ]:
         done = tdumpra(*arguments)

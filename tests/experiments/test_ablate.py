@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from tests.support import save_problem
+from tests.support import output_files, save_problem
 
 from tdumpra.experiments import ablate, lambda_sweep
 from tdumpra.runs import outputs as run_outputs
@@ -22,7 +22,7 @@ def notes_of(config: Config) -> str:
 
 
 def test_what_is_not_known_of_files_is_not_claimed(tmp_path) -> None:
-    notes = notes_of(Config(outputs=(str(save_problem(tmp_path / "mine.npz")),)))
+    notes = notes_of(Config(outputs=output_files(save_problem(tmp_path / "mine.npz"))))
     assert "Protocol grouped" not in notes
     assert notes.startswith("Preset default")
     assert "The protocol of saved outputs is not known" in notes
@@ -37,7 +37,7 @@ def test_a_runs_own_protocol_is_named() -> None:
 
 def test_with_folds_nothing_is_chosen_on_rows_that_the_bank_holds(tmp_path) -> None:
     config = Config(
-        outputs=(str(save_problem(tmp_path / "a_joint_seed0.npz")),),
+        outputs=output_files(save_problem(tmp_path / "a_joint_seed0.npz")),
         bank=BankConfig(n_prototypes=20),
         tune=TuneConfig(folds=3),
     )

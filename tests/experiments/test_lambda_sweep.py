@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from demo_arrays import write_demo
+from tests.support import output_files
 from tiny_runs import tiny_experiment
 
 from tdumpra.core.metrics import classification_metrics
@@ -27,7 +28,7 @@ def test_saved_outputs_are_told_apart_by_their_names(tmp_path) -> None:
     paths = [tmp_path / name for name in ("net_ce_seed0.npz", "net_joint_seed0.npz", "other_seed0.npz")]
     for seed, path in enumerate(paths):
         write_demo(path, seed)
-    config = Config(outputs=tuple(map(str, paths)), tune=TuneConfig(preset="paper-swapped"))
+    config = Config(outputs=output_files(*paths), tune=TuneConfig(preset="paper-swapped"))
     rows = lambda_sweep.table(config, swept(config, tmp_path / "out")).to_json()["rows"]
     assert [row["value"] for row in rows] == [0.0, 0.0, 0.03, 0.03, None, None]
     assert [row["split"] for row in rows] == ["validation", "test"] * 3
@@ -35,7 +36,7 @@ def test_saved_outputs_are_told_apart_by_their_names(tmp_path) -> None:
 
 def test_the_figures_are_those_of_both_paths_and_the_gate(tmp_path) -> None:
     write_demo(tmp_path / "net_joint_seed0.npz", 0)
-    config = Config(outputs=(str(tmp_path / "net_joint_seed0.npz"),), tune=TuneConfig(preset="paper-swapped"))
+    config = Config(outputs=output_files(tmp_path / "net_joint_seed0.npz"), tune=TuneConfig(preset="paper-swapped"))
     splits = run_outputs.outputs_for(config, 0)
     decided = fit(splits, config.bank, config.tune).tuning.decision.decide(splits.test.p, splits.test.z)
     (result,) = swept(config, tmp_path / "out").values()
@@ -107,6 +108,6 @@ def test_a_network_that_is_taken_as_it_is_has_no_weight(tmp_path) -> None:
 
 
 def test_saved_outputs_cannot_be_trained() -> None:
-    config = Config(outputs=("a.npz",), sweep=SweepConfig(contrastive_weights=(0.1,)))
+    config = Config(outputs=output_files("a.npz"), sweep=SweepConfig(contrastive_weights=(0.1,)))
     with pytest.raises(ValueError, match=r"sweep.contrastive_weights trains networks, and outputs are saved ones"):
         lambda_sweep.cells(config)

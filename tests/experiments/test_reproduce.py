@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from tests.support import save_problem
+from tests.support import output_files, save_problem
 
 from tdumpra.errors import TdumpraError
 from tdumpra.experiments import paper
@@ -29,7 +29,7 @@ def test_each_backbone_with_and_without_the_method(weights, taken):
 
 def test_files_are_not_taken_for_what_they_need_not_be(tmp_path):
     results: Any = defaultdict(lambda: defaultdict(lambda: 0.5))
-    found = table("ham10000", Config(outputs=(str(save_problem(tmp_path / "mine.npz")),)), results)
+    found = table("ham10000", Config(outputs=output_files(save_problem(tmp_path / "mine.npz"))), results)
     notes = "\n".join(found.notes)
     assert found.title.startswith("Saved outputs beside ham10000")
     assert "EMA teacher" not in notes

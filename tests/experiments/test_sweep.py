@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tests.support import save_problem
+from tests.support import output_files, save_problem
 
 from tdumpra.experiments import sweep
 from tdumpra.runs.config import Config
 
 
 def test_the_gate_that_is_moved_is_called_what_it_is(tmp_path) -> None:
-    config = Config(outputs=(str(save_problem(tmp_path / "mine.npz")),))
+    config = Config(outputs=output_files(save_problem(tmp_path / "mine.npz")))
     (run,) = sweep.curve_runs(config)
     bench = sweep._bench(config, run)
     assert bench.decision.calibrated is None  # whatever tuning itself would choose

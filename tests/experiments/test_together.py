@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support import save_problem, seed_arrays
+from tests.support import output_files, save_problem, seed_arrays
 
 from tdumpra.errors import TdumpraError
 from tdumpra.experiments import ablate, evaluation, grid, reproduce, sweep
@@ -22,14 +22,14 @@ def outputs(folder: Path, *names: str, other: str | None = None) -> Config:
     if other is not None:
         files.append(folder / f"{other}.npz")
         np.savez(files[-1], allow_pickle=False, **{name: array[:-1] for name, array in seed_arrays().items()})
-    return Config(outputs=tuple(map(str, files)))
+    return Config(outputs=output_files(*files))
 
 
 def test_an_ablation_is_of_one_network(tmp_path):
     config = outputs(tmp_path, "a_ce_seed0", "a_joint_seed0", "a_joint_seed1")
     assert len(ablate.cells(config)) == 2 + 8
     several = outputs(tmp_path, "a_joint_seed0", "b_joint_seed0")
-    with pytest.raises(TdumpraError, match=r"by their names the outputs are of 2 \(a, b\)"):
+    with pytest.raises(TdumpraError, match=r"the outputs are of 2 \(a, b\)"):
         ablate.cells(several)
     assert len(reproduce.cells("HAM10000", several)) == 2
 
@@ -52,7 +52,7 @@ def test_what_is_tuned_together_is_of_one_kind(tmp_path):
     config = outputs(tmp_path, "a_joint_seed0")
     more = tmp_path / "a_joint_seed1.npz"
     np.savez(more, allow_pickle=False, **seed_arrays(n_classes=3))
-    config = replace(config, outputs=(*config.outputs, str(more)))
+    config = replace(config, outputs=(*config.outputs, *output_files(more)))
     pooled = replace(config, tune=TuneConfig(pool_seeds=True))
     for cells in (sweep.cells, evaluation.gate_cells):
         with pytest.raises(TdumpraError, match=r"3 classes and .* has 4: seeds of one model must agree"):
@@ -63,7 +63,7 @@ def test_what_is_tuned_together_is_of_one_kind(tmp_path):
 def test_ids_in_one_file_alone_are_no_contradiction(tmp_path):
     with_ids = save_problem(tmp_path / "a_joint_seed0.npz")
     without = save_problem(tmp_path / "a_ce_seed0.npz", leave_out=("id",))
-    config = Config(outputs=(str(with_ids), str(without)))
+    config = Config(outputs=output_files(with_ids, without))
     cells = ablate.cells(config)
     results = dict(zip((cell.name for cell in cells), grid.run(cells, tmp_path / "out"), strict=True))
     assert len(ablate.table(config, results).rows) == 6

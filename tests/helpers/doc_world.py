@@ -33,8 +33,7 @@ from demo_arrays import demo_outputs
 from PIL import Image
 
 from tdumpra.data.images.framing import Framing
-from tdumpra.runs.config import Config, read_config
-from tdumpra.toml import to_toml
+from tdumpra.runs.config import Config, read_config, write_config
 
 SIZE = 32
 SPELLINGS = {"synthetic:n=1200,size=64": f"synthetic:n=120,size={SIZE}"}
@@ -88,7 +87,6 @@ def shrink(path: Path, target: Path) -> None:
         data=replace(
             config.data, source=respell(config.data.source), framing=Framing(height=SIZE, width=SIZE), workers=0
         ),
-        augment=replace(config.augment, size=SIZE),
         network=replace(
             network,
             backbone=network.backbone if ":" in network.backbone else "tiny_networks:plain",
@@ -100,7 +98,7 @@ def shrink(path: Path, target: Path) -> None:
         evaluate=replace(config.evaluate, bootstrap=min(20, config.evaluate.bootstrap)),
     )
     assert isinstance(small, Config)
-    target.write_text(to_toml(small), encoding="utf-8")
+    write_config(small, target)
 
 
 def write_table(path: Path, text: str) -> None:

@@ -77,7 +77,7 @@ def settings(backbone: str = "tiny_networks:plain", *, seeds: tuple[int, ...] = 
     return Config(
         seeds=seeds,
         data=DataConfig(framing=Framing(height=SIZE, width=SIZE), workers=0, pipeline="workers"),
-        augment=AugmentConfig(size=SIZE),
+        augment=AugmentConfig(),
         network=NetworkConfig(backbone=backbone, weights="none", image_size=SIZE, embedding=8),
         train=TrainConfig(**(options | train)),
         embed=EmbedConfig(batch_size=8),
@@ -122,7 +122,7 @@ def make_task(config: Config, data: Dataset, fabric: Fabric) -> tuple[torch.nn.M
     pipeline = make_pipeline(
         config.data.pipeline,
         data.prepared.images,
-        augment=replace(config.augment, size=SIZE),
+        augment=config.augment,
         evaluation=transform,
         device=fabric.device,
         workers=config.data.workers,
@@ -150,5 +150,5 @@ def tiny_experiment(folder: Path) -> Config:
             workers=0,
         ),
         network=NetworkConfig(backbone="tiny_networks:plain", weights="none", image_size=32, embedding=8),
-        augment=AugmentConfig(size=32),
+        augment=AugmentConfig(),
     )  # fmt: skip

@@ -3,11 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.support import output_files
 
-from tdumpra.runs.config import Config, DataConfig, EmbedConfig, TrainConfig, TuneConfig
+from tdumpra.data.images.framing import Framing
+from tdumpra.runs.config import Config, DataConfig, EmbedConfig, NetworkConfig, TrainConfig, TuneConfig
 from tdumpra.runs.idle_settings import idle_settings
 
-SAVED = Config(outputs=("net_joint_seed0.npz",))
+SAVED = Config(outputs=output_files("net_joint_seed0.npz"))
 
 
 @pytest.mark.parametrize(
@@ -18,7 +20,7 @@ SAVED = Config(outputs=("net_joint_seed0.npz",))
         SAVED,
         replace(SAVED, tune=TuneConfig(preset="paper")),
         replace(SAVED, data=DataConfig(source="isic2019:x"), train=TrainConfig(contrastive_weight=0.0)),
-        replace(SAVED, outputs=("a_seed0.npz", "a_seed1.npz"), tune=TuneConfig(pool_seeds=True)),
+        replace(SAVED, outputs=output_files("a_seed0.npz", "a_seed1.npz"), tune=TuneConfig(pool_seeds=True)),
     ],
 )
 def test_nothing_to_say(config):
@@ -33,7 +35,16 @@ def test_settings_of_training_beside_saved_outputs():
     assert list(idle_settings(alone)) == ["outputs are saved ones: train.precision does nothing here"]
 
 
-@pytest.mark.parametrize("outputs", [(), ("a_seed0.npz",), ("a_seed0.npz", "b_seed0.npz")])
+def test_images_that_are_kept_smaller_than_the_network_takes_them():
+    small = Config(data=DataConfig(framing=Framing(height=64, width=48)))
+    (note,) = idle_settings(small)
+    assert "64×48" in note
+    assert "224" in note
+    assert not list(idle_settings(replace(small, network=NetworkConfig(image_size=64))))
+    assert not list(idle_settings(Config(data=DataConfig(framing=Framing(height=192, width=256)))))
+
+
+@pytest.mark.parametrize("outputs", [(), output_files("a_seed0.npz"), output_files("a_seed0.npz", "b_seed0.npz")])
 def test_one_seed_to_pool(outputs):
     (note,) = idle_settings(Config(outputs=outputs, tune=TuneConfig(pool_seeds=True)))
     assert note.startswith("tune.pool_seeds has one seed to pool")

@@ -10,11 +10,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from tests.support import make_problem, save_problem, without_training_rows
+from tests.support import make_problem, save_problem, without_training_rows, output_files
 from tiny_runs import launched, silent, tiny_experiment
 
 from tdumpra.runs import outputs as run_outputs
-from tdumpra.runs.config import BankConfig, Config, TrainConfig, TuneConfig
+from tdumpra.runs.config import BankConfig, Config, OutputFile, TrainConfig, TuneConfig
 from demo_arrays import write_demo
 from tdumpra.errors import ArtifactError, InputFileError, StopRequestedError, TdumpraError
 from tdumpra.experiments import evaluation
@@ -26,48 +26,45 @@ CE, JOINT = "x/lite0_ce2_seed0.npz", "x/lite0_joint_seed3.npz"
 WITHOUT = TrainConfig(contrastive_weight=0.0)
 
 
-@pytest.mark.parametrize(
-    ("entry", "expected"),
-    [
-        (CE, ("lite0", "ce", 0)),
-        (JOINT, ("lite0", "joint", 3)),
-        ("resnet101-scl-s2.csv", ("resnet101", "joint", 2)),
-        ("ce=mine.npz", ("mine", "ce", 0)),
-        ("joint=runs/a_seed5.npz", ("a", "joint", 5)),
-        ("mine.npz", ("mine", None, 0)),
-        ("seed1.npz", ("seed1", None, 1)),
-    ],
-)
-def test_names(entry, expected):
-    (run,) = run_outputs.saved_runs(Config(outputs=(entry,)))
-    assert (run.backbone, run.training, run.seed) == expected
-    assert str(run.path) == str(Path(entry.split("=")[-1]))
+def test_what_the_configuration_says_of_a_file():
+    plain, ce, joint, other, seed = (
+        OutputFile(file="a.npz"),
+        OutputFile(file="b.npz", training="ce"),
+        OutputFile(file="c.npz", training="joint"),
+        OutputFile(file="d.npz", training="ce"),
+        OutputFile(file="e.npz", training="joint", seed=7, backbone="net"),
+    )
+    runs = run_outputs.saved_runs(Config(name="mine", outputs=(plain, ce, joint, other, seed)))
+    assert [(run.path.name, run.model, run.seed) for run in runs] == [
+        ("a.npz", "mine", 0), ("b.npz", "mine_ce", 0), ("c.npz", "mine_joint", 0), ("d.npz", "mine_ce", 1),
+        ("e.npz", "net_joint", 7),
+    ]  # fmt: skip
 
 
 def test_the_training_decides_which_file_answers():
-    config = Config(outputs=(CE, JOINT))
+    config = Config(outputs=output_files(CE, JOINT))
     assert run_outputs.seeds_for(config) == (3,)
     assert run_outputs.seeds_for(replace(config, train=WITHOUT)) == (0,)
 
 
 def test_a_file_that_does_not_say_stands_for_the_configuration_itself():
-    config = Config(outputs=("mine.npz",))
+    config = Config(outputs=output_files("mine.npz"))
     assert run_outputs.seeds_for(config) == (0,)
     assert run_outputs.seeds_for(replace(config, train=WITHOUT)) == ()
 
 
 def test_the_same_seed_twice():
-    with pytest.raises(TdumpraError, match="both look like seed 0 of lite0_ce: rename one"):
-        run_outputs.saved_runs(Config(outputs=("a/lite0_ce_seed0.npz", "b/lite0_ce_seed0.npz")))
+    with pytest.raises(TdumpraError, match="are both seed 0 of lite0_ce"):
+        run_outputs.saved_runs(Config(outputs=output_files("a/lite0_ce_seed0.npz", "b/lite0_ce_seed0.npz")))
 
 
 def test_what_cannot_be_had():
     with pytest.raises(TdumpraError, match="does not exist: run  tdumpra train  and  tdumpra embed  first"):
         run_outputs.run_identity(run_outputs.saved_runs(Config(name="never trained"))[0])
     with pytest.raises(TdumpraError, match="no saved outputs were trained without the contrastive loss and seed 0"):
-        run_outputs.outputs_for(Config(outputs=(JOINT,), train=WITHOUT), 0)
+        run_outputs.outputs_for(Config(outputs=output_files(JOINT), train=WITHOUT), 0)
     with pytest.raises(TdumpraError, match="not 'other'"):
-        run_outputs.outputs_for(Config(outputs=(CE,), train=WITHOUT, bank=BankConfig(space="other")), 0)
+        run_outputs.outputs_for(Config(outputs=output_files(CE), train=WITHOUT, bank=BankConfig(space="other")), 0)
 
 
 def test_training_is_part_of_the_identity():
@@ -108,7 +105,7 @@ def test_what_was_pooled_is_part_of_a_cells_name(tmp_path) -> None:
     paths = [tmp_path / f"net_joint_seed{seed}.npz" for seed in (0, 1)]
     for seed, path in enumerate(paths):
         write_demo(path, seed)
-    config = Config(outputs=tuple(map(str, paths)), tune=TuneConfig(pool_seeds=True))
+    config = Config(outputs=output_files(*paths), tune=TuneConfig(pool_seeds=True))
     before = run_outputs.pooled_runs_identity(config)
     assert run_outputs.pool_identity(config) == before  # the contents of files name them either way
     write_demo(paths[1], seed=2)
@@ -196,7 +193,7 @@ def test_the_teacher_classifies_where_the_configuration_says_so(tmp_path) -> Non
     made = make_problem(0)
     teacher = np.concatenate([part.p for part in made])[:, ::-1]
     path = save_problem(tmp_path / "net_joint_seed0.npz", pt=teacher)
-    student, asked = (Config(outputs=(str(path),), tune=TuneConfig(classifier=who)) for who in ("student", "teacher"))
+    student, asked = (Config(outputs=output_files(path), tune=TuneConfig(classifier=who)) for who in ("student", "teacher"))
     before, after = (run_outputs.outputs_for(config, 0) for config in (student, asked))
     for own, swapped in ((before.validation, after.validation), (before.test, after.test)):
         assert own.p_teacher is not None
@@ -210,7 +207,7 @@ def test_the_teacher_classifies_where_the_configuration_says_so(tmp_path) -> Non
 
 def test_a_teacher_that_the_file_lacks_is_missed(tmp_path) -> None:
     path = save_problem(tmp_path / "net_joint_seed0.npz")
-    config = Config(outputs=(str(path),), tune=TuneConfig(classifier="teacher"))
+    config = Config(outputs=output_files(path), tune=TuneConfig(classifier="teacher"))
     with pytest.raises(InputFileError, match=r"has no pt, .* put them into the file, or take \"student\""):
         run_outputs.outputs_for(config, 0)
 
@@ -220,10 +217,10 @@ def test_saved_outputs_heed_role_and_space(tmp_path) -> None:
     z = np.concatenate([part.z for part in made])
     save_problem(tmp_path / "net.npz", 0, zt=z[:, ::-1])
     for space, wanted in (("teacher", z[:, ::-1]), ("student", z)):
-        config = Config(outputs=(f"joint={tmp_path / 'net.npz'}",), bank=BankConfig(space=space))
+        config = Config(outputs=output_files(tmp_path / "net.npz"), bank=BankConfig(space=space))
         found = run_outputs.outputs_for(config, 0).train.z
         np.testing.assert_allclose(found, wanted[: len(made.train.y)], atol=1e-6)
-    elsewhere = Config(outputs=(str(tmp_path / "net.npz"),), bank=BankConfig(space="runs/other"))
+    elsewhere = Config(outputs=output_files(tmp_path / "net.npz"), bank=BankConfig(space="runs/other"))
     with pytest.raises(TdumpraError, match="the teacher's and the student's space, not 'runs/other'"):
         run_outputs.outputs_for(elsewhere, 0)
 
@@ -233,21 +230,21 @@ def test_a_class_without_a_training_row_is_refused(tmp_path, missing) -> None:
     names = np.array(["nv", "bcc", "bkl", "mel"])
     path = without_training_rows(tmp_path / "net_joint_seed0.npz", missing, classes=names)
     with pytest.raises(InputFileError, match=rf"class {missing} \('{names[missing]}'\) has no training row: give it"):
-        run_outputs.outputs_for(Config(outputs=(str(path),)), 0)
-    meant = Config(outputs=(str(path),), bank=BankConfig(n_classes=4))
+        run_outputs.outputs_for(Config(outputs=output_files(path)), 0)
+    meant = Config(outputs=output_files(path), bank=BankConfig(n_classes=4))
     assert run_outputs.outputs_for(meant, 0).n_classes == 4
     with pytest.raises(InputFileError, match=r"it tells 4 classes apart, and bank\.n_classes is 5"):
-        run_outputs.outputs_for(Config(outputs=(str(path),), bank=BankConfig(n_classes=5)), 0)
+        run_outputs.outputs_for(Config(outputs=output_files(path), bank=BankConfig(n_classes=5)), 0)
 
 
 def test_what_a_file_does_not_say_is_said(tmp_path) -> None:
     z = np.concatenate([part.z for part in make_problem(0)])
     save_problem(tmp_path / "mine.npz")
     save_problem(tmp_path / "net_joint_seed1.npz", zt=z[:, ::-1])
-    files = tuple(str(tmp_path / name) for name in ("mine.npz", "net_joint_seed1.npz"))
+    files = output_files(tmp_path / "mine.npz", tmp_path / "net_joint_seed1.npz")
     protocol, training, teacher = run_outputs.unknown_of_files(Config(outputs=files))
     assert protocol.startswith("The protocol of saved outputs is not known")
-    assert training.endswith("do not say how they were trained: taken as joint (mine.npz).")
+    assert training.endswith("taken as joint (mine.npz).")
     assert teacher.endswith("are the student's (mine.npz).")
     assert len(run_outputs.unknown_of_files(Config(outputs=files[1:]))) == 1
     assert run_outputs.unknown_of_files(Config()) == []

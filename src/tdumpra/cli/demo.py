@@ -36,7 +36,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tdumpra.artifacts import jsonable, write_bytes
+from tdumpra.artifacts import jsonable
 from tdumpra.checks import check_count
 from tdumpra.cli.demo_story import BEST_POSSIBLE, demo_results, prior_for_balance
 from tdumpra.cli.run import run_command
@@ -45,11 +45,19 @@ from tdumpra.data.images.framing import Framing
 from tdumpra.errors import StopRequestedError, TdumpraError
 from tdumpra.networks.model_file import Model
 from tdumpra.report.runs import write_report
-from tdumpra.runs.config import Config, DataConfig, EvaluateConfig, NetworkConfig, TrainConfig, TuneConfig, read_config
+from tdumpra.runs.config import (
+    Config,
+    DataConfig,
+    EvaluateConfig,
+    NetworkConfig,
+    TrainConfig,
+    TuneConfig,
+    read_config,
+    write_config,
+)
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.table_stages import folder_outputs
 from tdumpra.screen import show_notes
-from tdumpra.toml import to_toml
 
 SETTINGS = "demo.toml"
 _IMAGES, _EPOCHS = 3600, 12
@@ -77,7 +85,7 @@ def demo_config(folder: Path, *, seed: int, images: int | None = None, epochs: i
             workers=0,
         ),
         # the generator's lesions differ in colour on purpose, so colours stay as they are
-        augment=AugmentConfig(size=_SIZE, crop_area=(0.8, 1.0), vertical_flip=0.5, jitter=0.0, grayscale=0.0),
+        augment=AugmentConfig(crop_area=(0.8, 1.0), vertical_flip=0.5, jitter=0.0, grayscale=0.0),
         network=NetworkConfig(
             backbone="tdumpra.texture_network:texture_network",
             weights="none",
@@ -109,7 +117,7 @@ def claim_folder(folder: Path, config: Config) -> Path:
         raise TdumpraError(
             f"{folder} holds something else than a demo ({present[0]!r}): take another folder with --out"
         )
-    write_bytes(path, to_toml(config).encode())
+    write_config(config, path)
     return path
 
 

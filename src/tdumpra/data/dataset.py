@@ -52,7 +52,9 @@ def open_data(data: DataConfig, seed: int = 0, *, progress: bool = False) -> Dat
 
     The split is drawn over all records before any pixel is looked at, so that a broken image moves no other one.
     """
-    manifest = open_source(data.source, allow_missing=data.allow_missing, group_column=data.group_by)
+    manifest = open_source(
+        data.source, allow_missing=data.allow_missing, group_column=data.group_by, duplicates=data.duplicates
+    )
     if data.test_source is not None:
         manifest = with_external_test(manifest, _test_manifest(data, data.test_source))
     if data.split_file is not None:

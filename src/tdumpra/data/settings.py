@@ -22,8 +22,9 @@ class DataConfig:
     val_share: float = 0.1  # of what is not test
     val_by_seed: bool = False  # each seed holds out lesions of its own: more to tune on, if tune.pool_seeds says so
     group_by: str | None = None  # a metadata column instead of the source's own grouping
+    duplicates: str | None = None  # a table from_img,to_img of images that show the same thing: their groups are merged
     allow_missing: bool = False
-    cache: str = "runs/cache"
+    cache: str = "runs/cache"  # relative to the working folder
     framing: Framing = field(default_factory=Framing)  # of the cached images, from which crops are taken
     pipeline: Literal["auto", "workers", "device"] = "auto"
     workers: int = 2

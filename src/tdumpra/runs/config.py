@@ -5,24 +5,50 @@ Defaults are the project's; ``docs/paper-notes.md`` says where they differ from 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 from tdumpra.checks import check_count
 from tdumpra.data.batches.augment import AugmentConfig
 from tdumpra.data.settings import DataConfig as DataConfig
+from tdumpra.data.sources import SOURCE_KINDS
 from tdumpra.evaluation.settings import EvaluateConfig as EvaluateConfig
 from tdumpra.networks.settings import EmbedConfig as EmbedConfig
 from tdumpra.networks.settings import NetworkConfig as NetworkConfig
 from tdumpra.networks.settings import TrainConfig as TrainConfig
-from tdumpra.toml import ConfigError, read_tree
+from tdumpra.toml import Plain, read_tree, to_toml
 from tdumpra.tuning.settings import BankConfig as BankConfig
 from tdumpra.tuning.settings import TuneConfig as TuneConfig
+
+Training = Literal["ce", "joint"]
+_PATHS = {  # settings that name files; relative ones count from the configuration file that they stand in
+    "data": ("source", "test_source", "split_file", "duplicates"),
+    "network": ("weights",),
+    "evaluate": ("metadata",),
+}
+_NO_FILES = ("none", "timm", "lite")  # words for weights that are not a path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFile:
+    """A file of outputs that a model elsewhere gave, and what is known of that model."""
+
+    file: str
+    training: Training | None = None  # with cross-entropy alone, or with the joint objective; taken as joint if unknown
+    seed: int | None = None  # its place among the files of its model, if left out
+    backbone: str | None = None  # the configuration's name, if left out
+
+    def __post_init__(self) -> None:
+        if self.seed is not None:
+            check_count(self.seed, "seed", least=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepConfig:
-    """What a sweep moves besides the settings that cost nothing to move."""
+    """Settings of a sweep that need trainings of their own."""
 
     contrastive_weights: tuple[float, ...] = ()  # values of lambda, each of which needs a training for each seed
 
@@ -38,9 +64,9 @@ class Config:
     """Everything about a run."""
 
     name: str = "run"
-    folder: str | None = None  # where the run lives; runs/NAME if left out
+    folder: str | None = None  # the run's folder, relative to the working folder; runs/NAME if left out
     seeds: tuple[int, ...] = (0,)
-    outputs: tuple[str, ...] = ()  # saved outputs of models trained elsewhere: nothing is trained then
+    outputs: tuple[OutputFile, ...] = ()  # saved outputs of models trained elsewhere: nothing is trained then
     data: DataConfig = field(default_factory=DataConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
@@ -67,10 +93,67 @@ class Config:
             raise ValueError('embed.checkpoint = "best" needs validation images, and train.train_on_val leaves none')
 
 
-def read_config(path: str | Path) -> Config:
-    """Read a run's TOML file; a run without a name is called after its file."""
-    config = read_tree(path, Config, name=Path(path).stem)
-    return config if config.outputs else _with_crops_for_network(config, path)  # of saved outputs nothing is cropped
+def read_config(
+    path: str | Path, *, changes: Sequence[str] = (), seeds: tuple[int, ...] | None = None
+) -> Config:
+    """Read a run's TOML file; a run without a name is called after its file.
+
+    Relative paths of files count from the configuration file that names them, those in ``changes`` from the working
+    folder. Folders that runs write to or read from (``folder``, ``data.cache``, ``bank.space``,
+    ``evaluate.baseline``) always count from the working folder, as ``runs/NAME`` does.
+
+    Args:
+        path: the TOML file.
+        changes: ``KEY=VALUE`` each, in place of what the file says.
+        seeds: in place of the file's.
+    """
+    if seeds is not None:
+        changes = (*changes, f"seeds={list(seeds)}")
+    return read_tree(path, Config, changes=changes, adapt=_from_file, name=Path(path).stem)
+
+
+def config_text(config: Config, folder: Path) -> str:
+    """Return the whole configuration as TOML that means the same when it is read from a file in ``folder``."""
+    return to_toml(_with_paths(asdict(config), lambda place: os.path.relpath(place, folder)))
+
+
+def _from_file(content: Plain, folder: Path) -> Plain:
+    """Return a file's values with paths that count from the working folder, and each of its outputs as a table."""
+    if isinstance(outputs := content.get("outputs"), list):
+        content = {**content, "outputs": [_output_table(entry) for entry in outputs]}
+    return _with_paths(content, lambda place: os.path.relpath(folder / place))
+
+
+def _output_table(entry: Any) -> Any:
+    """Return ``"FILE"``, ``"ce=FILE"`` or ``"joint=FILE"`` as the table that it stands for."""
+    if not isinstance(entry, str):
+        return entry
+    training, equals, file = entry.partition("=")
+    return {"file": file, "training": training} if equals and training in ("ce", "joint") else {"file": entry}
+
+
+def _with_paths(content: Plain, change: Callable[[str], str]) -> Plain:
+    """Return plain values with ``change`` made to every relative path of a file."""
+
+    def changed(table: Any, names: Sequence[str]) -> Any:
+        if not isinstance(table, dict):
+            return table
+        return {key: _moved(value, change) if key in names else value for key, value in table.items()}
+
+    moved = {section: changed(content[section], names) for section, names in _PATHS.items() if section in content}
+    if isinstance(outputs := content.get("outputs"), list | tuple):
+        moved["outputs"] = [changed(each, ("file",)) for each in outputs]
+    return {**content, **moved}
+
+
+def _moved(value: Any, change: Callable[[str], str]) -> Any:
+    if not isinstance(value, str) or value in _NO_FILES:
+        return value
+    kind, colon, place = value.partition(":")
+    if not colon or kind not in SOURCE_KINDS:
+        kind, colon, place = "", "", value
+    absolute = Path(place).is_absolute() or place.startswith("~")
+    return value if not place or kind == "synthetic" or absolute else f"{kind}{colon}{change(place)}"
 
 
 def _check_name(name: str) -> None:
@@ -79,13 +162,3 @@ def _check_name(name: str) -> None:
             "name is a folder below runs/, so not empty or dots, and without slashes, colons or outer blanks, "
             f"not {name!r}"
         )
-
-
-def _with_crops_for_network(config: Config, path: str | Path) -> Config:
-    """Crops are as large as the network's images; what is set may only say the same."""
-    size = config.network.image_size
-    if config.augment.size not in (size, AugmentConfig().size):
-        raise ConfigError(
-            f"{path}: augment.size is network.image_size, {size}: leave it out (not {config.augment.size})"
-        )
-    return replace(config, augment=replace(config.augment, size=size))

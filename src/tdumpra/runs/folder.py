@@ -10,15 +10,14 @@ from pathlib import Path
 from functools import lru_cache
 from typing import Any
 
-from tdumpra.artifacts import fingerprint, read_json, write_bytes
+from tdumpra.artifacts import fingerprint, make_folder, read_json, write_bytes
 from tdumpra.checks import SPLITS
-from tdumpra.runs.config import Config
+from tdumpra.runs.config import Config, config_text, read_config
 from tdumpra.locks import exclusive
 from tdumpra.environment import write_environment
 from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.networks.training_files import RunFolderError as RunFolderError
 from tdumpra.networks.training_files import TrainingFiles
-from tdumpra.toml import read_tree, to_toml
 
 _TRAINED_WITH = ("data", "augment", "network", "train")  # parts of the configuration that a checkpoint depends on
 _MAY_CHANGE = {  # what has no bearing on weights and outputs
@@ -27,7 +26,6 @@ _MAY_CHANGE = {  # what has no bearing on weights and outputs
         for name in ("accelerator", "checkpoint_every", "checkpoint_minutes", "log_every", "tensorboard")
     ),
     *(f"data.{name}" for name in ("allow_missing", "cache", "pipeline", "workers")),
-    "augment.size",  # the network's image size, which is compared
     "embed.batch_size",
 }
 
@@ -111,8 +109,9 @@ class RunFolder(TrainingFiles):
 
     def note_settings(self, config: Config) -> None:
         """Write the resolved configuration, and what it runs on, unless that was done."""
-        text = to_toml(config).encode()
+        text = config_text(config, self.root).encode()
         if not self.config.exists() or self.config.read_bytes() != text:
+            make_folder(self.root)
             write_bytes(self.config, text)
             write_environment(self.root)
 
@@ -143,7 +142,7 @@ class RunFolder(TrainingFiles):
             )
 
     def _differences(self, config: Config, parts: tuple[str, ...] = _TRAINED_WITH) -> list[str]:
-        before, now = _flat(read_tree(self.config, Config)), _flat(config)
+        before, now = _flat(read_config(self.config)), _flat(config)
         return [
             f"{key} was {before[key]!r} and is now {now[key]!r}"
             for key in now

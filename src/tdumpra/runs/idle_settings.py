@@ -1,4 +1,4 @@
-"""Settings that were given and do nothing in a run like this one: a user should hear of them."""
+"""Find settings that were given and do nothing, or not what their user may expect, in a run like this one."""
 
 from __future__ import annotations
 
@@ -10,19 +10,25 @@ from tdumpra.runs.config import Config
 from tdumpra.runs.outputs import saved_runs
 
 _OF_TRAINING = ("data", "augment", "network", "train", "embed")
-_HEEDED = {"data.source", "train.contrastive_weight"}  # which table of the paper's, and which of the files, is meant
+_USED = {"data.source", "train.contrastive_weight"}  # which of the paper's tables, and which of the files, is meant
 
 
 def idle_settings(config: Config) -> Iterator[str]:
-    """A sentence for each kind of them."""
-    if config.outputs and (idle := [name for name in _given(config) if name not in _HEEDED]):
+    """Yield a sentence for each kind of them."""
+    framing, size = config.data.framing, config.network.image_size
+    if config.outputs and (idle := [name for name in _given(config) if name not in _USED]):
         yield f"outputs are saved ones: {', '.join(idle)} {'do' if len(idle) > 1 else 'does'} nothing here"
+    if not config.outputs and max(framing.height, framing.width) < size:
+        yield (
+            f"data.framing keeps images of {framing.height}×{framing.width}, and the network is given images of {size} "
+            "(network.image_size): they are enlarged, which costs time and adds nothing; make the two alike"
+        )
     if config.tune.pool_seeds and max(Counter(run.model for run in saved_runs(config)).values()) == 1:
         yield "tune.pool_seeds has one seed to pool: its gate is chosen on that seed's validation rows alone"
 
 
 def _given(config: Config) -> Iterator[str]:
-    """Settings of data and training that are not as they would be if left out."""
+    """Yield the settings of data and training that differ from their defaults."""
     plain = Config()
     if config.seeds != plain.seeds:
         yield "seeds"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -21,11 +21,10 @@ from tdumpra.errors import InputFileError, TdumpraError
 from tdumpra.method.output_files import SplitOutputs, read_outputs
 from tdumpra.method.outputs import ScoredOutputs
 from tdumpra.runs import trainings
-from tdumpra.runs.config import Config
+from tdumpra.runs.config import Config, Training
 from tdumpra.runs.folder import RunFolder, file_digest, run_folders, run_root
 from tdumpra.runs.tables import folder_outputs, how_made, tables_fingerprint
 
-Training = Literal["ce", "joint"]
 Rows = TypeVar("Rows", bound=ScoredOutputs)
 
 
@@ -180,11 +179,13 @@ def variant_outputs(config: Config) -> tuple[Outputs, ...]:
 
 def _saved(config: Config, root: Path) -> list[SavedOutputs]:
     seen: dict[tuple[str, int], SavedOutputs] = {}
-    for number, entry in enumerate(config.outputs):
+    for entry in config.outputs:
         outputs = SavedOutputs(
-            config=config, seed=number if entry.seed is None else entry.seed, place=root,
-            backbone=entry.backbone or config.name, training=entry.training, file=Path(entry.file),
+            config=config, seed=entry.seed or 0, place=root, backbone=entry.backbone or config.name,
+            training=entry.training, file=Path(entry.file),
         )  # fmt: skip
+        if entry.seed is None:  # its place among the files of its model
+            outputs = replace(outputs, seed=sum(model == outputs.model for model, _ in seen))
         other = seen.setdefault((outputs.model, outputs.seed), outputs)
         if other is not outputs:
             raise TdumpraError(

@@ -198,7 +198,7 @@ def _pipeline(config: Config, dataset: Dataset, transform: EvalTransform, fabric
     return make_pipeline(
         config.data.pipeline,
         dataset.prepared.images,
-        augment=replace(config.augment, size=config.network.image_size),
+        augment=config.augment,
         evaluation=transform,
         device=fabric.device,
         workers=config.data.workers,

@@ -155,7 +155,7 @@ def fitted_variant(outputs: Outputs, out: Path, preset: Preset | None = None) ->
 def evaluation_made_from(outputs: Outputs) -> str:
     """Name everything that the evaluation depends on."""
     config = outputs.config
-    asked: dict[str, Any] = {"evaluate": asdict(config.evaluate), **metadata_fingerprint(config)}
+    asked: dict[str, Any] = {"evaluate": asdict(replace(config.evaluate, metadata=None)), **metadata_fingerprint(config)}
     if config.evaluate.baseline is not None:
         asked["baseline"] = tables_fingerprint(config.evaluate.baseline, outputs.seed, "evaluate.baseline")
     return digest({"gate": gate_made_from(outputs), "name": config.name, **asked})

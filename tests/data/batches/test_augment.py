@@ -15,7 +15,7 @@ from tdumpra.data.batches.augment import HUE, NEUTRAL, AugmentConfig, AugmentPar
 from tdumpra.data.batches.augment_batch import apply_batch
 
 N = 48
-EVERYTHING = AugmentConfig(size=40, vertical_flip=0.5, jitter=1.0, grayscale=0.3)
+EVERYTHING = AugmentConfig(vertical_flip=0.5, jitter=1.0, grayscale=0.3)
 
 
 def parameters(
@@ -92,7 +92,7 @@ def test_the_two_ways_differ_by_rounding_only():
 
 
 def test_nothing_drawn_is_nothing_done():
-    config = AugmentConfig(size=60, crop_area=(1, 1), crop_ratio=(1, 1), horizontal_flip=0, jitter=0, grayscale=0)
+    config = AugmentConfig(crop_area=(1, 1), crop_ratio=(1, 1), horizontal_flip=0, jitter=0, grayscale=0)
     images = photographs(height=60, width=60)
     params = parameters(config, height=60, width=60)
     torch.testing.assert_close(apply_batch(images, params, 60), images / 255, atol=1e-6, rtol=0)
@@ -190,7 +190,7 @@ def test_an_image_too_long_for_the_ratio_falls_back_to_its_middle():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"hue": 0.6}, {"grayscale": 1.1}, {"crop_area": (0.5, 0.2)}, {"crop_ratio": (0, 1)}, {"size": 2}],
+    [{"hue": 0.6}, {"grayscale": 1.1}, {"crop_area": (0.5, 0.2)}, {"crop_ratio": (0, 1)}],
 )
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

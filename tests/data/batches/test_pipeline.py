@@ -20,7 +20,7 @@ from tdumpra.data.images.store import StreamedImages
 from tdumpra.data.manifest import Manifest, Record
 
 FRAMING = Framing(height=24, width=32)
-AUGMENT = AugmentConfig(size=16)
+AUGMENT = AugmentConfig()
 EVALUATION = EvalTransform(framing=FRAMING, size=16, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 CPU = torch.device("cpu")
 

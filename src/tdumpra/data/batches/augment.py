@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64, UInt8
 from torch import Tensor
 
-from tdumpra.checks import check_count, check_unit_interval
+from tdumpra.checks import check_unit_interval
 from tdumpra.data.batches.counter_rng import uniforms
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)  # columns of AugmentParams.amount, entries of AugmentParams.order
@@ -39,7 +39,6 @@ class AugmentConfig:
     0.4 draws a factor from 0.6…1.4; a hue jitter of 0.1 a turn of at most a tenth of the colour circle either way.
     """
 
-    size: int = 224
     crop_area: tuple[float, float] = (0.2, 1.0)  # share of the image that a crop covers
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)  # its width over its height
     horizontal_flip: float = 0.5
@@ -52,7 +51,6 @@ class AugmentConfig:
     grayscale: float = 0.2
 
     def __post_init__(self) -> None:
-        check_count(self.size, "size", least=8)
         for name in ("horizontal_flip", "vertical_flip", "jitter", "brightness", "contrast", "saturation", "grayscale"):
             check_unit_interval(getattr(self, name), name)
         check_unit_interval(self.hue, "hue", upper=0.5)

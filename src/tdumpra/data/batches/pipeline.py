@@ -122,7 +122,7 @@ class WorkerPipeline(Pipeline):
 
     def train(self, plan: BatchPlan, epoch: int, *, start: int = 0) -> Iterator[TrainBatch]:
         """Each worker makes whole batches, so that their parameters are drawn at once."""
-        views = _Views(self.store, self.augment, plan.seed, epoch)
+        views = _Views(self.store, self.augment, self.evaluation.size, plan.seed, epoch)
         for images, numbers in self._load(views, list(plan.batches(epoch, start))):
             yield TrainBatch(self._normalise(images.float() / 255), numbers)
 
@@ -167,7 +167,7 @@ class DevicePipeline(Pipeline):
             numbers = self._to_device(sample.numbers)
             params = draw_views(self.augment, sample, self.store, seed=plan.seed, epoch=epoch)
             images = self.images[numbers].permute(0, 3, 1, 2).repeat(VIEWS, 1, 1, 1)
-            views = self._normalise(apply_batch(images, params, self.augment.size))
+            views = self._normalise(apply_batch(images, params, self.evaluation.size))
             yield TrainBatch(views.view(VIEWS, len(numbers), *views.shape[1:]), numbers)
 
     def evaluate(self, numbers: Int64[np.ndarray, " n"], batch_size: int) -> Iterator[EvalBatch]:
@@ -201,14 +201,14 @@ class _Framed(_SampleDataset):
 
 
 class _Views(_SampleDataset):
-    def __init__(self, store: ImageStore, augment: AugmentConfig, seed: int, epoch: int) -> None:
+    def __init__(self, store: ImageStore, augment: AugmentConfig, size: int, seed: int, epoch: int) -> None:
         super().__init__(store)
-        self.augment, self.seed, self.epoch = augment, seed, epoch
+        self.augment, self.size, self.seed, self.epoch = augment, size, seed, epoch
 
     def __getitem__(self, sample: Sample) -> tuple[UInt8[Tensor, "v n 3 size size"], Int64[Tensor, " n"]]:
         images = torch.from_numpy(self.store.read(sample.numbers)).permute(0, 3, 1, 2)
         params = draw_views(self.augment, sample, self.store, seed=self.seed, epoch=self.epoch)
-        n, size = len(sample.numbers), self.augment.size
+        n, size = len(sample.numbers), self.size
         views = torch.empty(VIEWS * n, 3, size, size, dtype=torch.uint8)
         for row in range(VIEWS * n):
             views[row] = apply_one(images[row % n], params[row : row + 1], size)

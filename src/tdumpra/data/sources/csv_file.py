@@ -22,8 +22,9 @@ from tdumpra.data.sources.finish import (
     metadata,
 )
 from tdumpra.data.sources.folder import refuse_untrained_classes
-from tdumpra.data.sources.tables import Table, nearest, read_table
+from tdumpra.data.sources.tables import Table, read_table
 from tdumpra.errors import SourceError
+from tdumpra.screen import nearest
 
 
 def read_csv(path: Path, options: SourceOptions) -> Manifest:

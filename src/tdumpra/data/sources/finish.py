@@ -12,8 +12,9 @@ from tdumpra.checks import SPLITS
 from tdumpra.data.groups import merge_groups
 from tdumpra.data.manifest import Manifest, Reader, Record
 from tdumpra.data.sources.files import FileReader
-from tdumpra.data.sources.tables import nearest, read_table
+from tdumpra.data.sources.tables import read_table
 from tdumpra.errors import SourceError
+from tdumpra.screen import nearest
 
 # How the diagnosis was confirmed tells the diagnosis (every `follow_up` in HAM10000 is a nevus):
 # such a column never reaches a record, so that nothing downstream can learn from it.

@@ -15,8 +15,8 @@ from tdumpra.data.sources.ham10000 import read_ham10000
 from tdumpra.data.sources.isic2018 import read_isic2018_test
 from tdumpra.data.sources.isic2019 import read_isic2019
 from tdumpra.data.sources.medmnist import read_medmnist
-from tdumpra.data.sources.tables import nearest
 from tdumpra.errors import SourceError
+from tdumpra.screen import nearest
 
 _READERS: dict[str, Callable[[Path, SourceOptions], Manifest]] = {
     "ham10000": read_ham10000,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tdumpra.errors import SourceError
+from tdumpra.screen import nearest
 
 DELIMITERS = (",", ";", "\t", "|")
 
@@ -59,13 +59,6 @@ def read_table(path: Path, required: Sequence[str]) -> Table:
     if not rows:
         raise SourceError(f"{path} has a header and no rows")
     return Table(path, columns, tuple(rows), tuple(lines))
-
-
-def nearest(word: str, candidates: Sequence[str]) -> str:
-    """``; did you mean 'x'?`` for the candidate that resembles ``word``, or nothing."""
-    folded = {candidate.casefold(): candidate for candidate in candidates}
-    close = difflib.get_close_matches(word.casefold(), folded, n=1)
-    return f"; did you mean {folded[close[0]]!r}?" if close else ""
 
 
 def _decode(path: Path) -> str:
