@@ -142,11 +142,12 @@ class RunFolder(TrainingFiles):
             )
 
     def _differences(self, config: Config, parts: tuple[str, ...] = _TRAINED_WITH) -> list[str]:
-        before, now = _flat(read_config(self.config)), _flat(config)
+        kept = read_config(self.config)
+        before, now = _flat(kept), _flat(config)
         return [
             f"{key} was {before[key]!r} and is now {now[key]!r}"
-            for key in now
-            if key.split(".")[0] in (*parts, "seeds") and key not in _MAY_CHANGE and before[key] != now[key]
+            for key in differences(kept, config)
+            if key.split(".")[0] in (*parts, "seeds") and key not in _MAY_CHANGE
         ]
 
 
@@ -198,6 +199,12 @@ def run_folders(root: Path, seeds: tuple[int, ...]) -> dict[int, RunFolder]:
         among = RunFolder(root / f"seed-{seeds[0]}")
         return {seeds[0]: among if among.config.exists() and not RunFolder(root).config.exists() else RunFolder(root)}
     return {seed: RunFolder(root / f"seed-{seed}") for seed in seeds}
+
+
+def differences(before: Config, now: Config) -> list[str]:
+    """List the settings in which two configurations differ."""
+    old, new = _flat(before), _flat(now)
+    return [key for key in new if old[key] != new[key]]
 
 
 def _flat(tree: Any) -> dict[str, Any]:
