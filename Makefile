@@ -53,6 +53,7 @@ test-slow: $(DEV) ## the tests that take longer
 
 test-lowest: $(LOWEST)/.ready ## the array tests with the lowest versions that pyproject.toml allows
 	$(LOWEST)/bin/python -m pytest -n 2 -m "not slow and not gpu and not campaign" $(ARRAY_TESTS)
+	$(LOWEST)/bin/tdumpra attach --help > /dev/null
 
 campaign: $(DEV) ## kill training a hundred times and compare what it ends with
 	$(BIN)/python -m pytest -m "campaign" -s
