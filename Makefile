@@ -14,8 +14,7 @@ NEEDED := report
 LIGHT  := report saliency lite faiss parquet track dicom
 
 # What `make test-lowest` runs.
-ARRAY_TESTS := tests/core tests/test_functional.py tests/test_bank.py tests/test_decision.py tests/test_tune.py \
-  tests/test_estimator.py tests/test_output_files.py
+ARRAY_TESTS := tests/core tests/method tests/tuning tests/test_estimator.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-lowest campaign check docs format bench lock clean
