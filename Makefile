@@ -2,56 +2,83 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-READY  := $(VENV)/.ready
+LOWEST := .venv-lowest
+
+# One environment, filled as far as a target needs: RUN for using tdumpra, DEV for working on it. Each set has a lock.
+RUN := $(VENV)/.run-ready
+DEV := $(VENV)/.dev-ready
+
+# The extras of each lock. A heavy set (requirements-services.lock, say) takes a stamp above, a line below the stamps'
+# rule and a line in `lock`; its extras stay out of LIGHT.
+NEEDED := report
+LIGHT  := report saliency lite faiss parquet track dicom
+
+# What `make test-lowest` runs.
+ARRAY_TESTS := tests/core tests/method tests/tuning tests/test_estimator.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow campaign check docs format bench lock clean
+.PHONY: help setup demo test test-slow test-lowest campaign check docs format bench lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
-setup: $(READY) ## build the environment (the other targets do it themselves)
+setup: $(DEV) ## build the environment for working on the code (the other targets do it themselves)
 
-# uv installs the pinned set; it comes from PyPI itself, so nothing but python3 is needed beforehand.
-$(READY): requirements.lock pyproject.toml
+# uv installs the pinned sets; it comes from PyPI itself, so nothing but python3 is needed beforehand.
+$(BIN)/uv:
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements.lock
+
+$(RUN): requirements.lock
+$(DEV): requirements-dev.lock
+$(VENV)/.%-ready: pyproject.toml | $(BIN)/uv
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -r $(filter %.lock,$^)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
-demo: $(READY) ## from nothing to an HTML report on synthetic lesions (a minute or two)
+$(LOWEST)/.ready: pyproject.toml | $(BIN)/uv
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(LOWEST)
+	@$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --group test --editable ".[parquet]"
+	@touch $@
+
+demo: $(RUN) ## from nothing to an HTML report on synthetic lesions (a minute or two)
 	$(BIN)/tdumpra demo
 
-test: $(READY) ## the test suite (minutes, two cores)
+test: $(DEV) ## the test suite (minutes, two cores)
 	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not campaign"
 
-test-slow: $(READY) ## the tests that take longer
+test-slow: $(DEV) ## the tests that take longer
 	$(BIN)/python -m pytest -m "slow"
 
-campaign: $(READY) ## kill training a hundred times and compare what it ends with
+test-lowest: $(LOWEST)/.ready ## the array tests with the lowest versions that pyproject.toml allows
+	$(LOWEST)/bin/python -m pytest -n 2 -m "not slow and not gpu and not campaign" $(ARRAY_TESTS)
+	$(LOWEST)/bin/tdumpra attach --help > /dev/null
+
+campaign: $(DEV) ## kill training a hundred times and compare what it ends with
 	$(BIN)/python -m pytest -m "campaign" -s
 
-check: $(READY) ## lint, format, types, import contracts
+check: $(DEV) ## lint, format, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-docs: $(READY) ## the documentation site, into site/
+docs: $(DEV) ## the documentation site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "open site/index.html"
 
-format: $(READY) ## rewrite the code in house format
+format: $(DEV) ## rewrite the code in house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) ## ratios against named peers, measured in one run
+bench: $(DEV) ## ratios against named peers, measured in one run
 	$(BIN)/tdumpra bench
 
-lock: $(READY) ## pin the newest versions that pyproject.toml allows
-	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --group docs --universal --python-version 3.11 \
-	  --no-header --no-annotate --upgrade --quiet --output-file requirements.lock
+# Versions that are locked stay, unless pyproject.toml rules them out or UPGRADE=--upgrade asks for the newest.
+COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --no-header --no-annotate --quiet $(UPGRADE)
+lock: | $(BIN)/uv ## bring the locks in line with pyproject.toml; with UPGRADE=--upgrade, pin the newest versions
+	$(COMPILE) $(NEEDED:%=--extra %) --output-file requirements.lock
+	$(COMPILE) $(LIGHT:%=--extra %) --group dev --group docs --constraints requirements.lock --output-file requirements-dev.lock
 
-clean: ## remove the environment and caches
-	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean: ## remove the environments and caches
+	rm -rf $(VENV) $(LOWEST) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,72 @@
+"""Files of the repository that repeat each other agree: the locks, pyproject.toml, and the version."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import tdumpra
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def pins(name: str) -> dict[str, set[str]]:
+    """The versions of each package of a lock; a line that is not a plain pin is an error."""
+    found: dict[str, set[str]] = {}
+    for line in (ROOT / name).read_text(encoding="utf-8").splitlines():
+        plain = re.fullmatch(r"([a-z0-9-]+)==(\S+)( ; .+)?", line)
+        assert plain, line  # no address, no option
+        found.setdefault(plain[1], set()).add(plain[2])
+    return found
+
+
+def named(requirements: list[str | dict[str, str]]) -> dict[str, Requirement]:
+    parsed = [Requirement(entry) for entry in requirements if isinstance(entry, str)]
+    return {canonicalize_name(requirement.name): requirement for requirement in parsed}
+
+
+def unmet(requirements: dict[str, Requirement], lock: dict[str, set[str]]) -> list[str]:
+    return [
+        name
+        for name, requirement in requirements.items()
+        if not lock.get(name) or not all(requirement.specifier.contains(version) for version in lock[name])
+    ]
+
+
+def test_the_lock_for_running_holds_the_package_and_its_report():
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert not unmet(named(PROJECT["project"]["dependencies"] + extras["report"]), pins("requirements.lock"))
+
+
+def test_the_lock_for_running_holds_no_tool():
+    groups = PROJECT["dependency-groups"]
+    tools = named([*groups["test"], *groups["dev"], *groups["docs"]])
+    assert tools.keys() & pins("requirements.lock").keys() == set()
+
+
+def test_the_lock_for_developing_holds_the_groups():
+    groups = PROJECT["dependency-groups"]
+    tools = named([*groups["test"], *groups["dev"], *groups["docs"]])
+    assert not unmet(tools, pins("requirements-dev.lock"))
+
+
+def test_the_locks_agree():
+    developing = pins("requirements-dev.lock")
+    assert {name: developing.get(name) for name in pins("requirements.lock")} == pins("requirements.lock")
+
+
+def test_every_requirement_has_a_lower_bound():
+    bounds = [requirement.specifier for requirement in named(PROJECT["project"]["dependencies"]).values()]
+    assert all(any(each.operator in {">=", "=="} for each in bound) for bound in bounds)
+
+
+def test_one_version():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (\S+)$", citation, re.M) == [tdumpra.__version__]
+    assert re.findall(r"^## (\d\S*)$", changelog, re.M)[0] == tdumpra.__version__
