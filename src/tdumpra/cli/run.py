@@ -138,9 +138,9 @@ def _decide(config: Config, data: Dataset, folder: RunFolder, seed: int, console
     inputs = decision_inputs(config, folder, seed)
     assemble_model(config, data, folder, fitted.tuning.decision, seed=seed, inputs=inputs).write(folder.model)
     console.print(f"Written: {folder.model}", soft_wrap=True)
-    evaluation = evaluate_stage(config, folder, seed, fitted)
-    keep_finished(config, seed, fitted, {key: value for key, value in evaluation.items() if key != "inputs"})
-    return evaluation
+    evaluated = evaluate_stage(config, folder, seed, fitted)
+    keep_finished(config, seed, fitted, evaluated)
+    return evaluated.document
 
 
 def _is_assembled(config: Config, folder: RunFolder, seed: int) -> bool:
@@ -183,7 +183,7 @@ def _refuse_what_cannot_be_scored(config: Config, data: Dataset) -> None:
         metadata_fingerprint(config)  # the table must be there; its columns are subgroups too
         return
     records = (data.manifest.records[row] for row in data.rows("test"))
-    asked.refuse_unknown_subgroups(sorted({key for record in records for key in record.meta}))
+    asked.check_subgroups(sorted({key for record in records for key in record.meta}))
 
 
 def _show_bank(banked: Banked, folder: RunFolder, console: Console) -> None:

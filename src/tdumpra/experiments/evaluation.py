@@ -12,7 +12,7 @@ from tdumpra import __version__
 from tdumpra.core import significance
 from tdumpra.core.lesions import gained_by_lesion
 from tdumpra.evaluation import paired
-from tdumpra.evaluation.evaluate import ambiguous_rows
+from tdumpra.evaluation.evaluate import Evaluated
 from tdumpra.evaluation.undefined import in_words
 from tdumpra.experiments.grid import Cell, keep
 from tdumpra.experiments.results import HEADINGS, ResultTable, Value, over_seeds
@@ -22,12 +22,10 @@ from tdumpra.runs import outputs as run_outputs
 from tdumpra.runs.config import Config
 from tdumpra.runs.fitting import (
     Fitted,
-    case_of,
-    evaluation_document,
+    evaluate_outputs,
     fit,
     gate_document,
     metadata_fingerprint,
-    with_asked,
 )
 from tdumpra.runs.folder import run_root
 from tdumpra.runs.outputs import SavedRun
@@ -96,25 +94,22 @@ def evaluate_run(config: Config, run: SavedRun) -> dict[str, Any]:
     """Fit, tune and score one run's outputs."""
     splits = run_outputs.read_saved(run, config)
     fitted = fit(splits, config.bank, config.tune, others=run_outputs.other_seeds(config, run), judge=True)
-    return _documents(config, run, splits, fitted, evaluation_document(splits, fitted, config, run.seed))
+    return _documents(config, splits, fitted, evaluate_outputs(splits, fitted, config, run.seed))
 
 
-def _documents(
-    config: Config, run: SavedRun, splits: SplitOutputs, fitted: Fitted, evaluation: Mapping[str, Any]
-) -> dict[str, Any]:
-    case = case_of(with_asked(splits, config, run.seed), fitted, config.tune)
+def _documents(config: Config, splits: SplitOutputs, fitted: Fitted, found: Evaluated) -> dict[str, Any]:
     return {
         "gate": gate_document(splits, fitted, config),
-        "evaluation": evaluation,
-        "gained": gained(case.decided.p_cls, case.decided.p, splits),
-        "compared": paired.compare(case, ambiguous_rows(case, config.evaluate), config.evaluate),
+        "evaluation": {key: value for key, value in found.document.items() if key != "inputs"},
+        "gained": found.gained,
+        "compared": found.compared,
     }
 
 
-def keep_finished(config: Config, seed: int, fitted: Fitted, evaluation: Mapping[str, Any]) -> None:
+def keep_finished(config: Config, seed: int, fitted: Fitted, evaluated: Evaluated) -> None:
     """Note what a run tuned and scored, so that ``tune`` and ``evaluate`` need not do it again."""
     (run,) = (each for each in run_outputs.saved_runs(config) if each.seed == seed)
-    found = _documents(config, run, run_outputs.read_saved(run, config), fitted, evaluation)
+    found = _documents(config, run_outputs.read_saved(run, config), fitted, evaluated)
     for cell in (_evaluation_cell(config, run), _gate_cell(config, run)):
         keep(cell, run_root(config), {**found, "seconds": 0.0})
 

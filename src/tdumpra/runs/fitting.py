@@ -21,7 +21,7 @@ from tdumpra.core.calibration import class_prior
 from tdumpra.tuning.crossfit import Estimate, cross_fit
 from tdumpra.method.decision import Decision
 from tdumpra.errors import InputFileError
-from tdumpra.evaluation.evaluate import evaluate, gate_report
+from tdumpra.evaluation.evaluate import Evaluated, evaluate, gate_report
 from tdumpra.tuning.goal import Goal
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import TrainOutputs, ValidationOutputs
@@ -163,18 +163,20 @@ def gate_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[
     }
 
 
-def evaluation_document(splits: SplitOutputs, fitted: Fitted, config: Config, seed: int = 0) -> dict[str, Any]:
-    """The contents of ``evaluation.json`` for one seed."""
+def evaluate_outputs(splits: SplitOutputs, fitted: Fitted, config: Config, seed: int = 0) -> Evaluated:
+    """Score one seed; the document is the contents of ``evaluation.json``."""
     asked = replace(config.evaluate, class_names=config.evaluate.class_names or splits.class_names)
     splits = with_asked(splits, config, seed)
-    return {
+    found = evaluate(case_of(splits, fitted, config.tune), settings=asked)
+    document = {
         "version": __version__,
         "rows": {"train": len(splits.train), "val": len(splits.validation), "test": len(splits.test)},
         "grouped": splits.test.groups is not None,
         "tuning": verdict(fitted),
         "notes": fitted.tuning.notes,
-        **evaluate(case_of(splits, fitted, config.tune), settings=asked),
+        **found.document,
     }
+    return found._replace(document=document)
 
 
 def verdict(fitted: Fitted) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tdumpra.artifacts import fingerprint, read_artifact, read_json, write_artifact, write_json
+from tdumpra.evaluation.evaluate import Evaluated
 from tdumpra.method.bank import KIND as BANK_KIND
 from tdumpra.method.bank import SCHEMA as BANK_SCHEMA
 from tdumpra.method.bank import PrototypeBank
@@ -20,7 +21,7 @@ from tdumpra.method.bank_health import BankHealth, bank_health
 from tdumpra.checks import SPLITS
 from tdumpra.runs.config import Config, read_config
 from tdumpra.errors import ArtifactError, TdumpraError
-from tdumpra.runs.fitting import COMPUTATION, Fitted, evaluation_document, fit, gate_document, metadata_fingerprint
+from tdumpra.runs.fitting import COMPUTATION, Fitted, evaluate_outputs, fit, gate_document, metadata_fingerprint
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.tuning.presets import PRESETS
 from tdumpra.runs.folder import RunFolder, run_folders, run_root
@@ -188,16 +189,12 @@ def tune_stage(config: Config, folder: RunFolder, seed: int) -> Fitted:
     return fitted
 
 
-def evaluate_stage(config: Config, folder: RunFolder, seed: int, fitted: Fitted) -> dict[str, Any]:
+def evaluate_stage(config: Config, folder: RunFolder, seed: int, fitted: Fitted) -> Evaluated:
     """Score everything on test outputs."""
-    splits = folder_outputs(config, folder, seed)
-    evaluation = {
-        "inputs": decision_inputs(config, folder, seed),
-        "name": config.name,
-        **evaluation_document(splits, fitted, config, seed),
-    }
-    write_json(folder.evaluation, kind="evaluation", schema=_SCHEMA, content=evaluation)
-    return evaluation
+    found = evaluate_outputs(folder_outputs(config, folder, seed), fitted, config, seed)
+    document = {"inputs": decision_inputs(config, folder, seed), "name": config.name, **found.document}
+    write_json(folder.evaluation, kind="evaluation", schema=_SCHEMA, content=document)
+    return found._replace(document=document)
 
 
 def _inputs_of(path: Path, kind: str) -> Any:
