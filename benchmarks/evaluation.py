@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -25,9 +26,9 @@ LOOPED = 20  # replicates that the loop is timed on; its cost is the same for ea
 def run() -> list[Row]:
     case = _case()
     settings = EvaluateConfig(bootstrap=REPLICATES)
-    evaluate(case, settings=EvaluateConfig(bootstrap=0))  # warm
+    evaluate(replace(case), settings=EvaluateConfig(bootstrap=0))  # warm; a copy keeps what it fits to itself
     start = time.perf_counter()
-    found = evaluate(case, settings=settings)
+    found = evaluate(case, settings=settings, paired=False).document
     ours = time.perf_counter() - start
 
     posterior, y = case.decided.p.numpy(), case.test.y.numpy()

@@ -241,7 +241,8 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
                 costs=Goal.check(self.tuning_.objective, self.costs, n_classes=test.n_classes).costs,
             ),
             settings=settings,
-        )
+            paired=False,
+        ).document
 
     def save(self, path: str | Path) -> None:
         """Write what prediction and evidence need, and the tuning's whole curve, to one sealed safetensors file."""

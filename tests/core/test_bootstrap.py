@@ -126,7 +126,7 @@ class TestGroups:
     def test_posteriors_share_their_replicates(self):
         p, y, member = make(0, 120, 3)
         sums = MetricSums.prepare(p, y)
-        found = bootstrap_metrics({"a": sums, "b": sums}, member, n_replicates=70, seed=0)
+        found = bootstrap_metrics({"a": sums.metrics, "b": sums.metrics}, member, n_replicates=70, seed=0)
         assert len(found["a"]["accuracy"]) == 70
         assert (found["a"]["accuracy"] == found["b"]["accuracy"]).all()
 
@@ -138,7 +138,7 @@ class TestGroups:
         for rows, member in ((np.arange(100), np.arange(100)), (copies, copies), (copies, np.arange(400))):
             sums = MetricSums.prepare(p[rows], y[rows])
             low, high = percentile_interval(
-                bootstrap_metrics({"p": sums}, member, n_replicates=1000, seed=0)["p"]["accuracy"], 0.95
+                bootstrap_metrics({"p": sums.metrics}, member, n_replicates=1000, seed=0)["p"]["accuracy"], 0.95
             )
             widths.append(high - low)
         assert widths[1] == pytest.approx(widths[0], rel=0.15)

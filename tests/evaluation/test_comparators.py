@@ -26,7 +26,8 @@ from tests.support import (
 )
 
 from tdumpra import DualPathClassifier
-from tdumpra.evaluation.comparators import COMPARATORS, Case
+from tdumpra.evaluation import comparators
+from tdumpra.evaluation.comparators import COMPARATORS, Case, Comparator
 from tdumpra.evaluation.evaluate import evaluate
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
 
@@ -183,7 +184,8 @@ class TestWhatIsAbsent:
         def always_first(case: Case) -> torch.Tensor:
             return torch.eye(4)[torch.zeros(len(case.test), dtype=torch.int64)]
 
-        scores = evaluate(make_case(classifier, problem), {**COMPARATORS, "always_first": always_first})["comparators"]
+        added = {**COMPARATORS, "always_first": Comparator(always_first, "the first class")}
+        scores = evaluate(make_case(classifier, problem), added).document["comparators"]
         assert scores["always_first"]["accuracy"] == (problem.test.y == 0).mean()
         assert "gate" in scores
 
@@ -206,7 +208,7 @@ def test_the_rival_never_costs_validation_accuracy():
         exponent = prior_exponent(p, y, prior)
         assert accuracy_score(y, (p / prior**exponent).argmax(1)) >= accuracy_score(y, p.argmax(1))
         expected = problem.test.p / prior**exponent
-        found = COMPARATORS["logit_adjusted"](case)
+        found = COMPARATORS["logit_adjusted"].posterior(case)
         assert found is not None
         np.testing.assert_allclose(found, expected / expected.sum(1, keepdims=True), atol=1e-6)
 
@@ -278,7 +280,7 @@ def naive_second_opinions(case: Case, rows: ValidationOutputs) -> dict[str, Arra
 
 def assert_found(case: Case, expected: dict[str, Array]) -> None:
     for name, p in expected.items():
-        found = COMPARATORS[name](case)
+        found = COMPARATORS[name].posterior(case)
         assert found is not None
         np.testing.assert_allclose(found, p, atol=1e-6, err_msg=name)
 
@@ -290,16 +292,16 @@ def test_two_networks_without_a_bank(rich):
     assert not np.allclose(expected["ensemble"], expected["ensemble_adjusted"])
     assert not np.allclose(expected["second"], expected["second_adjusted"])
     assert not np.allclose(expected["teacher_adjusted"], rich.test.p_teacher)
-    scored = evaluate(rich)["comparators"]
+    scored = evaluate(rich).document["comparators"]
     assert scored["ensemble"] == pytest.approx(independent_metrics(expected["ensemble"], rich.test.y.numpy()), abs=1e-6)
 
 
 def test_another_runs_classifier(rich):
-    found = COMPARATORS["baseline"](rich)
+    found = COMPARATORS["baseline"].posterior(rich)
     assert found is not None
     assert torch.equal(found, rich.test.p_baseline)
-    assert list(evaluate(rich)["comparators"]) == list(COMPARATORS)  # all, with the baseline first
-    assert COMPARATORS["baseline"](replace(rich, test=replace(rich.test, p_baseline=None))) is None
+    assert list(evaluate(rich).document["comparators"]) == list(COMPARATORS)  # all, with the baseline first
+    assert COMPARATORS["baseline"].posterior(replace(rich, test=replace(rich.test, p_baseline=None))) is None
 
 
 def test_settings_are_chosen_on_the_rows_that_the_decision_was_chosen_on(rich):
@@ -311,7 +313,7 @@ def test_settings_are_chosen_on_the_rows_that_the_decision_was_chosen_on(rich):
     assert rich.choice is rich.validation
     expected = naive_second_opinions(rich, pool)
     assert_found(pooled, expected)
-    alone = COMPARATORS["temperature"](rich)
+    alone = COMPARATORS["temperature"].posterior(rich)
     assert alone is not None
     assert not np.allclose(alone, expected["temperature"], atol=1e-4)
 
@@ -320,4 +322,28 @@ def test_settings_are_chosen_on_the_rows_that_the_decision_was_chosen_on(rich):
 def test_without_the_second_networks_word_on_both_parts_there_is_no_ensemble(rich, where):
     less = replace(rich, **{where: replace(getattr(rich, where), p_second=None, p_teacher=None)})
     absent = ("second", "second_adjusted", "ensemble", "ensemble_adjusted", "teacher_adjusted")
-    assert [COMPARATORS[name](less) for name in absent] == [None] * 5
+    assert [COMPARATORS[name].posterior(less) for name in absent] == [None] * 5
+
+
+def test_what_was_fitted_is_not_fitted_again_in_the_rehearsal(rich, monkeypatch):
+    fresh = replace(rich)  # with nothing fitted
+    rehearsal = fresh.rehearsal()
+    assert rehearsal is not None
+    alone = {name: each.posterior(rehearsal) for name, each in COMPARATORS.items()}
+    for each in COMPARATORS.values():
+        each.posterior(fresh)
+    for name in ("tune", "fit_temperature", "choose_prior_exponent", "best_harmless"):
+        monkeypatch.delattr(comparators, name)
+    again = fresh.rehearsal()
+    assert again is not None
+    for name, expected in alone.items():
+        found = COMPARATORS[name].posterior(again)
+        assert (found is None) == (expected is None)
+        assert found is None or torch.equal(found, expected), name
+
+
+def test_another_case_fits_for_itself(rich):
+    for each in COMPARATORS.values():
+        each.posterior(rich)
+    assert rich.fits
+    assert not replace(rich, validation=rich.validation).fits

@@ -1,157 +1,212 @@
 from __future__ import annotations
 
-import math
+import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binomtest
-from tests.support import Array, fit_and_tune, make_problem, random_posterior
+from tests.evaluation.cases import case_of
+from tests.support import Problem, fit_and_tune, make_problem
 
-from tdumpra import gate_report
+from tdumpra import DualPathClassifier
+from tdumpra.artifacts import jsonable
+from tdumpra.core.gate import GateThresholds
+from tdumpra.evaluation.comparators import COMPARATORS, Case, Comparator
+from tdumpra.evaluation.evaluate import evaluate
+from tdumpra.evaluation.settings import EvaluateConfig
 
-# row   classifier  retrieval  final  truth   what happened
-#  0        0           0        0      0     all agree, right
-#  1        0           1        1      1     fixed
-#  2        0           1        1      0     broken
-#  3        0           1        1      2     flipped from wrong to wrong
-#  4        0           1        0      1     opened, not moved: still wrong, retrieval was right
-#  5        1           1        1      0     all agree, wrong
-#  6        2           0        2      2     shut, and rightly so
-#  7        0           2        2      2     fixed
-CLS, SIM, FINAL, TRUTH = (
-    [0, 0, 0, 0, 0, 1, 2, 0],
-    [0, 1, 1, 1, 1, 1, 0, 2],
-    [0, 1, 1, 1, 0, 1, 2, 2],
-    [0, 1, 0, 2, 1, 0, 2, 2],
-)
+QUICK = EvaluateConfig(bootstrap=50)
 
 
-def posterior(labels: list[int], top: float) -> Array:
-    other = (1 - top) / 2
-    return np.full((len(labels), 3), other) + (top - other) * np.eye(3)[labels]
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return make_problem(1, dtype=np.float64)
 
 
-def hand_made(**changes: Any) -> dict[str, Any]:
-    final = posterior(FINAL, 0.5)
-    final[4] = posterior([0], 0.4)  # moved a little, label kept
-    arrays = {"p_cls": posterior(CLS, 0.5), "p_sim": posterior(SIM, 0.9), "p_final": final, "y": TRUTH}
-    return gate_report(**{**arrays, **changes})
+@pytest.fixture(scope="module")
+def classifier(problem: Problem) -> DualPathClassifier:
+    return fit_and_tune(problem, n_prototypes=2)
 
 
-class TestByHand:
-    def test_counts(self):
-        report = hand_made()
-        counts = {name: report[name] for name in ("n", "opened", "flipped", "fixed", "broken")}
-        assert counts == {"n": 8, "opened": 5, "flipped": 4, "fixed": 2, "broken": 1}
-        assert all(type(value) is int for value in counts.values())
-
-    def test_accuracies(self):
-        report = hand_made()
-        assert report["classifier_accuracy"] == 3 / 8  # rows 0, 2, 6
-        assert report["similarity_accuracy"] == 4 / 8  # rows 0, 1, 4, 7
-        assert report["accuracy"] == 4 / 8  # rows 0, 1, 6, 7
-        assert report["oracle_accuracy"] == 6 / 8  # all but 3 and 5
-
-    def test_risk(self):
-        report = hand_made()
-        assert report["risk_change"] == -1 / 8  # two fixed, one broken
-        assert report["open_share"] == 5 / 8
-        assert report["risk_change_where_open"] == pytest.approx(-1 / 5)
-        assert report["regret"] == 2 / 8  # the oracle is right on two rows more: 2 and 4
-        assert report["misranked"] == 2 / 8
-
-    def test_chances(self):
-        report = hand_made()
-        assert report["p_value"] == pytest.approx(1.0)  # two against one
-        assert report["sign_flip_p"] is None
-        # 1 - 0.95 = P(at most 1 of 8) at the upper bound
-        bound = binomtest(1, 8, alternative="less").proportion_ci(0.95, method="exact").high
-        assert report["harm_upper"] == pytest.approx(bound)
-
-    def test_openings_can_be_told(self):
-        opened = np.array([0, 1, 1, 1, 1, 0, 1, 1], bool)  # row 6 opened too, and nothing came of it
-        report = hand_made(opened=opened)
-        assert report["opened"] == 6
-        assert report["risk_change_where_open"] == pytest.approx(-1 / 6)
-        assert hand_made(opened=opened.tolist())["opened"] == 6
-
-    def test_lesions_are_not_counted_twice(self):
-        # fixed: rows 1 and 7, broken: row 2. Alone, the sum of three signs is 1 or -1 in 6 of 8 flips, 3 or -3 in the
-        # others: p = 1. Rows 1 and 7 of one lesion: sums of ±2 ± 1, all at least 1 in size: p = 1.
-        assert hand_made(groups=list("abcdefgh"))["sign_flip_p"] == 1
-        assert hand_made(groups=list("abcdefgb"))["sign_flip_p"] == 1
-        # All four of four rows fixed: 2 of 16 flips are as far out; as two lesions, 2 of 4; as one lesion, 2 of 2.
-        zeros, ones = posterior([0] * 4, 0.5), posterior([1] * 4, 0.8)
-        by_lesion = [gate_report(zeros, ones, ones, [1] * 4, list(names)) for names in ("abcd", "aabb", "aaaa")]
-        assert [report["sign_flip_p"] for report in by_lesion] == [2 / 16, 2 / 4, 1]
-        assert gate_report(zeros, ones, ones, [1] * 4)["p_value"] == 2 / 16  # McNemar counts images
+@pytest.fixture(scope="module")
+def evaluation(classifier: DualPathClassifier, problem: Problem) -> dict[str, Any]:
+    return evaluate(case_of(classifier, problem), settings=QUICK).document
 
 
-class TestProperties:
-    @pytest.mark.parametrize("seed", range(5))
-    def test_identities_on_random_rows(self, seed):
-        rng = np.random.default_rng(seed)
-        p_cls, p_sim = (random_posterior(rng, 200, 3) for _ in range(2))
-        opened = rng.random(200) < 0.3
-        p_final = np.where(opened[:, None], 0.3 * p_cls + 0.7 * p_sim, p_cls)
-        y = rng.integers(0, 3, 200)
-        report = gate_report(p_cls, p_sim, p_final, y)
-        assert report["opened"] == opened.sum()
-        assert report["fixed"] - report["broken"] == round(200 * (report["accuracy"] - report["classifier_accuracy"]))
-        assert report["fixed"] + report["broken"] <= report["flipped"] <= report["opened"]
-        # the paper's risk decomposition
-        assert report["risk_change"] == pytest.approx(report["classifier_accuracy"] - report["accuracy"])
-        assert report["risk_change"] == pytest.approx(report["open_share"] * report["risk_change_where_open"])
-        either = (p_cls.argmax(1) == y) | (p_sim.argmax(1) == y)
-        assert report["oracle_accuracy"] == pytest.approx(either.mean())
-        assert report["regret"] == pytest.approx(report["oracle_accuracy"] - report["accuracy"])
-        assert report["regret"] <= report["misranked"] + 1e-12
-        expected = binomtest(report["fixed"], report["fixed"] + report["broken"]).pvalue
-        assert report["p_value"] == pytest.approx(expected)
+class TestContract:
+    def test_keys_that_scripts_rely_on(self, evaluation):
+        assert {"student", "temperature", "logit_adjusted", "knn", "similarity", "average", "gate", "oracle"} <= set(
+            evaluation["comparators"]
+        )
+        gate = {"n", "opened", "flipped", "fixed", "broken", "mcnemar_p", "harm_upper", "guarantees_similarity"}
+        assert {*gate, "thresholds", "headroom_taken", "regret", "misranked"} <= set(evaluation["gate"])
 
-    def test_a_gate_that_stayed_shut(self):
-        p = posterior(CLS, 0.5)
-        report = hand_made(p_final=p)
-        assert (report["opened"], report["flipped"], report["p_value"]) == (0, 0, 1.0)
-        assert math.isnan(report["risk_change_where_open"])
-        assert report["harm_upper"] == pytest.approx(1 - 0.05 ** (1 / 8))  # none of eight
+    def test_it_is_json(self, evaluation):
+        json.dumps(jsonable(evaluation), allow_nan=False)
+
+    def test_the_same_again(self, evaluation, classifier, problem):
+        again = evaluate(case_of(classifier, problem), settings=QUICK).document
+        assert jsonable(again) == jsonable(evaluation)
+
+    def test_headroom(self, evaluation):
+        gate = evaluation["gate"]
+        taken = (gate["accuracy"] - gate["classifier_accuracy"]) / (
+            gate["oracle_accuracy"] - gate["classifier_accuracy"]
+        )
+        assert gate["headroom_taken"] == pytest.approx(taken)
+        assert gate["regret"] <= gate["misranked"]  # Proposition A.5
+
+
+class TestIntervals:
+    def test_they_contain_the_figure(self, evaluation):
+        for name, of_name in evaluation["intervals"].items():
+            for metric in ("accuracy", "nll", "macro_auroc"):
+                low, high = of_name[metric]
+                assert low <= evaluation["comparators"][name][metric] <= high, (name, metric)
+
+    def test_none_are_given_where_none_are_asked(self, classifier, problem):
+        plain = evaluate(case_of(classifier, problem)).document
+        assert "intervals" not in plain
+        assert plain["retrieval_worth"]["sentence"].count("no interval") == 1
+        assert {"where": "retrieval_worth.interval", "reason": "no bootstrap was asked for, or the figure is undefined "
+                "in every replicate"} in plain["undefined"]  # fmt: skip
+
+
+class TestUndefined:
+    def test_an_absent_class_is_undefined_with_its_reason(self, classifier, problem):
+        kept = problem.test.y != 3
+        part = replace_split(problem, kept)
+        found = evaluate(case_of(classifier, part)).document
+        assert np.isnan(found["per_class"]["gate"]["3"]["recall"])
+        assert {"where": "per_class.gate.3.recall", "reason": "no row of this class"} in found["undefined"]
+        assert jsonable(found)["per_class"]["gate"]["3"]["recall"] is None
+
+
+def replace_split(problem: Problem, kept: np.ndarray) -> Problem:
+    return problem._replace(test=type(problem.test)(*(column[kept] for column in problem.test)))
+
+
+class TestParts:
+    def test_the_ambiguous_rows(self, classifier, problem, evaluation):
+        case = case_of(classifier, problem)
+        below = evaluation["ambiguous"]["below"]
+        unsure = case.decided.p_cls.max(1).values < below
+        assert evaluation["ambiguous"]["n"] == int(unsure.sum())
+        accuracy = (case.decided.p.argmax(1) == case.test.y)[unsure].double().mean()
+        assert evaluation["ambiguous"]["comparators"]["gate"]["accuracy"] == pytest.approx(float(accuracy))
+
+    def test_no_ambiguous_row(self, classifier, problem):
+        found = evaluate(
+            case_of(classifier, problem), settings=EvaluateConfig(bootstrap=0, ambiguous_below=0.0)
+        ).document
+        assert found["ambiguous"]["n"] == 0
+        assert np.isnan(found["ambiguous"]["comparators"]["gate"]["accuracy"])
+        assert {"where": "ambiguous", "reason": "no rows"} in found["undefined"]
+
+    def test_a_shut_gate_uses_the_middle_of_the_grid(self, classifier, problem):
+        case = case_of(classifier, problem)
+        shut = replace(case.decision, thresholds=GateThresholds.shut(), calibrated=None)
+        found = evaluate(replace(case, decision=shut, decided=shut.decide(case.test.p, case.test.z))).document
+        assert found["ambiguous"]["below"] == 0.7
+        assert np.isnan(found["gate"]["risk_change_where_open"])
+        assert {"where": "gate.risk_change_where_open", "reason": "the gate never opened"} in found["undefined"]
+
+    def test_subgroups_add_up(self, classifier, problem):
+        n = len(problem.test.y)
+        metadata = {"sex": np.array(["f", "m", ""] * n)[:n], "age": np.linspace(1, 90, n)}
+        settings = EvaluateConfig(bootstrap=0, subgroups=("sex", "age"))
+        found = evaluate(case_of(classifier, problem, metadata=metadata), settings=settings).document["subgroups"]
+        assert list(found["sex"]) == ["f", "m", "unknown"]
+        assert len(found["age"]) == 4
+        for column in found.values():
+            assert sum(part["n"] for part in column.values()) == n
+        accuracy = sum(p["n"] * p["comparators"]["gate"]["accuracy"] for p in found["age"].values()) / n
+        assert accuracy == pytest.approx(
+            evaluate(case_of(classifier, problem)).document["comparators"]["gate"]["accuracy"]
+        )
+
+    def test_an_unknown_subgroup(self, classifier, problem):
+        with pytest.raises(ValueError, match="subgroups names 'sex'; the outputs carry no metadata columns"):
+            evaluate(case_of(classifier, problem), settings=EvaluateConfig(subgroups=("sex",)))
+
+
+class TestCosts:
+    COSTS = np.array([[0, 1, 1, 1], [1, 0, 1, 1], [1, 1, 0, 1], [20, 20, 20, 0]], float)
+
+    def test_both_decisions(self, classifier, problem):
+        case = replace(case_of(classifier, problem), costs=self.COSTS)
+        found = evaluate(case, settings=QUICK).document
+        p, y = case.decided.p.numpy(), problem.test.y
+        cheapest = [min(range(4), key=lambda d: sum(row[c] * self.COSTS[c, d] for c in range(4))) for row in p]
+        assert found["costs"]["gate"]["likeliest"] == pytest.approx(self.COSTS[y, p.argmax(1)].mean())
+        assert found["costs"]["gate"]["cheapest"] == pytest.approx(self.COSTS[y, cheapest].mean())
+        assert found["comparators"]["gate"]["cost"] == found["costs"]["gate"]["likeliest"]
+        assert len(found["intervals"]["gate"]["cost"]) == 2
+
+
+class TestReferral:
+    def test_the_threshold_comes_from_validation(self, classifier, problem, evaluation):
+        case = case_of(classifier, problem)
+        point = evaluation["selective"]["gate"]["refer"]
+        val = classifier.decision_.decide(case.validation.p, case.validation.z).p  # type: ignore[union-attr]
+        answered = val.max(1).values >= point["threshold"]
+        assert (val.argmax(1) != case.validation.y)[answered].double().mean() <= point["target_risk"]  # type: ignore[union-attr]
+        assert point["answered"] + point["referred"] == len(problem.test.y)
+
+
+class TestOnePass:
+    def test_each_comparator_is_scored_once_on_test_and_once_on_validation(self, classifier, problem):
+        scored: list[str] = []
+
+        def student(case: Case) -> torch.Tensor:
+            scored.append(type(case.test).__name__)
+            return case.test.p
+
+        comparators = {**COMPARATORS, "student": COMPARATORS["student"]._replace(posterior=student)}
+        found = evaluate(case_of(classifier, problem), comparators, QUICK)
+        assert scored == ["TestOutputs", "ValidationOutputs"]
+        assert found.compared is not None
+        assert found.document["retrieval_worth"]["winner"] != "not tested"
+
+    def test_a_document_alone_is_the_same_document(self, evaluation, classifier, problem):
+        alone = evaluate(case_of(classifier, problem), settings=QUICK, paired=False)
+        assert alone.compared is None
+        assert jsonable(alone.document) == jsonable(evaluation)
+
+    def test_what_was_gained(self, classifier, problem):
+        case = case_of(classifier, problem)
+        right = {name: (p.argmax(1) == case.test.y).numpy() for name, p in case.decided._asdict().items() if name in
+                 ("p", "p_cls")}  # fmt: skip
+        gained: dict[str, int] = {}
+        for group, after, before in zip(problem.test.groups, right["p"], right["p_cls"], strict=True):
+            gained[group] = gained.get(group, 0) + int(after) - int(before)
+        assert evaluate(case).gained == {group: count for group, count in gained.items() if count}
 
 
 class TestRefusals:
+    def test_a_comparator_of_another_shape(self, classifier, problem):
+        with pytest.raises(ValueError, match=r"the comparator odd returned shape \(160, 3\), not \(160, 4\)"):
+            evaluate(case_of(classifier, problem), {"odd": Comparator(lambda case: case.test.p[:, :3], "")})
+
     @pytest.mark.parametrize(
-        ("changes", "error", "message"),
+        ("settings", "message"),
         [
-            ({"p_sim": posterior(SIM, 0.9)[:7]}, ValueError, "p_cls has 8 rows and p_sim has 7"),
-            ({"p_final": posterior(SIM, 0.9)[:7]}, ValueError, "p_cls has 8 rows and p_final has 7"),
-            ({"p_sim": np.full((8, 2), 0.5)}, ValueError, "p_sim has 2 classes where 3 are expected"),
-            ({"p_final": posterior(SIM, 0.9) * 2}, ValueError, "p_final holds 1.8 in row 0"),
-            ({"p_cls": posterior(CLS, 0.5) * np.nan}, ValueError, "p_cls has NaN"),
-            ({"p_cls": np.zeros((0, 3)), "y": []}, ValueError, "p_cls has no rows"),
-            ({"y": [0, 1]}, ValueError, "y has 2 entries for 8 rows"),
-            ({"y": [3] * 8}, ValueError, "y must be in the range 0 to 2"),
-            ({"groups": ["a"]}, ValueError, "groups needs one entry per row: 8"),
-            ({"opened": [True]}, ValueError, "opened needs one entry per row: 8"),
+            ({"class_names": ("a", "b")}, "class_names has 2 entries for 4 classes"),
+            ({"sensitivity_classes": ("mel",)}, "sensitivity_classes names 'mel'; there are 0, 1, 2, 3"),
         ],
     )
-    def test_each_names_its_argument(self, changes, error, message):
-        with pytest.raises(error, match=message):
-            hand_made(**changes)
+    def test_settings_that_do_not_fit(self, classifier, problem, settings, message):
+        with pytest.raises(ValueError, match=message):
+            evaluate(case_of(classifier, problem), settings=EvaluateConfig(**settings))
 
+    @pytest.mark.parametrize("settings", [{"bootstrap": -1}, {"level": 2.0}, {"class_names": ("a", "a")}])
+    def test_settings_that_cannot_be(self, settings):
+        with pytest.raises(ValueError, match="must"):
+            EvaluateConfig(**settings)
 
-def test_evaluation_is_the_report_under_the_keys_of_its_file():
-    problem = make_problem()
-    classifier = fit_and_tune(problem)
-    test = problem.test
-    evaluation = classifier.report(test.p, test.z, test.y, test.groups)
-    decision = classifier.decision_
-    decided = decision.decide(torch.from_numpy(test.p), torch.from_numpy(test.z))
-    expected = gate_report(decided.p_cls, decided.p_sim, decided.p, test.y, test.groups, opened=decided.opened)
-    gate = evaluation["gate"]
-    assert gate["mcnemar_p"] == expected.pop("p_value")
-    assert {name: gate[name] for name in expected} == expected
-    assert gate["thresholds"]["theta"] == decision.thresholds.theta
-    assert gate["guarantees_similarity"] is decision.guarantees_similarity
-    for name in ("rule", "kappa", "tau", "temperature", "prior_exponent"):
-        assert gate[name] == getattr(decision, name)
+    def test_a_test_table_with_other_classes(self, classifier):
+        other = make_problem(0, n_classes=5).test
+        with pytest.raises(ValueError, match="p_test has 5 classes where 4 are expected"):
+            classifier.report(other.p, other.z, other.y)

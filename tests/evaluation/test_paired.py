@@ -18,7 +18,7 @@ from tdumpra.core.bootstrap import group_weights
 from tdumpra.core.selective import area_under_risk_coverage
 from tdumpra.evaluation import paired
 from tdumpra.evaluation.comparators import COMPARATORS, Case
-from tdumpra.evaluation.evaluate import ambiguous_rows
+from tdumpra.evaluation.evaluate import ambiguous_rows, evaluate
 from tdumpra.evaluation.settings import EvaluateConfig
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
 
@@ -48,11 +48,17 @@ def cases() -> list[Case]:
 
 @pytest.fixture(scope="module")
 def compared(cases: list[Case]) -> list[dict[str, Any]]:
-    return [paired.compare(case, ambiguous_rows(case, SETTINGS), SETTINGS) for case in cases]
+    return [compare(case) for case in cases]
+
+
+def compare(case: Case, settings: EvaluateConfig = SETTINGS) -> dict[str, Any]:
+    found = evaluate(case, settings=settings).compared
+    assert found is not None
+    return found
 
 
 def posterior(case: Case, name: str) -> Array:
-    found = COMPARATORS[name](case)
+    found = COMPARATORS[name].posterior(case)
     assert found is not None
     return found.double().numpy()
 
@@ -128,7 +134,7 @@ def test_a_better_gate_is_ahead_whichever_way_the_metric_runs(cases):
     case = cases[0]
     truth = torch.from_numpy(np.eye(4)[case.test.y.numpy()] * 0.96 + 0.01)
     sure = replace(case, decided=case.decided._replace(p=truth))
-    lead = paired.over_seeds([paired.compare(sure, ambiguous_rows(case, SETTINGS), SETTINGS)], 0.95)["baseline"]
+    lead = paired.over_seeds([compare(sure)], 0.95)["baseline"]
     for metric, found in lead.items():
         if isinstance(found, dict):
             assert found["difference"] > 0, metric
@@ -164,14 +170,14 @@ def test_the_same_seed_twice_says_no_more_than_once(compared):
 
 def test_a_rival_that_one_seed_lacks_is_left_out(cases, compared):
     less = replace(cases[1], test=replace(cases[1].test, p_baseline=None))
-    one = paired.compare(less, ambiguous_rows(less, SETTINGS), SETTINGS)
+    one = compare(less)
     found = paired.over_seeds([compared[0], one], 0.95)
     assert list(found) == ["student", "temperature", "logit_adjusted", "similarity", "average"]
 
 
 def test_without_groups_and_without_replicates(cases):
     bare = make_case(1, grouped=False)
-    found = paired.compare(bare, ambiguous_rows(bare, SETTINGS), EvaluateConfig(bootstrap=0))
+    found = compare(bare, EvaluateConfig(bootstrap=0))
     assert found["replicates"] == {}
     assert set(found["gained"]["baseline"].values()) <= {-1, 1}
     gained = found["gained"]["baseline"]
@@ -200,7 +206,7 @@ def test_figures_that_are_undefined_survive_the_way_through_a_file(cases: list[C
     test = cases[0].test
     kept = cases[0].test.y.numpy() != 0
     case = replace(cases[0], test=test.rows(kept), decided=cases[0].decision.decide(test.p[kept], test.z[kept]))
-    found = paired.compare(case, np.zeros(int(kept.sum()), dtype=bool), SETTINGS)
+    found = compare(case, replace(SETTINGS, ambiguous_below=0.0))
     against = paired.over_seeds([json.loads(json.dumps(jsonable(found)))], 0.95)["student"]
     assert np.isnan(against["ambiguous_accuracy"]["difference"])
     assert np.isnan(against["ambiguous_accuracy"]["interval"]).all()

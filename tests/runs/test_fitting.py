@@ -18,7 +18,7 @@ from tdumpra.runs.config import BankConfig, Config, EvaluateConfig, TuneConfig
 from tdumpra.errors import ArtifactError, InputFileError
 from tdumpra.runs.fitting import (
     case_of,
-    evaluation_document,
+    evaluate_outputs,
     fit,
     gate_document,
     metadata_fingerprint,
@@ -280,11 +280,11 @@ def test_a_baseline_is_scored_and_its_seed_is_the_runs(tmp_path):
     table = write_test_table(tmp_path / "seed-3", splits)
     config = Config(evaluate=EvaluateConfig(bootstrap=0, baseline=str(tmp_path)))
     fitted = fit(splits, BANK, TuneConfig(), preset=SMALL)
-    scored = evaluation_document(splits, fitted, config, 3)["comparators"]
+    scored = evaluate_outputs(splits, fitted, config, 3).document["comparators"]
     right = table.logits.argmax(1) == splits.test.y
     assert scored["baseline"]["accuracy"] == pytest.approx(right.double().mean().item())
     with pytest.raises(ArtifactError, match=r"evaluate\.baseline = .* of seed 0: there are seed-3"):
-        evaluation_document(splits, fitted, config, 0)
+        evaluate_outputs(splits, fitted, config, 0)
 
 
 def test_a_baseline_that_did_not_test_these_images(tmp_path):

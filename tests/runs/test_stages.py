@@ -170,7 +170,7 @@ def test_bank_gate_and_evaluation_are_made_once(run, monkeypatch):
     assert not is_evaluated(config, run, 0)
     fitted = tune_stage(config, run, 0)
     assert torch.equal(fitted.tuning.decision.bank.prototypes, first.bank.prototypes)
-    evaluation = evaluate_stage(config, run, 0, fitted)
+    evaluation = evaluate_stage(config, run, 0, fitted).document
     assert is_evaluated(config, run, 0)
     assert evaluation["rows"] == {part: len(table) for part, table in read_tables(run).items()}
     assert {"student", "teacher", "gate", "oracle"} <= set(evaluation["comparators"])

@@ -9,7 +9,7 @@ Symbols: ``p`` (n, C) probabilities, ``y`` (n,) labels, ``w`` (n, B) weights, on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,13 +122,20 @@ class _Area:
 
 
 def bootstrap_metrics(
-    prepared: Mapping[str, MetricSums], member: Int[Array, " n"], *, n_replicates: int, seed: int
+    figures: Mapping[str, Callable[[Array], dict[str, Array]]],
+    member: Int[Array, " n"],
+    *,
+    n_replicates: int,
+    seed: int,
 ) -> dict[str, dict[str, Float[Array, " replicates"]]]:
-    """Replicates of every metric of every posterior; all posteriors see the same replicates, so they can be paired."""
-    parts: dict[str, list[dict[str, Array]]] = {name: [] for name in prepared}
+    """Replicates of every posterior's figures, which are functions of weights such as :meth:`MetricSums.metrics`.
+
+    All posteriors see the same replicates, so they can be paired.
+    """
+    parts: dict[str, list[dict[str, Array]]] = {name: [] for name in figures}
     for w in group_weights(member, n_replicates=n_replicates, seed=seed):
-        for name, sums in prepared.items():
-            parts[name].append(sums.metrics(w))
+        for name, of_weights in figures.items():
+            parts[name].append(of_weights(w))
     return {
         name: {metric: np.concatenate([part[metric] for part in chunks]) for metric in chunks[0]}
         for name, chunks in parts.items()

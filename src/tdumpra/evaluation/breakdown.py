@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
 from tdumpra.core import metrics, selective
+from tdumpra.core.bootstrap import percentile_interval
 from tdumpra.core.significance import clopper_pearson_upper
 from tdumpra.evaluation.settings import EvaluateConfig
+from tdumpra.tuning.goal import LOSSES, Goal, objective_name
 
 Array = np.ndarray
 _MOST_VALUES = 12  # of a numeric column that is taken as it is; one with more is cut into quarters
@@ -133,3 +136,74 @@ def decision_costs(p: Float[Array, "n c"], y: Int[Array, " n"], costs: Float[Arr
         "likeliest": float(metrics.cost_by_row(p.argmax(1), y, costs).mean()),
         "cheapest": float(metrics.cost_by_row(metrics.cheapest_decision(p, costs), y, costs).mean()),
     }
+
+
+def retrieval_worth(
+    rehearsed: Mapping[str, Tensor],
+    y_val: Tensor,
+    scores: Mapping[str, Mapping[str, float]],
+    replicates: Mapping[str, Mapping[str, Array]],
+    goal: Goal,
+    *,
+    with_bank: Set[str],
+    level: float,
+) -> dict[str, Any]:
+    """Compare the best comparator that uses the bank with the best that does not.
+
+    Each side's champion is chosen on validation, under the same objective and constraint; test compares the two.
+
+    Args:
+        rehearsed: each comparator's posterior on the validation rows.
+        y_val: their labels.
+        scores: each comparator's metrics on test.
+        replicates: the same for each bootstrap replicate; without them there is no interval.
+        goal: what is maximised; accuracy must not fall below the student's.
+        with_bank: the comparators that use the bank.
+        level: of the interval.
+    """
+    floor = goal.score(rehearsed["student"], y_val).accuracy
+    on_val = {name: goal.score(p, y_val) for name, p in rehearsed.items() if name != "oracle"}
+
+    def champion(names: Set[str]) -> str:
+        harmless = [name for name in on_val if name in names and on_val[name].accuracy >= floor]
+        return max(harmless, key=lambda name: round(on_val[name].objective, 12), default="student")
+
+    ours, rival = champion(with_bank), champion(on_val.keys() - with_bank)
+    metric, sign = (goal.objective, -1 if goal.objective in LOSSES else 1)
+    difference = sign * (scores[ours][metric] - scores[rival][metric])
+    low = high = float("nan")
+    winner = "not tested"
+    if replicates:
+        low, high = percentile_interval(sign * (replicates[ours][metric] - replicates[rival][metric]), level)
+        winner = "retrieval" if low > 0 else "no retrieval" if high < 0 else "neither"
+    found = {
+        "objective": goal.objective,
+        "with_bank": ours,
+        "without_bank": rival,
+        "with_bank_value": scores[ours][metric],
+        "without_bank_value": scores[rival][metric],
+        "difference": difference,
+        "interval": [low, high],
+        "with_bank_accuracy": scores[ours]["accuracy"],
+        "without_bank_accuracy": scores[rival]["accuracy"],
+        "winner": winner,
+    }
+    return {**found, "sentence": _worth_sentence(found, level)}
+
+
+_WINNERS = {
+    "retrieval": "retrieval won: {with_bank} beats {without_bank}, each the best of its side on validation",
+    "no retrieval": "retrieval lost: {without_bank}, which needs no bank, beats {with_bank}",
+    "not tested": "{with_bank} (with the bank) against {without_bank} (without) was not tested",
+    "neither": "nobody won between {with_bank} (with the bank) and {without_bank} (without)",
+}
+
+
+def _worth_sentence(found: Mapping[str, Any], level: float) -> str:
+    difference, (low, high) = found["difference"], found["interval"]
+    span = "no interval" if np.isnan(low) else f"{level:.0%} interval {low:+.4f} to {high:+.4f}".replace("-", "−")
+    return (
+        f"{_WINNERS[found['winner']].format(**found)}: {objective_name(found['objective'])} "
+        f"{'better' if difference >= 0 else 'worse'} by {abs(difference):.4f} with the bank ({span}), at accuracy "
+        f"{found['with_bank_accuracy']:.4f} against {found['without_bank_accuracy']:.4f}"
+    )

@@ -1,19 +1,20 @@
-"""What the gate is compared with. A comparator is a function from a :class:`Case` to a posterior on the test rows.
+"""The comparators: what the gate is compared with.
 
-To add one, write the function and put it into a dictionary beside :data:`COMPARATORS`. One whose inputs are absent
-returns ``None`` and is left out of the table. This one knows nothing but how common each class is:
+A comparator's function goes from a :class:`Case` to a posterior on the test rows; it returns ``None`` where its inputs
+are absent. To add one, put it into a dictionary beside :data:`COMPARATORS`. This one predicts the class prior:
 
     def prior_alone(case: Case) -> Tensor:
         return case.decision.prior.expand(len(case.test), -1)
 
-    evaluate(case, {**COMPARATORS, "prior_alone": prior_alone}, without_bank=WITHOUT_BANK | {"prior_alone"})
+    added = Comparator(prior_alone, "how common each class is", needs_bank=False)
+    evaluate(case, {**COMPARATORS, "prior_alone": added})
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -39,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Case:
-    """Everything a comparator may use. Anything it fits, it fits on ``validation``, under ``goal``."""
+    """Everything a comparator may use. Comparators fit on ``validation``, for ``goal``."""
 
     train: TrainOutputs | None  # absent after loading a saved model, which keeps no training row
     validation: ValidationOutputs | None
@@ -50,151 +51,161 @@ class Case:
     unseen_bank: PrototypeBank | None = None  # one without validation rows, where the decision's own holds them
     objective: Objective = "balanced_accuracy"
     costs: np.ndarray | None = None
+    fits: dict[str, Any] = field(default_factory=dict, init=False, repr=False)  # kept for the rehearsal
 
     @property
     def goal(self) -> Goal:
-        """What everything was tuned for."""
+        """Return what everything was tuned for."""
         return Goal(self.objective, self.costs)
 
     @property
     def choice(self) -> ValidationOutputs | None:
-        """The rows on which a posterior's own settings are chosen: those that the decision was chosen on."""
+        """Return the rows on which the decision, and thus a comparator's own settings, are chosen."""
         return self.pool if self.pool is not None else self.validation
 
+    def fitted(self, name: str, fit: Callable[[], T]) -> T:
+        """Return what a comparator fits on train and validation rows, fitting it at the first call only."""
+        if name not in self.fits:
+            self.fits[name] = fit()
+        found: T = self.fits[name]
+        return found
+
     def rehearsal(self) -> Case | None:
-        """The same case with the validation rows in the place of test, for choices that test must not make."""
+        """Return the case with the validation rows in place of test, for choices that test must not make."""
         if self.validation is None:
             return None
         decision = replace(self.decision, bank=self.unseen_bank or self.decision.bank)
         decided = decision.decide(self.validation.p, self.validation.z)
-        return replace(self, test=self.validation, decision=decision, decided=decided)
-
-
-Comparator = Callable[[Case], Tensor | None]
+        rehearsal = replace(self, test=self.validation, decision=decision, decided=decided)
+        rehearsal.fits.update(self.fits)
+        return rehearsal
 
 
 def student(case: Case) -> Tensor:
-    """The classifier as it came."""
+    """Return the classifier's posterior unchanged."""
     return widen(case.test.p)
 
 
 def teacher(case: Case) -> Tensor | None:
-    """The teacher's own classifier, where it was given."""
+    """Return the posterior of the teacher's own classifier."""
     return None if case.test.p_teacher is None else widen(case.test.p_teacher)
 
 
-def temperature(case: Case) -> Tensor | None:
-    """The classifier with a fitted temperature, also where the decision uses none."""
-    if case.choice is None:
-        return None
-    fitted = fit_temperature(widen(case.choice.p).log(), case.choice.y)
-    return apply_temperature(widen(case.test.p), fitted)
-
-
-def logit_adjusted(case: Case) -> Tensor | None:
-    """The classifier divided by a power of the class prior: the honest rival, since retrieval ignores the prior too."""
-    return None if case.choice is None else _adjusted(case, case.choice.p, case.choice.y, case.test.p)
-
-
-def teacher_adjusted(case: Case) -> Tensor | None:
-    """The same for the teacher's own classifier."""
-    if case.choice is None or case.choice.p_teacher is None or case.test.p_teacher is None:
-        return None
-    return _adjusted(case, case.choice.p_teacher, case.choice.y, case.test.p_teacher)
-
-
-def _adjusted(case: Case, p_val: Tensor, y_val: Tensor, p_test: Tensor) -> Tensor:
-    prior = case.decision.prior
-    exponent = choose_prior_exponent(widen(p_val), y_val, prior, case.objective, case.costs)
-    return adjust_prior(widen(p_test), prior, exponent)
-
-
-def second(case: Case) -> Tensor | None:
-    """Where the bank lives in another run's space: that network's own classifier, calibrated, by itself."""
-    both = _both(case)
-    return None if both is None else both[1][1]
-
-
-def second_adjusted(case: Case) -> Tensor | None:
-    """The same, divided by a fitted power of the class prior."""
-    both = _both(case)
-    return None if both is None or case.choice is None else _adjusted(case, both[0][1], case.choice.y, both[1][1])
-
-
-def ensemble(case: Case) -> Tensor | None:
-    """The mean of the two networks' own classifiers, calibrated, and no bank.
-
-    Two networks are better than one, with a bank or without: this is what a bank in a space of its own must beat.
-    """
-    both = _both(case)
-    return None if both is None else _mean(both[1])
-
-
-def ensemble_adjusted(case: Case) -> Tensor | None:
-    """The same, divided by a fitted power of the class prior."""
-    both = _both(case)
-    if both is None or case.choice is None:
-        return None
-    return _adjusted(case, _mean(both[0]), case.choice.y, _mean(both[1]))
-
-
-_Pair = tuple[Tensor, Tensor]  # the classifier's posterior, and the second network's
-
-
-def _both(case: Case) -> tuple[_Pair, _Pair] | None:
-    """The two networks' calibrated posteriors, on the rows of choice and on test."""
-    rows, test = case.choice, case.test
-    if rows is None or rows.p_second is None or test.p_second is None:
-        return None
-    own, other = (fit_temperature(widen(p).log(), rows.y) for p in (rows.p, rows.p_second))
-
-    def calibrated(p: Tensor, p_second: Tensor) -> _Pair:
-        return apply_temperature(widen(p), own), apply_temperature(widen(p_second), other)
-
-    return calibrated(rows.p, rows.p_second), calibrated(test.p, test.p_second)
-
-
-def _mean(pair: _Pair) -> Tensor:
-    return (pair[0] + pair[1]) / 2
-
-
 def baseline(case: Case) -> Tensor | None:
-    """Another run's classifier on the same rows, where one was named."""
+    """Return the posterior of another run's classifier on the same rows."""
     return None if case.test.p_baseline is None else widen(case.test.p_baseline)
 
 
+_Parts = tuple[Tensor, Tensor]  # a posterior on the rows of choice, and on the test rows
+
+
+def temperature(case: Case) -> Tensor | None:
+    """Scale the classifier by a fitted temperature, also where the decision uses none."""
+    return _on_test(_calibrated(case, "p"))
+
+
+def logit_adjusted(case: Case) -> Tensor | None:
+    """Divide the classifier by a power of the class prior: the fair rival, since retrieval ignores the prior too."""
+    return _adjusted(case, "classifier", _given(case, "p"))
+
+
+def teacher_adjusted(case: Case) -> Tensor | None:
+    """Divide the teacher's own classifier by a power of the class prior."""
+    return _adjusted(case, "teacher", _given(case, "p_teacher"))
+
+
+def second(case: Case) -> Tensor | None:
+    """Return the calibrated classifier of the network in whose space the bank lives, if it is another run's."""
+    return _on_test(_calibrated(case, "p_second"))
+
+
+def second_adjusted(case: Case) -> Tensor | None:
+    """Divide the second network's classifier by a power of the class prior."""
+    return _adjusted(case, "second", _calibrated(case, "p_second"))
+
+
+def ensemble(case: Case) -> Tensor | None:
+    """Average the two networks' calibrated classifiers, without a bank.
+
+    Two networks are better than one, with a bank or without: a bank in a space of its own must beat this.
+    """
+    return _on_test(_mean(case))
+
+
+def ensemble_adjusted(case: Case) -> Tensor | None:
+    """Divide the average of the two classifiers by a power of the class prior."""
+    return _adjusted(case, "ensemble", _mean(case))
+
+
+def _on_test(parts: _Parts | None) -> Tensor | None:
+    return None if parts is None else parts[1]
+
+
+def _given(case: Case, column: str) -> _Parts | None:
+    """Return a posterior as it was given; ``None`` unless both parts have it."""
+    chosen_on, test = (getattr(rows, column, None) for rows in (case.choice, case.test))
+    return None if chosen_on is None or test is None else (widen(chosen_on), widen(test))
+
+
+def _calibrated(case: Case, column: str) -> _Parts | None:
+    """Return a posterior with a temperature fitted on the rows of choice."""
+    parts, rows = _given(case, column), case.choice
+    if parts is None or rows is None:
+        return None
+    fitted = case.fitted(f"temperature of {column}", lambda: fit_temperature(parts[0].log(), rows.y))
+    return apply_temperature(parts[0], fitted), apply_temperature(parts[1], fitted)
+
+
+def _mean(case: Case) -> _Parts | None:
+    own, other = _calibrated(case, "p"), _calibrated(case, "p_second")
+    return None if own is None or other is None else ((own[0] + other[0]) / 2, (own[1] + other[1]) / 2)
+
+
+def _adjusted(case: Case, name: str, parts: _Parts | None) -> Tensor | None:
+    """Divide by the power of the class prior that scores best on the rows of choice."""
+    rows, prior = case.choice, case.decision.prior
+    if parts is None or rows is None:
+        return None
+    exponent = case.fitted(
+        f"prior exponent of {name}",
+        lambda: choose_prior_exponent(parts[0], rows.y, prior, case.objective, case.costs),
+    )
+    return adjust_prior(parts[1], prior, exponent)
+
+
 def knn(case: Case) -> Tensor | None:
-    """Shares of the classes among the nearest training rows, in the bank's space."""
+    """Return the shares of the classes among the nearest training rows, in the bank's space."""
     if case.train is None:
         return None
     return nearest_neighbour_shares(case.train.z, case.train.y, case.test.z, n_classes=case.test.n_classes)
 
 
 def single_prototype(case: Case) -> Tensor | None:
-    """One direction per class, the mean of its training rows, with a temperature fitted on validation."""
-    if case.train is None or case.validation is None:
+    """Match one direction per class, the mean of its training rows, with a temperature fitted on validation."""
+    train, validation = case.train, case.validation
+    if train is None or validation is None:
         return None
-    votes = torch.nn.functional.one_hot(case.train.y, case.test.n_classes).to(normalise(case.train.z).dtype)
-    means = votes.T @ normalise(case.train.z)
+    votes = torch.nn.functional.one_hot(train.y, case.test.n_classes).to(normalise(train.z).dtype)
+    means = votes.T @ normalise(train.z)
     present = means.norm(dim=1) > 0
     means[present] = normalise(means[present])
 
     def scores(z: Tensor) -> Tensor:
         return (normalise(z).to(means) @ means.T).masked_fill(~present, -torch.inf)
 
-    tau = fit_temperature(scores(case.validation.z), case.validation.y)
+    tau = case.fitted("single_prototype", lambda: fit_temperature(scores(validation.z), validation.y))
     return (scores(case.test.z) / tau).softmax(1)
 
 
 def tip_adapter(case: Case) -> Tensor | None:
-    """A cache of all training rows on top of the classifier's logits, after Tip-Adapter (Zhang et al., 2022).
+    """Add a cache of all training rows to the classifier's logits, after Tip-Adapter (Zhang et al., 2022).
 
     Its few-shot cache has as many rows of each class; where classes are unequal, their affinities are averaged.
     Sharpness and weight are tuned on validation, which the original did on test.
     """
-    if case.train is None or case.validation is None:
+    train, validation = case.train, case.validation
+    if train is None or validation is None:
         return None
-    train, p_val = case.train, widen(case.validation.p)
 
     def affinity(z: Tensor, sharpness: tuple[float, ...]) -> Tensor:
         return cache_affinity(train.z, train.y, z, sharpness=sharpness, n_classes=case.test.n_classes)
@@ -202,40 +213,57 @@ def tip_adapter(case: Case) -> Tensor | None:
     def adapted(p: Tensor, affinities: Tensor, weight: float) -> Tensor:
         return (p.log() + weight * affinities.to(p)).softmax(1)
 
-    on_val = dict(zip(CACHE_SHARPNESS, affinity(case.validation.z, CACHE_SHARPNESS), strict=True))
-    grid = [(sharpness, weight) for sharpness in CACHE_SHARPNESS for weight in (0.0, *CACHE_WEIGHT)]
-    candidates = (((s, w), adapted(p_val, on_val[s], w)) for s, w in grid)
-    sharpness, weight = best_harmless(candidates, p_val, case.validation.y, case.goal)
+    def choose() -> tuple[float, float]:
+        p_val = widen(validation.p)
+        on_val = dict(zip(CACHE_SHARPNESS, affinity(validation.z, CACHE_SHARPNESS), strict=True))
+        grid = [(sharpness, weight) for sharpness in CACHE_SHARPNESS for weight in (0.0, *CACHE_WEIGHT)]
+        candidates = (((s, w), adapted(p_val, on_val[s], w)) for s, w in grid)
+        return best_harmless(candidates, p_val, validation.y, case.goal)
+
+    sharpness, weight = case.fitted("tip_adapter", choose)
     return adapted(widen(case.test.p), affinity(case.test.z, (sharpness,))[0], weight)
 
 
 def similarity(case: Case) -> Tensor:
-    """Retrieval alone."""
+    """Return retrieval's posterior."""
     return case.decided.p_sim
 
 
 def average(case: Case) -> Tensor:
-    """Half classifier, half retrieval, on every row: fusion without a gate."""
+    """Average classifier and retrieval on every row: fusion without a gate."""
     return (case.decided.p_cls + case.decided.p_sim) / 2
 
 
 def paper_gate(case: Case) -> Tensor | None:
-    """The five clauses as the paper sets them: its grid of theta, its alpha of 0.9, no temperatures."""
-    return _gate_of(case, PRESETS["paper"])
+    """Apply the five clauses as the paper sets them: its grid of theta, its alpha of 0.9, no temperatures."""
+    return _gate_of(case, "paper_gate", PRESETS["paper"])
 
 
 def calibrated_gate(case: Case) -> Tensor | None:
-    """The gate that opens where retrieval's fitted chance of being right is ahead."""
-    return _gate_of(case, Preset(gates=("calibrated",)))
+    """Apply the gate that opens where retrieval's fitted chance of being right is ahead."""
+    return _gate_of(case, "calibrated_gate", Preset(gates=("calibrated",)))
+
+
+def _gate_of(case: Case, name: str, preset: Preset) -> Tensor | None:
+    """Apply another gate over the same bank, tuned for the same goal."""
+    validation = case.validation
+    if validation is None:
+        return None
+    bank, prior = case.unseen_bank or case.decision.bank, case.decision.prior
+
+    def choose() -> Decision:
+        return tune(bank, validation, prior, preset=preset, objective=case.objective, costs=case.costs).decision
+
+    return replace(case.fitted(name, choose), bank=case.decision.bank).decide(case.test.p, case.test.z).p
 
 
 def gate(case: Case) -> Tensor:
-    """The method."""
+    """Return the method's own posterior."""
     return case.decided.p
 
 
 def oracle(case: Case) -> Tensor:
-    """Upper bound: of the two paths, the one that happens to be right (the classifier, where both or neither are)."""
+    """Follow the path that happens to be right (the classifier, where both or neither are): an upper bound."""
     wrong_cls, wrong_sim = (
         (p.argmax(1) != case.test.y).double().numpy() for p in (case.decided.p_cls, case.decided.p_sim)
     )
@@ -243,39 +271,44 @@ def oracle(case: Case) -> Tensor:
     return torch.where(follow[:, None], case.decided.p_sim, case.decided.p_cls)
 
 
+class Comparator(NamedTuple):
+    """A row of the results: how its posterior is made, and what a page calls it."""
+
+    posterior: Callable[[Case], Tensor | None]
+    words: str  # for a clinician
+    needs_bank: bool = True
+    rival: bool = False  # whether the gate is compared with it row by row, over seeds
+
+
+def _alone(posterior: Callable[[Case], Tensor | None], words: str) -> Comparator:
+    return Comparator(posterior, words, needs_bank=False, rival=True)
+
+
 COMPARATORS: dict[str, Comparator] = {
-    function.__name__: function
-    for function in (
-        baseline, student, teacher, temperature, logit_adjusted, teacher_adjusted, second, second_adjusted, ensemble,
-        ensemble_adjusted, knn, single_prototype, tip_adapter, similarity, average, paper_gate, calibrated_gate, gate,
-        oracle,
-    )
-}  # fmt: skip
-WITHOUT_BANK = frozenset(  # need no second path
-    {
-        "baseline", "student", "teacher", "temperature", "logit_adjusted", "teacher_adjusted", "second",
-        "second_adjusted", "ensemble", "ensemble_adjusted",
-    }
-)  # fmt: skip
-
-
-def _gate_of(case: Case, preset: Preset) -> Tensor | None:
-    """Another gate over the same bank, tuned for the same goal."""
-    if case.validation is None:
-        return None
-    tuned = tune(
-        case.unseen_bank or case.decision.bank,
-        case.validation,
-        case.decision.prior,
-        preset=preset,
-        objective=case.objective,
-        costs=case.costs,
-    )
-    return replace(tuned.decision, bank=case.decision.bank).decide(case.test.p, case.test.z).p
+    "baseline": _alone(baseline, "another run’s classifier alone"),
+    "student": _alone(student, "classifier alone"),
+    "teacher": _alone(teacher, "averaged classifier (teacher) alone"),
+    "temperature": _alone(temperature, "classifier, confidence recalibrated"),
+    "logit_adjusted": _alone(logit_adjusted, "classifier, corrected for how common each class is"),
+    "teacher_adjusted": _alone(teacher_adjusted, "teacher, corrected for how common each class is"),
+    "second": _alone(second, "second network’s classifier alone"),
+    "second_adjusted": _alone(second_adjusted, "second network, corrected for how common each class is"),
+    "ensemble": _alone(ensemble, "both networks’ classifiers averaged, without stored cases"),
+    "ensemble_adjusted": _alone(ensemble_adjusted, "both networks averaged, corrected for how common each class is"),
+    "knn": Comparator(knn, "similar cases alone: the 16 nearest training cases"),
+    "single_prototype": Comparator(single_prototype, "similar cases alone: one average case per class"),
+    "tip_adapter": Comparator(tip_adapter, "classifier plus every training case"),
+    "similarity": Comparator(similarity, "similar cases alone: the prototypes", rival=True),
+    "average": Comparator(average, "classifier and similar cases, half and half, without a gate", rival=True),
+    "paper_gate": Comparator(paper_gate, "the gate as published"),
+    "calibrated_gate": Comparator(calibrated_gate, "the gate that compares chances of being right"),
+    "gate": Comparator(gate, "classifier and similar cases, joined by the tuned gate"),
+    "oracle": Comparator(oracle, "upper bound: whichever of the two happens to be right"),
+}
 
 
 def best_harmless(candidates: Iterable[tuple[T, Tensor]], p: Tensor, y: Tensor, goal: Goal) -> T:
-    """The candidate whose posterior scores best at no lower accuracy than ``p``; the first of equals.
+    """Return the candidate whose posterior scores best at no lower accuracy than ``p``; the first of equals.
 
     One candidate must leave ``p`` as it is, so that there always is an answer.
     """

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -12,16 +12,24 @@ from torch import Tensor
 from tdumpra import checks
 from tdumpra.core import metrics, risk, significance
 from tdumpra.core.bootstrap import MetricSums, bootstrap_metrics, percentile_interval
-from tdumpra.core.groups import lesion_numbers, sum_by_lesion
+from tdumpra.core.groups import gained_by_lesion, lesion_numbers, sum_by_lesion
 from tdumpra.evaluation import breakdown
-from tdumpra.evaluation.comparators import COMPARATORS, WITHOUT_BANK, Case, Comparator
+from tdumpra.evaluation.comparators import COMPARATORS, Case, Comparator
+from tdumpra.evaluation.paired import Figures, compare, with_selective_figures
 from tdumpra.evaluation.settings import EvaluateConfig
 from tdumpra.evaluation.undefined import undefined_figures
-from tdumpra.evaluation.worth import retrieval_worth
 from tdumpra.method.arrays import posterior_and_labels
 
 Array = np.ndarray
 MIDDLE_THETA = 0.7
+
+
+class Evaluated(NamedTuple):
+    """One seed's evaluation, and what means over seeds need of it."""
+
+    document: dict[str, Any]  # the contents of evaluation.json
+    gained: dict[str, int]  # fixed minus broken predictions of each lesion in which they differ
+    compared: dict[str, Any] | None = None  # the gate against its rivals, replicate by replicate
 
 
 def evaluate(
@@ -29,66 +37,94 @@ def evaluate(
     comparators: Mapping[str, Comparator] = COMPARATORS,
     settings: EvaluateConfig | None = None,
     *,
-    without_bank: Set[str] = WITHOUT_BANK,
-) -> dict[str, Any]:
-    """The contents of ``evaluation.json``.
+    paired: bool = True,
+) -> Evaluated:
+    """Score every comparator and the gate, each of them once.
 
     Args:
         case: what was fitted, and the rows to score.
-        comparators: what is put beside the gate.
-        settings: what is asked for beyond metrics and the gate's report; the defaults, without intervals, if left out.
-        without_bank: which comparators need no second path, for the worth of retrieval.
+        comparators: what the gate is compared with; ``gate`` must be among them for ``compared``.
+        settings: what to show beyond metrics and the gate's report; by default no intervals.
+        paired: also compare the gate with its rivals row by row, as means over seeds need it.
     """
     settings = settings or EvaluateConfig(bootstrap=0)
-    settings.chosen_classes(case.test.n_classes)  # a misspelt class is found before the work, not after it
-    columns = _subgroup_columns(case, settings)
-    y, tensors = case.test.y.numpy(), _posteriors(case, comparators)
-    posteriors = {name: p.double().cpu().numpy() for name, p in tensors.items()}
+    settings.chosen_classes(case.test.n_classes)  # find a misspelt name before the work, not after it
+    settings.check_subgroups(case.test.metadata)
+    y, gate = case.test.y.numpy(), case.decided.p.argmax(1)
+    posteriors = {name: p.double().cpu().numpy() for name, p in _posteriors(case, comparators).items()}
+    rivals = [name for name in posteriors if comparators[name].rival]
+    pairs = [name for name in ("gate", *rivals, "oracle") if name in posteriors] if paired else []
+    figures = _figures(case, posteriors, pairs, settings)
+    lesions = case.test.lesions()
+    members = [lesion_numbers(groups, len(y)) for groups in (case.test.groups, lesions)]
+    replicates = _replicates(figures, members[0], settings)
+    compared = None
+    if "gate" in pairs:
+        # Rows without groups are numbered by place in a document, and by id where several seeds are compared.
+        same = np.array_equal(*members)
+        again = replicates if same else _replicates({name: figures[name] for name in pairs}, members[1], settings)
+        compared = compare({name: posteriors[name] for name in pairs}, y, lesions, figures, again)
+    gained = (gate == case.test.y).long() - (case.decided.p_cls.argmax(1) == case.test.y).long()
+    return Evaluated(
+        _document(case, comparators, posteriors, replicates, settings),
+        gained_by_lesion(gained.numpy(), lesions),
+        compared,
+    )
+
+
+def _document(
+    case: Case,
+    comparators: Mapping[str, Comparator],
+    posteriors: Mapping[str, Array],
+    replicates: Mapping[str, Mapping[str, Array]],
+    settings: EvaluateConfig,
+) -> dict[str, Any]:
+    y, costs = case.test.y.numpy(), case.costs
     scores = {name: metrics.classification_metrics(p, y) for name, p in posteriors.items()}
-    costs = case.costs
     if costs is not None:
         for name, p in posteriors.items():
             scores[name]["cost"] = float(metrics.cost_by_row(p.argmax(1), y, costs).mean())
-    replicates = _replicates(case, posteriors, settings)
     rehearsal = case.rehearsal()
     rehearsed = _posteriors(rehearsal, comparators) if rehearsal is not None else {}
-    gate = _gate_section(case)
+    y_val = None if rehearsal is None else rehearsal.test.y
 
-    def on_validation(name: str) -> tuple[Array, Array] | None:
-        p = rehearsed.get(name)
-        return None if p is None or rehearsal is None else (p.double().numpy(), rehearsal.test.y.numpy())
+    def selective(name: str, p: Array) -> dict[str, Any]:
+        on_val = None if y_val is None or name not in rehearsed else (rehearsed[name].double().numpy(), y_val.numpy())
+        return breakdown.selective_figures(p, y, on_val, refer_risk=settings.refer_risk)
 
-    evaluation: dict[str, Any] = {"comparators": scores, "gate": gate}
-    if replicates is not None:
-        evaluation["intervals"] = {
-            name: {metric: list(percentile_interval(values, settings.level)) for metric, values in of_name.items()}
-            for name, of_name in replicates.items()
+    document: dict[str, Any] = {"comparators": scores, "gate": _gate_section(case)}
+    if replicates:
+        document["intervals"] = {
+            name: {metric: list(percentile_interval(replicates[name][metric], settings.level)) for metric in of_name}
+            for name, of_name in scores.items()
         }
-        evaluation["bootstrap"] = {
+        document["bootstrap"] = {
             "replicates": settings.bootstrap, "level": settings.level, "seed": settings.seed,
-            "groups": int(_members(case).max()) + 1,
+            "groups": int(lesion_numbers(case.test.groups, len(y)).max()) + 1,
         }  # fmt: skip
-    evaluation["per_class"] = {name: breakdown.by_class(p, y, settings) for name, p in posteriors.items()}
-    evaluation["ambiguous"] = _ambiguous(case, posteriors, settings)
-    if columns:
-        evaluation["subgroups"] = breakdown.by_subgroup(posteriors, y, columns)
-    evaluation["calibration"] = {name: breakdown.calibration(p, y) for name, p in posteriors.items()}
-    evaluation["selective"] = {
-        name: breakdown.selective_figures(p, y, on_validation(name), refer_risk=settings.refer_risk)
-        for name, p in posteriors.items()
+    document["per_class"] = {name: breakdown.by_class(p, y, settings) for name, p in posteriors.items()}
+    document["ambiguous"] = {
+        "below": ambiguous_below(case, settings),
+        **breakdown.part(posteriors, y, ambiguous_rows(case, settings)),
     }
+    if settings.subgroups:
+        columns = {name: np.asarray(case.test.metadata[name]) for name in settings.subgroups}
+        document["subgroups"] = breakdown.by_subgroup(posteriors, y, columns)
+    document["calibration"] = {name: breakdown.calibration(p, y) for name, p in posteriors.items()}
+    document["selective"] = {name: selective(name, p) for name, p in posteriors.items()}
     if costs is not None:
-        evaluation["costs"] = {name: breakdown.decision_costs(p, y, costs) for name, p in posteriors.items()}
-    if rehearsal is not None and "student" in rehearsed:
-        evaluation["retrieval_worth"] = retrieval_worth(
-            rehearsed, rehearsal.test.y, scores, replicates, case.goal, without_bank=without_bank, level=settings.level
+        document["costs"] = {name: breakdown.decision_costs(p, y, costs) for name, p in posteriors.items()}
+    if y_val is not None and "student" in rehearsed:
+        with_bank = {name for name in rehearsed if comparators[name].needs_bank}
+        document["retrieval_worth"] = breakdown.retrieval_worth(
+            rehearsed, y_val, scores, replicates, case.goal, with_bank=with_bank, level=settings.level
         )
-    evaluation["undefined"] = undefined_figures(evaluation)
-    return evaluation
+    document["undefined"] = undefined_figures(document)
+    return document
 
 
 def _posteriors(case: Case, comparators: Mapping[str, Comparator]) -> dict[str, Tensor]:
-    results = {name: comparator(case) for name, comparator in comparators.items()}
+    results = {name: comparator.posterior(case) for name, comparator in comparators.items()}
     given = {name: p for name, p in results.items() if p is not None}
     for name, p in given.items():
         if p.shape != case.test.p.shape:
@@ -96,22 +132,24 @@ def _posteriors(case: Case, comparators: Mapping[str, Comparator]) -> dict[str, 
     return given
 
 
-def _replicates(
-    case: Case, posteriors: Mapping[str, Array], settings: EvaluateConfig
-) -> dict[str, dict[str, Array]] | None:
+def _figures(
+    case: Case, posteriors: Mapping[str, Array], pairs: list[str], settings: EvaluateConfig
+) -> dict[str, Figures]:
+    """Return the figures of each posterior as functions of the rows' weights, more of them for ``pairs``."""
+    y, costs, unsure = case.test.y.numpy(), case.costs, ambiguous_rows(case, settings)
+    figures: dict[str, Figures] = {}
+    for name in posteriors if settings.bootstrap else pairs:
+        p = posteriors[name]
+        means = {} if costs is None else {"cost": metrics.cost_by_row(p.argmax(1), y, costs)}
+        of_name = MetricSums.prepare(p, y, means).metrics
+        figures[name] = with_selective_figures(of_name, p, y, unsure) if name in pairs else of_name
+    return figures
+
+
+def _replicates(figures: Mapping[str, Figures], member: Array, settings: EvaluateConfig) -> dict[str, dict[str, Array]]:
     if not settings.bootstrap:
-        return None
-    y, costs = case.test.y.numpy(), case.costs
-    prepared = {
-        name: MetricSums.prepare(p, y, {} if costs is None else {"cost": metrics.cost_by_row(p.argmax(1), y, costs)})
-        for name, p in posteriors.items()
-    }
-    return bootstrap_metrics(prepared, _members(case), n_replicates=settings.bootstrap, seed=settings.seed)
-
-
-def _members(case: Case) -> Array:
-    """The number of each row's group; without groups each row is one of its own."""
-    return lesion_numbers(case.test.groups, len(case.test))
+        return {}
+    return bootstrap_metrics(figures, member, n_replicates=settings.bootstrap, seed=settings.seed)
 
 
 def _gate_section(case: Case) -> dict[str, Any]:
@@ -132,18 +170,11 @@ def _gate_section(case: Case) -> dict[str, Any]:
     }
 
 
-def _ambiguous(case: Case, posteriors: Mapping[str, Array], settings: EvaluateConfig) -> dict[str, Any]:
-    """Rows on which the (calibrated) classifier's confidence lies below theta.
-
-    A gate that is shut, or that has no ceiling on that confidence, has no theta to speak of: the middle of the paper's
-    grid serves instead.
-    """
-    below = ambiguous_below(case, settings)
-    return {"below": below, **breakdown.part(posteriors, case.test.y.numpy(), ambiguous_rows(case, settings))}
-
-
 def ambiguous_below(case: Case, settings: EvaluateConfig) -> float:
-    """The confidence below which a row is called ambiguous."""
+    """Return the classifier's confidence below which a row is ambiguous: the gate's theta, unless settings say more.
+
+    A gate that is shut, or has no ceiling on that confidence, has no theta: the middle of the paper's grid serves.
+    """
     theta = case.decision.thresholds.theta
     if settings.ambiguous_below is not None:
         return settings.ambiguous_below
@@ -151,15 +182,9 @@ def ambiguous_below(case: Case, settings: EvaluateConfig) -> float:
 
 
 def ambiguous_rows(case: Case, settings: EvaluateConfig) -> Array:
-    """Which rows are called ambiguous."""
+    """Mark the ambiguous rows."""
     unsure: Array = (case.decided.signals.gamma_cls < ambiguous_below(case, settings)).cpu().numpy()
     return unsure
-
-
-def _subgroup_columns(case: Case, settings: EvaluateConfig) -> dict[str, Array]:
-    known = case.test.metadata
-    settings.refuse_unknown_subgroups(known)
-    return {name: np.asarray(known[name]) for name in settings.subgroups}
 
 
 def gate_report(

@@ -1,4 +1,4 @@
-"""The gate against a rival on the same rows: differences with intervals over groups, for one seed or several.
+"""The gate against its rivals on the same rows: differences with intervals over groups, for one seed or several.
 
 Every seed sees the same test rows, so replicate by replicate the differences of the seeds can be averaged: an interval
 over lesions of the mean over seeds.
@@ -12,46 +12,58 @@ from typing import Any
 import numpy as np
 
 from tdumpra.core import metrics, significance
-from tdumpra.core.bootstrap import MetricSums, group_weights, percentile_interval
-from tdumpra.core.groups import gained_by_lesion, lesion_numbers
+from tdumpra.core.bootstrap import percentile_interval
+from tdumpra.core.groups import gained_by_lesion
 from tdumpra.core.selective import weighted_areas
-from tdumpra.evaluation.comparators import COMPARATORS, Case
-from tdumpra.evaluation.settings import EvaluateConfig
 
 Array = np.ndarray
-RIVALS = (
-    "baseline", "student", "teacher", "temperature", "logit_adjusted", "teacher_adjusted", "second", "second_adjusted",
-    "ensemble", "ensemble_adjusted", "similarity", "average",
-)  # fmt: skip
+Figures = Callable[[Array], dict[str, Array]]  # from the rows' weights to figures, one for each column
 LOWER_IS_BETTER = frozenset({"ece", "nll", "brier", "aurc"})
 
 
-def compare(case: Case, unsure: Array, settings: EvaluateConfig) -> dict[str, Any]:
-    """One seed's figures of the gate and its rivals, their replicates, and what the gate gained in each group.
+def with_selective_figures(figures: Figures, p: Array, y: Array, unsure: Array) -> Figures:
+    """Add accuracy on unsure rows and the area under risk and coverage to the figures of a posterior."""
+    right, asked = p.argmax(1) == y, unsure.astype(np.float64)
 
-    ``unsure`` marks the rows that are called ambiguous, by the classifier's own confidence.
+    def more(w: Array) -> dict[str, Array]:
+        return {
+            **figures(w),
+            "ambiguous_accuracy": metrics.ratio((right * asked) @ w, asked @ w),
+            "aurc": weighted_areas(p.max(1), ~right, w),
+        }
+
+    return more
+
+
+def compare(
+    posteriors: Mapping[str, Array],
+    y: Array,
+    lesions: Array,
+    figures: Mapping[str, Figures],
+    replicates: Mapping[str, Mapping[str, Array]],
+) -> dict[str, Any]:
+    """Return one seed's figures of the gate and its rivals, their replicates, and the gate's gain in each lesion.
+
+    Args:
+        posteriors: of the gate, its rivals and the oracle.
+        y: labels.
+        lesions: what each row counts towards, see :meth:`ScoredOutputs.lesions`.
+        figures: of each posterior, as functions of the rows' weights.
+        replicates: of each posterior's figures; empty without a bootstrap.
     """
-    y = case.test.y.numpy()
-    found = {name: COMPARATORS[name](case) for name in ("gate", *RIVALS, "oracle")}
-    posteriors = {name: p.double().numpy() for name, p in found.items() if p is not None}
-    lesions = case.test.lesions()
-    member = lesion_numbers(lesions, len(y))
-    figures = {name: _prepared(p, y, unsure) for name, p in posteriors.items()}
-    scores = {name: of(np.ones((len(y), 1))) for name, of in figures.items()}
-    chunks = [
-        {name: of(w) for name, of in figures.items() if name != "oracle"}
-        for w in group_weights(member, n_replicates=settings.bootstrap, seed=settings.seed)
-    ]
+    scores = {name: figures[name](np.ones((len(y), 1))) for name in posteriors}
+    shown = [metric for metric in scores["gate"] if metric != "cost"]
     right = {name: p.argmax(1) == y for name, p in posteriors.items()}
 
     def gained(rival: str) -> dict[str, int]:
         return gained_by_lesion(right["gate"].astype(np.int64) - right[rival], lesions)
 
     return {
-        "scores": {name: {metric: float(value[0]) for metric, value in of.items()} for name, of in scores.items()},
+        "scores": {name: {metric: float(of[metric][0]) for metric in shown} for name, of in scores.items()},
         "replicates": {
-            name: {metric: np.concatenate([chunk[name][metric] for chunk in chunks]).tolist() for metric in of}
-            for name, of in (chunks[0].items() if chunks else ())
+            name: {metric: replicates[name][metric].tolist() for metric in shown}
+            for name in posteriors
+            if name != "oracle" and replicates
         },
         "gained": {name: gained(name) for name in posteriors if name not in ("gate", "oracle")},
         "fixed": {name: int((right["gate"] & ~right[name]).sum()) for name in posteriors},
@@ -102,17 +114,3 @@ def _against(rival: str, compared: Sequence[Mapping[str, Any]], level: float) ->
         "broken": sum(each["broken"][rival] for each in compared),
         "sign_flip_p": significance.sign_flip_test(sums),
     }
-
-
-def _prepared(p: Array, y: Array, unsure: Array) -> Callable[[Array], dict[str, Array]]:
-    """From weights to the seven metrics, accuracy on unsure rows and the area under risk and coverage, by column."""
-    sums, right, asked = MetricSums.prepare(p, y), p.argmax(1) == y, unsure.astype(np.float64)
-
-    def figures(w: Array) -> dict[str, Array]:
-        return {
-            **sums.metrics(w),
-            "ambiguous_accuracy": metrics.ratio((right * asked) @ w, asked @ w),
-            "aurc": weighted_areas(p.max(1), ~right, w),
-        }
-
-    return figures

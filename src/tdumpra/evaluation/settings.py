@@ -50,8 +50,8 @@ class EvaluateConfig:
             raise ValueError(f"sensitivity_classes names {unknown[0]!r}; there are {', '.join(names)}")
         return tuple(known[name] for name in self.sensitivity_classes) or tuple(range(n_classes))
 
-    def refuse_unknown_subgroups(self, known: Collection[str]) -> None:
-        """A subgroup is a column of the outputs."""
+    def check_subgroups(self, known: Collection[str]) -> None:
+        """Refuse a subgroup that is not a column of the outputs."""
         unknown = [name for name in self.subgroups if name not in known]
         if unknown:
             have = f"there are {', '.join(known)}" if known else "the outputs carry no metadata columns"

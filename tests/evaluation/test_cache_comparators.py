@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
+from tests.evaluation.cases import case_of
+from tests.support import fit_and_tune, make_problem, unit
 
 from tdumpra.evaluation.comparators import (
     CACHE_SHARPNESS,
@@ -17,8 +19,6 @@ from tdumpra.evaluation.comparators import (
     best_harmless,
 )
 from tdumpra.tuning.goal import Goal
-from tests.support import fit_and_tune, make_problem, unit
-from tests.evaluation.test_evaluate_sections import case_of
 
 
 def naive_affinity(z_train: np.ndarray, y_train: np.ndarray, z: np.ndarray, sharpness: float) -> np.ndarray:
@@ -44,7 +44,7 @@ def test_tip_adapter():
                 best, chosen = recall, (sharpness, weight)
     logits = np.log(test.p) + chosen[1] * naive_affinity(train.z, train.y, test.z, chosen[0])
     expected = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    found = COMPARATORS["tip_adapter"](case)
+    found = COMPARATORS["tip_adapter"].posterior(case)
     assert found is not None
     assert found.numpy() == pytest.approx(expected, abs=1e-9)
     assert chosen[1] > 0  # something was found
@@ -64,7 +64,7 @@ def test_single_prototype():
         return float(-np.log(posterior(val.z, tau)[np.arange(len(val.y)), val.y]).mean())
 
     tau = minimize_scalar(loss, bounds=(0.05, 20), method="bounded", options={"xatol": 1e-10}).x
-    found = COMPARATORS["single_prototype"](case)
+    found = COMPARATORS["single_prototype"].posterior(case)
     assert found is not None
     assert found.numpy() == pytest.approx(posterior(problem.test.z, tau), abs=1e-4)
 
@@ -73,7 +73,7 @@ def test_single_prototype():
 def test_what_is_absent_is_left_out(name):
     problem = make_problem()
     case = case_of(fit_and_tune(problem), problem)
-    assert COMPARATORS[name](replace(case, train=None, validation=None)) is None
+    assert COMPARATORS[name].posterior(replace(case, train=None, validation=None)) is None
 
 
 def test_the_first_of_equals_and_no_harm():
