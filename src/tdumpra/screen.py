@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 
 from rich.console import Console
@@ -17,3 +18,10 @@ def show_notes(notes: Iterable[str], console: Console) -> None:
 def complain(sentence: str) -> None:
     """Why a command ended, in one line on standard error."""
     Console(stderr=True, soft_wrap=True).print(f"[bold red]tdumpra:[/] {escape(' '.join(sentence.split()))}")
+
+
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the candidate that resembles ``word``, or nothing."""
+    folded = {candidate.casefold(): candidate for candidate in candidates}
+    close = difflib.get_close_matches(word.casefold(), folded, n=1)
+    return f"; did you mean {folded[close[0]]!r}?" if close else ""

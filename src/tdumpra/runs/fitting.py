@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import torch
 
 from tdumpra import __version__
@@ -18,6 +17,7 @@ from tdumpra.tuning.certify import Certificate, certify
 from tdumpra.evaluation.comparators import Case
 from tdumpra.runs.config import BankConfig, Config, TuneConfig
 from tdumpra.core.calibration import class_prior
+from tdumpra.data.sources.tables import read_frame
 from tdumpra.tuning.crossfit import Estimate, cross_fit
 from tdumpra.method.decision import Decision
 from tdumpra.errors import InputFileError
@@ -233,10 +233,7 @@ def metadata_fingerprint(config: Config) -> dict[str, str]:
 
 def with_metadata(splits: SplitOutputs, path: str | Path, columns: tuple[str, ...]) -> SplitOutputs:
     """The test rows with further columns from a CSV table, matched by id; rows that it lacks get empty entries."""
-    try:
-        table = pd.read_csv(path, dtype=str)
-    except (OSError, ValueError) as error:
-        raise InputFileError(f"{path} is not a readable .csv table: {error}") from error
+    table = read_frame(Path(path))
     key = next((name for name in ID_COLUMNS if name in table), None)
     if key is None:
         raise InputFileError(f"{path} has no column {' or '.join(ID_COLUMNS)} by which its rows could be matched")
