@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tdumpra.data.images.decode import read_record
 from tdumpra.data.manifest import Manifest, Record
+from tdumpra.data.sources.files import FileReader
 
 
 def image_manifest(folder: Path, count: int) -> Manifest:
     """``count`` JPEG files of HAM10000, found as the tests find it, or made into ``folder``."""
     paths = _ham10000(folder) or _made(folder, count)
     records = tuple(Record(path.stem, path, number % 7, path.stem) for number, path in enumerate(paths[:count]))
-    return Manifest("benchmark", tuple("abcdefg"), records, read_record)
+    return Manifest("benchmark", tuple("abcdefg"), records, FileReader())
 
 
 def _ham10000(folder: Path) -> list[Path]:

@@ -52,5 +52,5 @@ class StopRequestedError(TdumpraError):
     """The user asked to stop, and the message says what was saved."""
 
 
-class SourceError(TdumpraError):
-    """A data set is not laid out as its kind promises; the message says how to mend it."""
+class SourceError(InputFileError):
+    """A data set or a table is not laid out as its kind promises; the message says how to mend it."""

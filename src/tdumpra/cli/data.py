@@ -25,7 +25,7 @@ from tdumpra.data.duplicates import find_near_duplicates
 from tdumpra.data.images.cache import cache_folder
 from tdumpra.data.images.framing import Framing
 from tdumpra.data.images.prepare import QUARANTINE, prepare
-from tdumpra.data.inspect import Inspection, inspect_manifest
+from tdumpra.data.inspect import inspect_manifest
 from tdumpra.data.sources import SOURCE_KINDS, open_source, with_external_test
 from tdumpra.data.splits import make_split
 from tdumpra.report.duplicates_page import duplicates_page
@@ -68,14 +68,14 @@ def inspect(
         duplicates=duplicates,
     )
     with _progress("reading images", len(manifest) - len(manifest.missing) * metadata_only) as step:
-        inspection = inspect_manifest(manifest, decode=not headers_only, on_step=step)
+        document = inspect_manifest(manifest, decode=not headers_only, on_step=step)
     if out is not None:
         make_folder(out)
-        write_json(out / "inspection.json", kind="inspection", schema=1, content=inspection.document())
+        write_json(out / "inspection.json", kind="inspection", schema=1, content=document)
     if as_json:
-        _print_json(inspection.document())
+        _print_json(document)
     else:
-        _show_inspection(inspection)
+        _show_inspection(document)
 
 
 @app.command()
@@ -182,26 +182,26 @@ def _write_audit(audit: Audit, out: Path) -> None:
     write_bytes(out / "near_duplicates.html", duplicates_page(audit).encode())
 
 
-def _show_inspection(inspection: Inspection) -> None:
+def _show_inspection(document: dict[str, Any]) -> None:
     console = Console()
-    parts = [part for part in SPLITS if any(part in counts.splits for counts in inspection.classes.values())]
-    table = Table(title=f"{inspection.source}: {inspection.images:,} images, {inspection.groups:,} groups")
+    images, classes = document["images"], document["classes"]
+    parts = [part for part in SPLITS if any(part in counts["splits"] for counts in classes.values())]
+    table = Table(title=f"{document['source']}: {images:,} images, {document['groups']:,} groups")
     for column in ("class", "images", "share", "groups", *parts):
         table.add_column(column, justify="left" if column == "class" else "right")
-    for name, counts in inspection.classes.items():
-        row = [name, f"{counts.images:,}", f"{counts.images / inspection.images:.1%}", f"{counts.groups:,}"]
-        table.add_row(*row, *(f"{counts.splits.get(part, 0):,}" for part in parts))
+    for name, counts in classes.items():
+        row = [name, f"{counts['images']:,}", f"{counts['images'] / images:.1%}", f"{counts['groups']:,}"]
+        table.add_row(*row, *(f"{counts['splits'].get(part, 0):,}" for part in parts))
     console.print(table)
-    sizes = [f"{width}×{height} ({count:,})" for (width, height), count in inspection.sizes.items()]
-    _line(console, "sizes", sizes)
-    _line(console, "colours", [f"{mode} ({count:,})" for mode, count in inspection.modes.items()])
-    _line(console, "formats", [f"{name} ({count:,})" for name, count in inspection.formats.items()])
-    if inspection.masks:
-        _line(console, "masks", [f"{inspection.masks:,}"])
-    _line(console, "missing files", [f"{len(inspection.missing):,}"])
-    _line(console, "broken files", [f"{len(inspection.broken):,}"])
-    _show_reasons(console, inspection.broken)
-    show_notes(inspection.notes, console)
+    _line(console, "sizes", [f"{size['width']}×{size['height']} ({size['images']:,})" for size in document["sizes"]])
+    _line(console, "colours", [f"{mode} ({count:,})" for mode, count in document["modes"].items()])
+    _line(console, "formats", [f"{name} ({count:,})" for name, count in document["formats"].items()])
+    if document["masks"]:
+        _line(console, "masks", [f"{document['masks']:,}"])
+    _line(console, "missing files", [f"{document['missing']['images']:,}"])
+    _line(console, "broken files", [f"{document['broken']['images']:,}"])
+    _show_reasons(console, document["broken"]["reasons"])
+    show_notes(document["notes"], console)
 
 
 def _show_audit(document: dict[str, Any], out: Path | None) -> None:

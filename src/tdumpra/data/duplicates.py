@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.fft import dctn
 
-from tdumpra.data.images.scan import scan
+from tdumpra.data.images.workers import scan
 from tdumpra.data.manifest import Manifest, Record
 from tdumpra.errors import BrokenImageError
 

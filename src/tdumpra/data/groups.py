@@ -1,30 +1,8 @@
-"""Which images belong together: groups from a column, merged where two images are known to show the same lesion."""
+"""Merge the groups of images that show the same lesion."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-
-
-class DisjointSets:
-    """Union–find over strings. The representative of a set is its smallest member, whatever the order of unions."""
-
-    def __init__(self) -> None:
-        self._parent: dict[str, str] = {}
-
-    def find(self, item: str) -> str:
-        """The representative of the set that holds ``item``."""
-        root = item
-        while (parent := self._parent.get(root, root)) != root:
-            root = parent
-        while item != root:  # path compression
-            self._parent[item], item = root, self._parent[item]
-        return root
-
-    def union(self, first: str, second: str) -> bool:
-        """Join two sets; whether they were apart."""
-        low, high = sorted((self.find(first), self.find(second)))
-        self._parent[high] = low
-        return low != high
 
 
 def merge_groups(groups: Mapping[str, str], pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], int]:
@@ -32,11 +10,24 @@ def merge_groups(groups: Mapping[str, str], pairs: Iterable[tuple[str, str]]) ->
 
     Args:
         groups: the group of each image, by image id.
-        pairs: ids of duplicate images; a pair with an id that ``groups`` does not know says nothing and is passed over.
+        pairs: ids of duplicate images; a pair with an unknown id is skipped.
 
     Returns:
         The merged groups, each named after the smallest name in it, and how many pairs joined groups that were apart.
     """
-    sets = DisjointSets()
-    joined = sum(sets.union(groups[a], groups[b]) for a, b in pairs if a in groups and b in groups)
-    return {image: sets.find(group) for image, group in groups.items()}, joined
+    parent: dict[str, str] = {}  # union-find: a group that was merged into another points to it
+
+    def find(group: str) -> str:
+        while (above := parent.get(group, group)) != group:
+            parent[group] = parent.get(above, above)  # halves the path for the next search
+            group = above
+        return group
+
+    joined = 0
+    for first, second in pairs:
+        if first in groups and second in groups:
+            low, high = sorted((find(groups[first]), find(groups[second])))
+            if low != high:
+                parent[high] = low
+                joined += 1
+    return {image: find(group) for image, group in groups.items()}, joined

@@ -9,7 +9,6 @@ column (sex, site, …) is kept as metadata.
 
 from __future__ import annotations
 
-import csv
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from scipy.special import softmax
 from tdumpra import checks
 from tdumpra.artifacts import fingerprint
 from tdumpra.data.leakage import refuse_crossing_groups
+from tdumpra.data.sources.tables import read_frame
 from tdumpra.errors import InputFileError, MissingExtraError
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
 
@@ -98,23 +98,7 @@ def _read_npz(path: Path) -> dict[str, Array]:
 
 
 def _read_csv(path: Path) -> dict[str, Array]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            delimiter = _delimiter(file.readline())
-        # the names stay strings: a group called 007 is not 7
-        frame = pd.read_csv(path, sep=delimiter, encoding="utf-8-sig", dtype={"group": str, "id": str, "split": str})
-    except (UnicodeDecodeError, OSError, ValueError) as error:
-        raise InputFileError(f"{path} is not a readable .csv table: {error}") from error
-    return _from_frame(path, frame)
-
-
-def _delimiter(header: str) -> str:
-    if not header.strip():
-        raise ValueError("its first line is empty, and should name the columns")
-    try:
-        return csv.Sniffer().sniff(header, delimiters=",;\t").delimiter
-    except csv.Error as error:
-        raise ValueError("its first line names no columns, parted by commas, semicolons or tabs") from error
+    return _from_frame(path, read_frame(path, strings=("group", "id", "split")))
 
 
 def _read_parquet(path: Path) -> dict[str, Array]:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from tdumpra import __version__
 from tdumpra.artifacts import fingerprint
+from tdumpra.data.sources.tables import read_frame
 from tdumpra.errors import InputFileError
 from tdumpra.evaluation.comparators import Case
 from tdumpra.evaluation.evaluate import evaluate, gate_report
@@ -158,10 +158,7 @@ def metadata_fingerprint(config: Config) -> dict[str, str]:
 
 def with_metadata(splits: SplitOutputs, path: str | Path, columns: tuple[str, ...]) -> SplitOutputs:
     """The test rows with further columns from a CSV table, matched by id; rows that it lacks get empty entries."""
-    try:
-        table = pd.read_csv(path, dtype=str)
-    except (OSError, ValueError) as error:
-        raise InputFileError(f"{path} is not a readable .csv table: {error}") from error
+    table = read_frame(Path(path))
     key = next((name for name in ID_COLUMNS if name in table), None)
     if key is None:
         raise InputFileError(f"{path} has no column {' or '.join(ID_COLUMNS)} by which its rows could be matched")

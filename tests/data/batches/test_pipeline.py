@@ -13,11 +13,11 @@ from tdumpra.data.batches import pipeline as pipeline_module
 from tdumpra.data.batches.augment import AugmentConfig, AugmentParams
 from tdumpra.data.batches.pipeline import DevicePipeline, Pipeline, TrainBatch, WorkerPipeline, make_pipeline
 from tdumpra.data.batches.sampling import BatchPlan
-from tdumpra.data.images.decode import read_record
 from tdumpra.data.images.framing import EvalTransform, Framing
 from tdumpra.data.images.prepare import prepare
 from tdumpra.data.images.store import StreamedImages
 from tdumpra.data.manifest import Manifest, Record
+from tdumpra.data.sources.files import FileReader
 
 FRAMING = Framing(height=24, width=32)
 AUGMENT = AugmentConfig()
@@ -203,7 +203,7 @@ def test_real_images_go_all_the_way(tmp_path):
     records = tuple(Record(path.stem, path, 0, path.stem) for path in paths)
     framing = Framing(height=192, width=256)
     evaluation = EvalTransform(framing=framing)
-    prepared = prepare(Manifest("ham", ("a", "b"), records, read_record), tmp_path, framing)
+    prepared = prepare(Manifest("ham", ("a", "b"), records, FileReader()), tmp_path, framing)
     assert not prepared.quarantine
     pipeline = make_pipeline("auto", prepared.images, augment=AugmentConfig(), evaluation=evaluation, device="cpu")
     batch = next(pipeline.train(BatchPlan(numbers=np.arange(len(paths)), batch_size=8, seed=0), 0))

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tdumpra.data.images.decode import BACKGROUND, MAX_PIXELS, decode_file, decode_mask, probe_file, read_record
-from tdumpra.data.manifest import Record
+from tdumpra.data.images.decode import BACKGROUND, MAX_PIXELS, decode_file, decode_mask, probe_file
 from tdumpra.errors import BrokenImageError, MissingExtraError
 
 
@@ -215,13 +214,6 @@ def test_damaged_bytes_give_pixels_or_a_reason_and_nothing_else(tmp_path, seed):
 def test_probe_reads_the_header(tmp_path):
     Image.fromarray(photograph()).convert("L").save(tmp_path / "a.png")
     assert probe_file(tmp_path / "a.png") == (64, 48, "L", "PNG")
-
-
-def test_the_reader_of_records_wants_a_file(tmp_path):
-    Image.fromarray(photograph()).save(tmp_path / "a.png")
-    assert read_record(Record("a", tmp_path / "a.png", 0, "g")).shape == (48, 64, 3)
-    with pytest.raises(BrokenImageError, match="names no file"):
-        read_record(Record("a", None, 0, "g"))
 
 
 @pytest.mark.parametrize("kind", ["labels of 16 bits", "of 32 bits", "transparent outside", "opaque", "one bit"])

@@ -20,11 +20,11 @@ from PIL import Image
 from tdumpra.data.images import cache as cache_module
 from tdumpra.data.images import store
 from tdumpra.data.images.cache import DIED, build, cache_folder
-from tdumpra.data.images.decode import read_record
 from tdumpra.data.images.framing import Framing
 from tdumpra.data.images.prepare import Prepared, prepare
 from tdumpra.data.images.store import CachedImages, StreamedImages
 from tdumpra.data.manifest import Manifest, Record
+from tdumpra.data.sources.files import FileReader
 from tdumpra.errors import ArtifactError, MissingExtraError, SourceError
 
 SMALL = Framing(height=16, width=20)
@@ -35,7 +35,7 @@ def images(prepared: Prepared) -> np.ndarray:
 
 
 def expected(manifest: Manifest, framing: Framing = SMALL) -> np.ndarray:
-    return np.stack([framing.apply(read_record(record)) for record in manifest.records])
+    return np.stack([framing.apply(FileReader()(record)) for record in manifest.records])
 
 
 def decoded(monkeypatch) -> list[str]:
@@ -174,7 +174,7 @@ class DeadlyReader:
     def __call__(self, record: Record) -> np.ndarray:
         if record.id == self.victim:
             os.kill(os.getpid(), signal.SIGKILL)
-        return read_record(record)
+        return FileReader()(record)
 
 
 def test_an_image_that_crashes_the_decoder_is_quarantined(make_manifest, tmp_path):
@@ -226,7 +226,7 @@ def test_the_lesion_mask_is_part_of_an_images_identity(make_manifest, tmp_path):
         Image.fromarray(mask).save(tmp_path / f"mask{column}.png")
         masked = replace(manifest, records=(replace(manifest.records[0], mask=tmp_path / f"mask{column}.png"),))
         prepared = prepare(masked, tmp_path / "out", framing, workers=0)
-        np.testing.assert_array_equal(images(prepared)[0], framing.apply(read_record(manifest.records[0]), mask))
+        np.testing.assert_array_equal(images(prepared)[0], framing.apply(FileReader()(manifest.records[0]), mask))
         results.append(images(prepared))
     assert (results[0] != results[1]).any()
 
@@ -303,7 +303,7 @@ class SlowReader:
         time.sleep(0.01)
         with Path(os.environ["TDUMPRA_TEST_LOG"]).open("a") as log:
             log.write(f"{record.id}\n")
-        return read_record(record)
+        return FileReader()(record)
 
 
 def prepare_slowly(manifest: Manifest, out: Path) -> None:
@@ -346,12 +346,12 @@ def test_a_progress_bar_is_drawn_on_stderr(make_manifest, tmp_path):
     make_manifest(3)
     program = f"""
         from pathlib import Path
-        from tdumpra.data.images.decode import read_record
+        from tdumpra.data.sources.files import FileReader
         from tdumpra.data.manifest import Manifest, Record
         from tdumpra.data.images.prepare import prepare
         paths = sorted(Path({str(tmp_path / "images")!r}).iterdir())
         records = tuple(Record(p.stem, p, 0, p.stem) for p in paths)
-        prepare(Manifest("m", ("a", "b"), records, read_record), {str(tmp_path / "out")!r}, progress=True, workers=1)
+        prepare(Manifest("m", ("a", "b"), records, FileReader()), {str(tmp_path / "out")!r}, progress=True, workers=1)
     """
     run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
     assert "Decoding images" in run.stderr

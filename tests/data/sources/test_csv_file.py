@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import os
 import unicodedata
 
 import pytest
 
 from tdumpra.data.sources import open_source
-from tdumpra.errors import SourceError
+from tdumpra.errors import BrokenImageError, SourceError
 
 
 @pytest.fixture
@@ -50,6 +51,34 @@ def test_any_column_may_group(images, write_table):
     assert (list(grouped.groups), grouped.notes) == (["p", "p"], ())
     note = open_source(f"csv:{table}").notes[1]
     assert "it holds 'patient_id' and no 'group': rename it if it names lesions or patients, or take it with" in note
+
+
+@pytest.mark.parametrize("column", ["filename", "file", "path", "image_path"])
+def test_the_column_of_files_has_several_usual_names(images, write_table, column):
+    table = write_table(images / "t.csv", [f"{column},label,age", "a.jpg,mel,5", "c.jpg,nv,6"])
+    manifest = open_source(f"csv:{table}")
+    assert [r.path for r in manifest.records] == [images / "a.jpg", images / "c.jpg"]
+    assert [dict(r.meta) for r in manifest.records] == [{"age": "5"}, {"age": "6"}]
+
+
+def test_image_goes_before_other_columns_of_files(images, write_table):
+    table = write_table(images / "t.csv", ["path,image,label,file", "x,a.jpg,mel,y", "x,c.jpg,nv,y"])
+    assert [r.id for r in open_source(f"csv:{table}").records] == ["a.jpg", "c.jpg"]
+
+
+@pytest.mark.parametrize("columns", ["age,label,sex", "file,label,path"])
+def test_no_column_of_files_or_several_are_refused_with_the_usual_names(images, write_table, columns):
+    table = write_table(images / "t.csv", [columns, "a.jpg,mel,c.jpg"])
+    with pytest.raises(SourceError, match="filename, file, path, image_path"):
+        open_source(f"csv:{table}")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="only POSIX has named pipes")
+def test_a_pipe_in_a_table_is_a_broken_image(images, write_table):
+    os.mkfifo(images / "pipe.jpg")
+    manifest = open_source(f"csv:{write_table(images / 't.csv', ['image,label', 'a.jpg,mel', 'pipe.jpg,nv'])}")
+    with pytest.raises(BrokenImageError):
+        manifest.reader(manifest.records[1])
 
 
 def test_paths_from_other_systems(images, write_image, write_table):

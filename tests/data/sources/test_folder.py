@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from tdumpra.data.inspect import inspect_manifest
 from tdumpra.data.sources import open_source
 from tdumpra.errors import SourceError
 
@@ -106,6 +107,39 @@ def test_a_link_to_nowhere_is_a_missing_file(classes, tmp_path):
     with pytest.raises(SourceError, match=r"1 of 4 labelled images have no file \(nevus/gone.jpg\)"):
         open_source(f"folder:{classes}")
     assert open_source(f"folder:{classes}", allow_missing=True).missing == ("nevus/gone.jpg",)
+
+
+def test_links_in_a_circle_are_missing_files(classes):
+    (classes / "nevus" / "one.jpg").symlink_to(classes / "nevus" / "two.jpg")
+    (classes / "nevus" / "two.jpg").symlink_to(classes / "nevus" / "one.jpg")
+    (classes / "itself").symlink_to(classes / "itself")
+    with pytest.raises(SourceError, match=r"nevus/one\.jpg, nevus/two\.jpg"):
+        open_source(f"folder:{classes}")
+    manifest = open_source(f"folder:{classes}", allow_missing=True)
+    assert manifest.missing == ("nevus/one.jpg", "nevus/two.jpg")
+    assert len(manifest) == 3
+
+
+@pytest.mark.skipif(os.name != "posix", reason="only POSIX has named pipes and devices")
+@pytest.mark.parametrize("decode", [True, False])
+def test_pipes_and_devices_are_broken_images(classes, decode):
+    os.mkfifo(classes / "nevus" / "pipe.jpg")
+    os.mkfifo(classes / "nevus" / "no suffix")
+    (classes / "nevus" / "device.jpg").symlink_to(os.devnull)
+    manifest = open_source(f"folder:{classes}")
+    assert len(manifest) == 5
+    broken = inspect_manifest(manifest, decode=decode)["broken"]
+    assert set(broken["reasons"]) == {"nevus/pipe.jpg", "nevus/device.jpg"}
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="a superuser may list any folder")
+def test_a_folder_that_cannot_be_listed_is_refused(classes):
+    (classes / "nevus").chmod(0)
+    try:
+        with pytest.raises(SourceError, match="cannot list the folder"):
+            open_source(f"folder:{classes}")
+    finally:
+        (classes / "nevus").chmod(0o700)
 
 
 def test_unicode_and_very_long_names(classes, write_image):

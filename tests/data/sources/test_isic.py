@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tdumpra.data.sources import open_source
-from tdumpra.data.sources.isic2019 import ISIC2019_CLASSES
+from tdumpra.data.sources.isic import ISIC2019_CLASSES
 from tdumpra.errors import SourceError
 
 HEADER_2019 = "image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK"

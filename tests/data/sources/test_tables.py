@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tdumpra.data.sources.tables import read_table
+from tdumpra.data.sources.tables import read_frame, read_table
 from tdumpra.errors import SourceError
 
 
@@ -48,6 +48,21 @@ def test_an_unreadable_table_is_refused_in_one_sentence(tmp_path, data, sentence
     with pytest.raises(SourceError, match=sentence) as error:
         read_table(write(tmp_path / "t.csv", data), ("image", "label"))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_frame_keeps_text_where_it_is_asked_to(tmp_path, delimiter, encoding):
+    text = "\n".join(delimiter.join(cells) for cells in (["id", "p_0"], ["007", "0.5"], ["010", "0.25"]))
+    path = write(tmp_path / "t.csv", text.encode(encoding))
+    assert read_frame(path, strings=("id", "absent")).to_dict("list") == {"id": ["007", "010"], "p_0": [0.5, 0.25]}
+    assert read_frame(path).to_dict("list") == {"id": ["007", "010"], "p_0": ["0.5", "0.25"]}
+
+
+@pytest.mark.parametrize("data", [b"", b"a,b\n1,2,3\n4,5\n6,7,8,9\n", b"caf\xe9,b\n1,2\n", b"PK\x03\x04\x00\x00"])
+def test_an_unreadable_frame_is_refused(tmp_path, data):
+    with pytest.raises(SourceError):
+        read_frame(write(tmp_path / "t.csv", data))
 
 
 def test_a_table_that_is_not_there(tmp_path):

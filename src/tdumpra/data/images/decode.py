@@ -32,7 +32,6 @@ from jaxtyping import UInt8
 from PIL import Image, UnidentifiedImageError
 
 from tdumpra.data.images.dicom import decode_dicom, is_dicom, probe_dicom
-from tdumpra.data.manifest import Record
 from tdumpra.errors import BrokenImageError, MissingExtraError
 
 DECODER_VERSION = 1  # raised when the same file comes out as other pixels; caches made by an older one are not used
@@ -82,13 +81,6 @@ def probe_file(path: Path) -> ImageProbe:
                 probe = ImageProbe(image.width, image.height, image.mode, image.format or "?")
         _refuse_size(probe.width, probe.height)
         return probe
-
-
-def read_record(record: Record) -> UInt8[np.ndarray, "h w 3"]:
-    """The ``Reader`` of every source whose records are image files."""
-    if record.path is None:
-        raise BrokenImageError("the record names no file")
-    return decode_file(record.path)
 
 
 def decode_mask(path: Path) -> UInt8[np.ndarray, "h w"]:

@@ -1,7 +1,7 @@
-"""Work spread over processes that may die: of a decoder's segmentation fault, or of the kernel's lack of memory.
+"""Spread work over threads, and over processes that may die: of a decoder's crash, or of a lack of memory.
 
-A pool that breaks takes down everything it had in flight. That is then tried again, each part by itself, until the one
-task which kills its process is found; it is reported and left out, and the run goes on.
+A pool that breaks loses everything it had in flight. These tasks are then tried again in ever smaller parts, until the
+one that kills its process is found; it is reported and left out, and the run goes on.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
 from typing import Any, Generic, TypeVar
 
 import torch
+
+from tdumpra.data.manifest import Record
+from tdumpra.errors import BrokenImageError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -38,13 +41,37 @@ class Died(Generic[T]):
         self.task = task
 
 
+def scan(
+    records: Sequence[Record], look: Callable[[Record], T], *, on_step: Callable[[], object] | None = None
+) -> list[T | BrokenImageError]:
+    """Return ``look(record)`` for each record in order, or its ``BrokenImageError``.
+
+    Threads suffice: decoding and resizing release the interpreter lock. ``on_step`` is called after each record, on
+    the caller's thread, for a progress bar.
+    """
+
+    def attempt(record: Record) -> T | BrokenImageError:
+        try:
+            return look(record)
+        except BrokenImageError as error:
+            return error
+
+    found: list[T | BrokenImageError] = []
+    with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
+        for result in pool.map(attempt, records):
+            found.append(result)
+            if on_step is not None:
+                on_step()
+    return found
+
+
 def available_cores() -> int:
-    """Cores that this process may use, which can be fewer than the machine has."""
+    """Return the number of cores that this process may use, which can be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_tasks(work: Callable[[T], R], tasks: Sequence[T], *, workers: int) -> Iterator[list[R | Died[T]]]:
-    """Results in chunks, in the order in which they are done. With no workers, the work is done here.
+    """Yield results in chunks, in the order in which they finish. Without workers the work is done in this process.
 
     ``work`` reaches a worker once, by inheritance where processes are forked; exceptions that it raises come out here.
     """
@@ -81,7 +108,7 @@ def _run_until_broken(
 
 
 def _run_alone(work: Callable[[T], R], tasks: list[T]) -> list[R | Died[T]]:
-    """In one process with nothing else; if it dies, in two halves, down to the one task that kills."""
+    """Run in one process; if it dies, run two halves, down to the one task that kills it."""
     pool = _pool(work, 1)
     try:
         return pool.submit(_work_through, tasks).result()

@@ -1,7 +1,8 @@
-"""A table of images: ``image,label[,group][,split][,id][,mask]`` and any further columns as metadata.
+"""Read a table of images: ``image,label[,group][,split][,id][,mask]``, and any further columns as metadata.
 
-Paths are absolute or relative to the table. Unlike a folder, a table may name files anywhere: its writer chose them.
-Without a ``group`` each image is its own group; an empty ``split`` leaves the choice to the protocol.
+The column of files may also be called ``filename``, ``file``, ``path`` or ``image_path``. Paths are absolute or
+relative to the table, and may lead anywhere: whoever wrote the table chose them. Without a ``group`` each image is its
+own group; an empty ``split`` leaves the choice to the protocol.
 """
 
 from __future__ import annotations
@@ -11,38 +12,51 @@ from pathlib import Path
 
 from tdumpra.checks import misnamed_group
 from tdumpra.data.manifest import Manifest, Record
-from tdumpra.data.sources.files import is_file
+from tdumpra.data.sources.files import is_there
 from tdumpra.data.sources.finish import (
     SPLIT_WORDS,
-    Found,
     SourceOptions,
-    assemble,
     class_order,
+    finish,
     group_column,
     metadata,
+    refuse_untrained_classes,
 )
-from tdumpra.data.sources.folder import refuse_untrained_classes
 from tdumpra.data.sources.tables import Table, read_table
 from tdumpra.errors import SourceError
 from tdumpra.screen import nearest
 
+_IMAGE_COLUMNS = ("image", "filename", "file", "path", "image_path")
+
 
 def read_csv(path: Path, options: SourceOptions) -> Manifest:
-    """The images of a table, in its order; classes by name (numbers by value)."""
-    table = read_table(path, ("image", "label"))
+    """Read the images of a table in its order; classes are sorted by name (numbers by value)."""
+    table = read_table(path, ("label",))
+    image = _image_column(table)
     for number, row in enumerate(table.rows):
-        for column in ("image", "label"):
+        for column in (image, "label"):
             if not row[column]:
                 raise SourceError(f"{table.where(number)}: the cell {column!r} is empty: fill it, or remove the row")
     names = class_order((row["label"] for row in table.rows), path)
     by_group = group_column(options.group_column, "group", table.columns, path)
-    records = [_record(table, number, names, by_group) for number in range(len(table.rows))]
+    records = [_record(table, number, image, names, by_group) for number in range(len(table.rows))]
     refuse_untrained_classes(records, names, path)
-    return assemble(Found("csv", path, names, records, notes=_group_notes(table, by_group)), options)
+    return finish("csv", path, names, records, options, notes=_group_notes(table, by_group))
+
+
+def _image_column(table: Table) -> str:
+    found = [name for name in _IMAGE_COLUMNS if name in table.columns]
+    if not found or (len(found) > 1 and found[0] != "image"):
+        what = f"several columns of files ({', '.join(found)})" if found else "no column of image files"
+        raise SourceError(
+            f"{table.path} has {what}: call the one to read 'image' (alone, {', '.join(_IMAGE_COLUMNS[1:])} will do "
+            f"too); its columns are {', '.join(map(repr, table.columns))}"
+        )
+    return found[0]
 
 
 def _group_notes(table: Table, by_group: str | None) -> tuple[str, ...]:
-    """What stands in the way of a leakage check: no column of groups, one under another name, empty cells."""
+    """Say what weakens the leakage check: no column of groups, one under another name, empty cells."""
     if by_group is None:
         other = misnamed_group(table.columns)
         more = (f"{table.path}: {other}, or take it with --group-by (data.group_by)",) if other else ()
@@ -53,35 +67,33 @@ def _group_notes(table: Table, by_group: str | None) -> tuple[str, ...]:
     return (f"{by_group!r} is empty in {empty:,} of {len(table.rows):,} rows: each is taken as a group of its own",)
 
 
-def _record(table: Table, number: int, class_names: tuple[str, ...], by_group: str | None) -> Record:
+def _record(table: Table, number: int, column: str, class_names: tuple[str, ...], by_group: str | None) -> Record:
     row = table.rows[number]
-    image = row.get("id") or row["image"]
+    image = row.get("id") or row[column]
     mask = row.get("mask")
     return Record(
         id=image,
-        path=_locate(row["image"], table.path.parent),
+        path=_locate(row[column], table.path.parent),
         label=class_names.index(row["label"]),
         group=(row[by_group] if by_group else "") or image,
         split=_split(table, number),
         mask=_locate(mask, table.path.parent) if mask else None,
-        meta=metadata(row, without=("image", "label", "group", "split", "id", "mask")),
+        meta=metadata(row, without=(column, "label", "group", "split", "id", "mask")),
     )
 
 
 def _split(table: Table, number: int) -> str | None:
     word = table.rows[number].get("split", "")
-    if not word:
-        return None
-    if word.lower() not in SPLIT_WORDS:
-        hint = nearest(word, list(SPLIT_WORDS))
+    if word and word.lower() not in SPLIT_WORDS:
+        hint = nearest(word, SPLIT_WORDS)
         raise SourceError(f"{table.where(number)}: unknown split {word!r}; use train, val or test{hint}")
-    return SPLIT_WORDS[word.lower()]
+    return SPLIT_WORDS[word.lower()] if word else None
 
 
 def _locate(name: str, folder: Path) -> Path | None:
-    """The file, also when the table was written on a system with other slashes or another Unicode form (a Mac's)."""
+    """Find a file, also if the table was written with other slashes or another Unicode form (a Mac's)."""
     for written in (name, name.replace("\\", "/")):
         for form in (written, unicodedata.normalize("NFC", written), unicodedata.normalize("NFD", written)):
-            if is_file(path := folder / form):
+            if is_there(path := folder / form):
                 return path
     return None

@@ -1,4 +1,4 @@
-"""Image files of a source: finding them, refusing what lies elsewhere, and reading one."""
+"""Find and read the image files of a source, and refuse links that leave it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from jaxtyping import UInt8
 from tdumpra.data.manifest import Record
 from tdumpra.errors import BrokenImageError, SourceError
 
-# What counts as an image by its name. A licence text beside the images is no image without a label;
-# a text file named .jpg is a broken image, and the decoder says so.
+# A name decides what counts as an image: a licence text beside the images is not an image without a label, and a text
+# file named .jpg is a broken image.
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".dcm", ".dicom"})
 
 
 @dataclass(frozen=True, slots=True)
 class FileReader:
-    """Reads a record's own file."""
+    """Read a record's own file."""
 
     def __call__(self, record: Record) -> UInt8[np.ndarray, "height width 3"]:
-        """The record's image as RGB; ``BrokenImageError`` where it has no file, or a bad one."""
+        """Return the record's image as RGB, or raise ``BrokenImageError``."""
         if record.path is None:
             raise BrokenImageError("no file: the image is missing from the data set")
         from tdumpra.data.images.decode import decode_file  # so that tables can be read without the image libraries
@@ -32,7 +32,7 @@ class FileReader:
 
 
 def require_folder(folder: Path, kind: str) -> Path:
-    """``folder`` itself, absolute, its own link resolved: what a link inside it may not leave."""
+    """Return ``folder`` as an absolute path without links, or raise ``SourceError``."""
     if not folder.exists():
         raise SourceError(f"the folder {folder} does not exist: check the path after '{kind}:'")
     if not folder.is_dir():
@@ -41,7 +41,7 @@ def require_folder(folder: Path, kind: str) -> Path:
 
 
 def is_image(path: Path) -> bool:
-    """Whether a file counts as an image: by its suffix, or, without one, as the DICOM files of a scanner."""
+    """Return whether a file counts as an image: by its suffix or, without one, by DICOM's first bytes."""
     if path.suffix:
         return path.suffix.lower() in IMAGE_SUFFIXES
     if not is_file(path):  # opening a named pipe would wait for ever
@@ -54,29 +54,33 @@ def is_image(path: Path) -> bool:
 
 
 def walk_files(folder: Path, root: Path, *, recursive: bool) -> Iterator[Path]:
-    """The files in ``folder``, in the order of their names; hidden ones (a Mac's ``._x.jpg``) are left out.
+    """Yield the files in ``folder`` sorted by name, without hidden ones (a Mac's ``._x.jpg``).
+
+    Links to nowhere and what is neither file nor folder (a pipe, a device) come along: their source settles them.
 
     Raises:
-        SourceError: a link leads out of ``root``, where the files of another data set, or of nobody's, may lie; or a
-            name is no valid Unicode, so that no table could ever mention it.
+        SourceError: a link leads to a file or folder outside ``root``; a name is not valid Unicode, so that no table
+            could mention it; a folder cannot be listed.
     """
-    with os.scandir(folder) as entries:
-        found = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
-    for entry in found:
-        path = Path(entry.path)
-        if entry.is_dir() and not recursive:
+    try:
+        names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except OSError as error:
+        raise SourceError(f"cannot list the folder {folder}: {error.strerror or error}") from error
+    for path in (folder / name for name in names):
+        is_folder = os.path.isdir(path)  # unlike pathlib's, never raises
+        if is_folder and not recursive:
             continue
         _check_name(path)
-        if entry.is_symlink() and (entry.is_dir() or is_image(path)):
-            _check_link(path, root, is_folder=entry.is_dir())
-        if entry.is_dir():
+        if os.path.islink(path) and (is_folder or (is_file(path) and is_image(path))):
+            _check_link(path, root, is_folder=is_folder)
+        if is_folder:
             yield from walk_files(path, root, recursive=True)
         else:
             yield path
 
 
 def images_by_id(folders: Iterable[Path], root: Path) -> dict[str, Path]:
-    """The image files that lie directly in ``folders``, by name without suffix; the same name twice is refused."""
+    """Return the image files directly in ``folders`` by name without suffix; the same name twice is refused."""
     found: dict[str, Path] = {}
     for folder in folders:
         for path in filter(is_image, walk_files(folder, root, recursive=False)):
@@ -90,15 +94,17 @@ def images_by_id(folders: Iterable[Path], root: Path) -> dict[str, Path]:
 
 
 def is_file(path: Path) -> bool:
-    """Whether the path leads to a file; a name that no file system would take leads nowhere."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # too long; a NUL byte
-        return False
+    """Return whether ``path`` is a regular file, or a link to one; a name that no file system takes is none."""
+    return os.path.isfile(path)
+
+
+def is_there(path: Path) -> bool:
+    """Return whether ``path`` leads to anything but a folder: also to a pipe or a device, which decoding refuses."""
+    return os.path.exists(path) and not os.path.isdir(path)
 
 
 def printable(name: str) -> str:
-    """A file name as text: the bytes of a name need not be any."""
+    """Return a file name as text: its bytes may be no valid Unicode."""
     return os.fsencode(name).decode(errors="replace")
 
 
@@ -111,10 +117,7 @@ def _check_name(path: Path) -> None:
 
 
 def _check_link(path: Path, root: Path, *, is_folder: bool) -> None:
-    try:
-        target = path.resolve(strict=True)
-    except (OSError, RuntimeError):  # dangling, or a loop: a missing file, which its source will count
-        return
+    target = path.resolve()
     if not target.is_relative_to(root):
         raise SourceError(
             f"{_short(path, root)} is a link to {target}, outside the data set: put the file itself there, "

@@ -1,4 +1,4 @@
-"""From what a source found to a manifest: the checks and counts that every kind of source shares."""
+"""Turn what a source found into a manifest: the checks and counts that every kind of source shares."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from tdumpra.data.sources.tables import read_table
 from tdumpra.errors import SourceError
 from tdumpra.screen import nearest
 
-# How the diagnosis was confirmed tells the diagnosis (every `follow_up` in HAM10000 is a nevus):
-# such a column never reaches a record, so that nothing downstream can learn from it.
+# How a diagnosis was confirmed gives it away (every `follow_up` in HAM10000 is a nevus), so that no record gets these.
 LEAKING_COLUMNS = frozenset({"dx_type", "diagnosis_confirm_type"})
 
 SPLIT_WORDS = {
@@ -29,68 +28,66 @@ SPLIT_WORDS = {
     "testing": "test",
 }
 
-_SHOWN = 3  # how many ids a sentence names
+_SHOWN = 3  # ids that a sentence names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What the user may ask of any source."""
+    """What a user may ask of any source."""
 
-    allow_missing: bool = False  # images without a file, and files without a label, are counted and left out
-    metadata_only: bool = False  # images without a file stay: enough for splits and leaks, not for pixels
-    group_column: str | None = None  # which column says that images belong together; None is the source's own
-    duplicates: Path | None = None  # a table `from_img,to_img` of images whose groups are one
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a source found. A record of a file-based source whose file is not there has no path."""
-
-    name: str
-    place: Path
-    class_names: tuple[str, ...]
-    records: Sequence[Record]
-    unlabelled: Sequence[str] = ()  # files that no table mentions
-    duplicates: Sequence[tuple[str, str]] = ()  # image ids, from the data set's own list
-    notes: tuple[str, ...] = ()
+    allow_missing: bool = False  # count and leave out images without a file, and files without a label
+    metadata_only: bool = False  # keep images without a file: enough for splits and leaks, not for pixels
+    group_column: str | None = None  # the column that says which images belong together; None is the source's own
+    duplicates: Path | None = None  # a table `from_img,to_img` of images whose groups are merged
 
 
-def assemble(found: Found, options: SourceOptions, *, reader: Reader | None = None) -> Manifest:
+def finish(
+    name: str,
+    place: Path,
+    class_names: tuple[str, ...],
+    records: Sequence[Record],
+    options: SourceOptions,
+    *,
+    files: Iterable[str] = (),
+    duplicates: Sequence[tuple[str, str]] = (),
+    notes: tuple[str, ...] = (),
+    reader: Reader | None = None,
+) -> Manifest:
     """Check what all sources must satisfy, merge groups, and settle what is missing.
 
-    Without a ``reader`` the records are files. Groups are merged before missing images go: two images may be
-    connected through a third that is not here.
+    ``files`` holds the ids of all image files, so that those without a record are noticed; ``duplicates`` holds pairs
+    of ids from the data set's own list. Without a ``reader`` the records are files, and one without a path is missing.
+    Groups are merged before missing images go: two images may be connected through a third that is missing.
     """
-    records = list(found.records)
     if not records:
-        raise SourceError(f"{found.place} holds no images: check the path after '{found.name}:'")
+        raise SourceError(f"{place} holds no images: check the path after '{name}:'")
     if any(not r.id for r in records):
-        raise SourceError(f"a row in {found.place} names no image: fill its id, or remove the row")
-    twice = [image for image, count in Counter(r.id for r in records).items() if count > 1]
-    if twice:
+        raise SourceError(f"a row in {place} names no image: fill its id, or remove the row")
+    counts = Counter(r.id for r in records)
+    if twice := [image for image, count in counts.items() if count > 1]:
         raise SourceError(
-            f"{_count(len(twice), 'image id')} stand{'s' if len(twice) == 1 else ''} in {found.place} more than once "
+            f"{_count(len(twice), 'image id')} stand{'s' if len(twice) == 1 else ''} in {place} more than once "
             f"({_some(twice)}): keep one row of each"
         )
-    if len(found.class_names) < 2:
+    if len(class_names) < 2:
         raise SourceError(
-            f"{found.place} holds the one class {found.class_names[0]!r}, and a classifier needs two: check the labels"
+            f"{place} holds the one class {class_names[0]!r}, and a classifier needs two: check the labels"
         )
-    records, notes = _merge(records, [*found.duplicates, *_listed_duplicates(options.duplicates, records)])
+    pairs = [*duplicates, *_listed_pairs(options.duplicates, records)]
+    groups, joined = merge_groups({r.id: r.group for r in records}, pairs)
+    if joined:
+        records = [replace(r, group=groups[r.id]) for r in records]
+        notes = (*notes, f"groups merged along {_count(joined, 'duplicate pair')}")
     missing = [r.id for r in records if r.path is None] if reader is None else []
-    records, more = _settle(found, records, missing, options)
-    return Manifest(
-        name=found.name,
-        class_names=found.class_names,
-        records=tuple(records),
-        reader=reader or FileReader(),
-        notes=(*found.notes, *notes, *more),
-        missing=tuple(missing),
-    )
+    unlabelled = [image for image in files if image not in counts]
+    notes += _missing_notes(place, len(records), missing, unlabelled, options)
+    if missing and not options.metadata_only:
+        records = [r for r in records if r.path is not None]
+    return Manifest(name, class_names, tuple(records), reader or FileReader(), notes, tuple(missing))
 
 
 def class_order(names: Iterable[str], place: Path) -> tuple[str, ...]:
-    """The classes of a source that has no official order: numbers by value, otherwise by name."""
+    """Return the classes of a source that has no official order: numbers by value, otherwise by name."""
     distinct = set(names)
     folded: dict[str, str] = {}
     for name in sorted(distinct):
@@ -102,28 +99,19 @@ def class_order(names: Iterable[str], place: Path) -> tuple[str, ...]:
     return tuple(sorted(distinct))
 
 
-def class_index(name: str, class_names: Sequence[str], where: str) -> int:
-    """The number of a class by its name; an unknown one is refused."""
-    if name not in class_names:
-        known = ", ".join(class_names)
-        raise SourceError(f"{where}: unknown class {name!r}{nearest(name, class_names)} (the classes are {known})")
-    return class_names.index(name)
-
-
-def one_hot_class(row: Mapping[str, str], columns: Sequence[str], where: str) -> str:
-    """The class of a row of an ISIC challenge table, which has a column of 0 and 1 for each."""
-    try:
-        marked = [column for column in columns if float(row[column]) == 1]
-        others = sum(float(row[column]) != 0 for column in columns) - len(marked)
-    except ValueError:
-        raise SourceError(f"{where}: the class columns must hold 0 and 1 only") from None
-    if len(marked) != 1 or others:
-        raise SourceError(f"{where}: exactly one class must be 1 and the others 0; {len(marked)} are 1")
-    return marked[0]
+def refuse_untrained_classes(records: Sequence[Record], class_names: tuple[str, ...], place: Path) -> None:
+    """Raise ``SourceError`` if a class of the source's validation or test part is missing from its training part."""
+    in_train = {r.label for r in records if r.split in ("train", None)}
+    for record in records:
+        if in_train and record.label not in in_train:
+            raise SourceError(
+                f"{place} has the class {class_names[record.label]!r} in {record.split} and not in train "
+                f"({record.id}): check its spelling, or leave it out"
+            )
 
 
 def group_column(asked: str | None, default: str | None, columns: Sequence[str], place: Path) -> str | None:
-    """The column that names groups: the one asked for (``lesion`` finds ``lesion_id``), else the source's own."""
+    """Return the column that names groups: the one asked for (``lesion`` finds ``lesion_id``), else the default."""
     if asked is None:
         return default if default in columns else None
     for column in (asked, f"{asked}_id"):
@@ -134,62 +122,52 @@ def group_column(asked: str | None, default: str | None, columns: Sequence[str],
 
 
 def metadata(row: Mapping[str, str], *, without: Iterable[str]) -> dict[str, str]:
-    """What a row says beyond id and label, for subgroups: empty cells and columns that give the label away left out."""
+    """Return the further cells of a row, without empty ones and columns that give the label away."""
     dropped = {*without, *LEAKING_COLUMNS}
     return {column: value for column, value in row.items() if value and column not in dropped}
 
 
-def duplicate_pairs(path: Path) -> list[tuple[str, str]]:
-    """Pairs of image ids from a table with the columns ``from_img`` and ``to_img`` (the form HAM10000 uses)."""
+def read_pairs(path: Path) -> list[tuple[str, str]]:
+    """Read pairs of image ids from a table with the columns ``from_img`` and ``to_img``; suffixes are dropped."""
     rows = read_table(path, ("from_img", "to_img")).rows
-    return [(row["from_img"], row["to_img"]) for row in rows]
+    return [(_bare_id(row["from_img"]), _bare_id(row["to_img"])) for row in rows]
 
 
-def _listed_duplicates(path: Path | None, records: Sequence[Record]) -> list[tuple[str, str]]:
+def _listed_pairs(path: Path | None, records: Sequence[Record]) -> list[tuple[str, str]]:
     if path is None:
         return []
-    pairs = [(bare_id(a), bare_id(b)) for a, b in duplicate_pairs(path)]
-    known = {bare_id(r.id): r.id for r in records}
+    pairs = read_pairs(path)
+    known = {_bare_id(r.id): r.id for r in records}
     usable = [(known[a], known[b]) for a, b in pairs if a in known and b in known]
     if not usable:
         raise SourceError(f"none of the {len(pairs)} pairs in {path} names two images of this data set")
     return usable
 
 
-def bare_id(image: str) -> str:
-    """An image's id without the suffix that tables sometimes give it (``ISIC_0033481.jpg``)."""
+def _bare_id(image: str) -> str:
+    """Return an image's id without the suffix that tables sometimes give it (``ISIC_0033481.jpg``)."""
     return str(PurePath(image).with_suffix("")) if image.lower().endswith((".jpg", ".jpeg", ".png")) else image
 
 
-def _merge(records: list[Record], pairs: Sequence[tuple[str, str]]) -> tuple[list[Record], tuple[str, ...]]:
-    groups, joined = merge_groups({r.id: r.group for r in records}, pairs)
-    if not joined:
-        return records, ()
-    merged = [r if groups[r.id] == r.group else replace(r, group=groups[r.id]) for r in records]
-    return merged, (f"groups merged along {_count(joined, 'duplicate pair')}",)
-
-
-def _settle(
-    found: Found, records: list[Record], missing: Sequence[str], options: SourceOptions
-) -> tuple[list[Record], list[str]]:
-    """Refuse, count, or keep the images without a file and the files without a label."""
+def _missing_notes(
+    place: Path, total: int, missing: Sequence[str], unlabelled: Sequence[str], options: SourceOptions
+) -> tuple[str, ...]:
+    """Refuse images without a file and files without a label, or count them where the options allow it."""
     lenient = options.allow_missing or options.metadata_only
     notes = []
     if missing:
-        what = f"{len(missing):,} of {len(records):,} labelled images have no file ({_some(missing)})"
+        what = f"{len(missing):,} of {total:,} labelled images have no file ({_some(missing)})"
         if not lenient:
-            raise SourceError(f"{what} in {found.place}: add the files, or leave these out with --allow-missing")
-        if not options.metadata_only:
-            records = [r for r in records if r.path is not None]
-            if not records:
-                raise SourceError(f"none of the {len(missing):,} labelled images has a file in {found.place}")
+            raise SourceError(f"{what} in {place}: add the files, or leave these out with --allow-missing")
+        if len(missing) == total and not options.metadata_only:
+            raise SourceError(f"none of the {total:,} labelled images has a file in {place}")
         notes.append(f"{what}; {'kept for their metadata' if options.metadata_only else 'left out'}")
-    if found.unlabelled:
-        what = f"{_count(len(found.unlabelled), 'image file')} without a label ({_some(found.unlabelled)})"
+    if unlabelled:
+        what = f"{_count(len(unlabelled), 'image file')} without a label ({_some(unlabelled)})"
         if not lenient:
-            raise SourceError(f"{found.place} has {what}: add the labels, or leave these out with --allow-missing")
+            raise SourceError(f"{place} has {what}: add the labels, or leave these out with --allow-missing")
         notes.append(f"{what}; left out")
-    return records, notes
+    return tuple(notes)
 
 
 def _count(number: int, what: str) -> str:

@@ -1,7 +1,7 @@
-"""A MedMNIST ``.npz``: arrays ``{train,val,test}_images`` and ``{train,val,test}_labels``, with the official split.
+"""Read a MedMNIST ``.npz``: arrays ``{train,val,test}_images`` and ``{train,val,test}_labels``, the official split.
 
-The file names no classes: they are numbers, except in DermaMNIST, which is HAM10000 in small and has its names. Nor
-does it name lesions, so each image is its own group; the near-duplicate search is then the only guard against leaks.
+The file names no classes: they are numbers, except in DermaMNIST, a small HAM10000 with the same classes. Nor does it
+name lesions, so each image is its own group, and only the near-duplicate search guards against leaks.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 
 from tdumpra.checks import SPLITS
 from tdumpra.data.manifest import Manifest, Record
-from tdumpra.data.sources.finish import Found, SourceOptions, assemble, group_column
+from tdumpra.data.sources.finish import SourceOptions, finish, group_column
 from tdumpra.data.sources.ham10000 import HAM10000_CLASSES
 from tdumpra.errors import BrokenImageError, SourceError
 
 
 @dataclass(slots=True)
 class ArrayReader:
-    """Reads a record's row of the image array; each process opens the file once, on first use."""
+    """Read a record's row of the image array; each process opens the file once, on first use."""
 
     path: Path
     _images: dict[str, NDArray[Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, record: Record) -> UInt8[np.ndarray, "height width 3"]:
-        """The record's image as RGB; grey ones have three equal channels."""
+        """Return the record's image as RGB; grey ones have three equal channels."""
         split, _, row = record.id.partition("/")
         if split not in self._images:
             try:
@@ -49,31 +49,23 @@ class ArrayReader:
 
 
 def read_medmnist(path: Path, options: SourceOptions) -> Manifest:
-    """The images of a MedMNIST file in its order, ids ``train/0`` and so on."""
+    """Read the images of a MedMNIST file in its order; ids are ``train/0`` and so on."""
     group_column(options.group_column, None, (), path)  # there is no column to ask for
     labels = _read_labels(path)
     n_classes = 1 + max(int(values.max()) for values in labels.values())
     derma = path.name.startswith("dermamnist") and n_classes == len(HAM10000_CLASSES)
+    names = HAM10000_CLASSES if derma else tuple(str(c) for c in range(n_classes))
     records = [
         Record(id=f"{split}/{row}", path=None, label=int(label), group=f"{split}/{row}", split=split)
         for split, values in labels.items()
         for row, label in enumerate(values)
     ]
-    return assemble(
-        Found(
-            "medmnist",
-            path,
-            HAM10000_CLASSES if derma else tuple(str(c) for c in range(n_classes)),
-            records,
-            notes=("MedMNIST names no lesions: each image is taken as a group of its own",),
-        ),
-        options,
-        reader=ArrayReader(path.resolve()),
-    )
+    notes = ("MedMNIST names no lesions: each image is taken as a group of its own",)
+    return finish("medmnist", path, names, records, options, notes=notes, reader=ArrayReader(path.resolve()))
 
 
 def _read_labels(path: Path) -> dict[str, NDArray[np.int64]]:
-    """The labels of each split that the file has, checked against the shape of its images, which are not loaded."""
+    """Return the labels of each split, checked against the shape of its images, which are not loaded."""
     try:
         with zipfile.ZipFile(path) as archive, np.load(path, allow_pickle=False) as arrays:
             found = [split for split in SPLITS if f"{split}_images" in arrays and f"{split}_labels" in arrays]

@@ -1,4 +1,4 @@
-"""``kind:place`` to a manifest."""
+"""Open a data source by its name, ``KIND:PLACE``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from tdumpra.data.sources.csv_file import read_csv
 from tdumpra.data.sources.finish import SourceOptions
 from tdumpra.data.sources.folder import read_folder
 from tdumpra.data.sources.ham10000 import read_ham10000
-from tdumpra.data.sources.isic2018 import read_isic2018_test
-from tdumpra.data.sources.isic2019 import read_isic2019
+from tdumpra.data.sources.isic import read_isic2018_test, read_isic2019
 from tdumpra.data.sources.medmnist import read_medmnist
 from tdumpra.errors import SourceError
 from tdumpra.screen import nearest
@@ -74,7 +73,7 @@ def open_source(
 
 
 def _synthetic(options: str) -> Manifest:
-    """``n=600,seed=1`` as keyword arguments of the generator."""
+    """Pass ``n=600,seed=1`` to the generator as keyword arguments."""
     from tdumpra.data.synthetic import synthetic_manifest
 
     known = inspect.signature(synthetic_manifest).parameters
@@ -83,9 +82,7 @@ def _synthetic(options: str) -> Manifest:
         name, _, text = part.partition("=")
         name = name.strip()
         if name not in known:
-            raise SourceError(
-                f"'synthetic:' has no option {name!r}{nearest(name, list(known))} (it has {', '.join(known)})"
-            )
+            raise SourceError(f"'synthetic:' has no option {name!r}{nearest(name, known)} (it has {', '.join(known)})")
         kind = type(known[name].default)
         try:
             arguments[name] = kind(text)

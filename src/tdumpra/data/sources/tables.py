@@ -1,4 +1,4 @@
-"""Reading the tables that come with a data set: whatever a spreadsheet may have done to them, or a sentence."""
+"""Read CSV tables: find the delimiter and the encoding, keep text as text, refuse a bad file in one sentence."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tdumpra.errors import SourceError
 from tdumpra.screen import nearest
 
-DELIMITERS = (",", ";", "\t", "|")
+if TYPE_CHECKING:
+    import pandas as pd
 
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")  # what Excel's "Unicode text" begins with
+_DELIMITERS = (",", ";", "\t", "|")
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")  # Excel's "Unicode text" starts with one of these
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The rows of a delimited text file, each a mapping from column to text, with the file's line numbers."""
+    """Rows of a delimited text file as strings by column, with their line numbers."""
 
     path: Path
     columns: tuple[str, ...]
@@ -26,24 +29,33 @@ class Table:
     lines: tuple[int, ...]
 
     def where(self, row: int) -> str:
-        """The place of a row, for a message."""
+        """Return the place of a row for a message."""
         return f"{self.path.name}, line {self.lines[row]}"
 
+    def require(self, names: Sequence[str]) -> None:
+        """Raise ``SourceError`` unless all these columns exist."""
+        for name in names:
+            if name not in self.columns:
+                has = ", ".join(map(repr, self.columns))
+                raise SourceError(
+                    f"{self.path} has no column {name!r}{nearest(name, self.columns)} (its columns are {has})"
+                )
 
-def read_table(path: Path, required: Sequence[str]) -> Table:
-    """Read a table that has at least the columns ``required``; the delimiter and a byte-order mark are found out.
 
-    Cells and column names lose the blanks around them. A row with more or fewer cells than the header has is refused:
-    a stray delimiter would shift labels silently.
+def read_table(path: Path, required: Sequence[str] = ()) -> Table:
+    """Read a table that has at least the columns ``required``; strip blanks around cells and column names.
+
+    A row with more or fewer cells than the header is refused: a stray delimiter would shift labels silently.
     """
-    text = _decode(path)
-    delimiter = _delimiter(text, required)
+    text, delimiter = _text_and_delimiter(path, required)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows: list[dict[str, str]] = []
     lines: list[int] = []
     try:
         columns = tuple(name.strip() for name in next(reader, []))
-        _check_columns(path, columns, required)
+        Table(path, columns, (), ()).require(required)
+        if twice := [name for index, name in enumerate(columns) if name in columns[:index]]:
+            raise SourceError(f"{path} has the column {twice[0]!r} twice: rename one of them")
         for cells in reader:
             if not any(cell.strip() for cell in cells):
                 continue  # a blank line
@@ -61,38 +73,35 @@ def read_table(path: Path, required: Sequence[str]) -> Table:
     return Table(path, columns, tuple(rows), tuple(lines))
 
 
-def _decode(path: Path) -> str:
+def read_frame(path: Path, strings: Sequence[str] | None = None) -> pd.DataFrame:
+    """Read a large table as a data frame. The columns ``strings``, by default all, stay text: 007 is not 7."""
+    import pandas as pd  # takes a second to load, and most sources need none of it
+
+    text, delimiter = _text_and_delimiter(path)
+    try:
+        kinds = str if strings is None else dict.fromkeys(strings, str)
+        return pd.read_csv(io.StringIO(text), sep=delimiter, dtype=kinds)
+    except ValueError as error:
+        raise SourceError(f"{path} is not readable as a table: {error}") from error
+
+
+def _text_and_delimiter(path: Path, required: Sequence[str] = ()) -> tuple[str, str]:
+    """Decode the file; choose the delimiter that finds the most required columns, then the most columns."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise SourceError(f"cannot read the table {path}: {error.strerror or error}") from error
-    encoding = "utf-16" if data.startswith(_UTF16_MARKS) else "utf-8-sig"
     try:
-        text = data.decode(encoding)
+        text = data.decode("utf-16" if data.startswith(_UTF16_MARKS) else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise SourceError(f"{path} is not UTF-8 text (byte {error.start}): save it as CSV in UTF-8") from error
     if "\0" in text:
         raise SourceError(f"{path} is a binary file, not a table: save it as CSV in UTF-8")
     if not text.strip():
         raise SourceError(f"{path} is empty")
-    return text
-
-
-def _delimiter(text: str, required: Sequence[str]) -> str:
-    """The delimiter under which the header has the required columns; failing that, the one with most columns."""
 
     def fit(delimiter: str) -> tuple[int, int]:
         header = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
         return len(set(required) & {name.strip() for name in header}), len(header)
 
-    return max(DELIMITERS, key=fit)
-
-
-def _check_columns(path: Path, columns: Sequence[str], required: Sequence[str]) -> None:
-    for name in required:
-        if name not in columns:
-            has = ", ".join(repr(column) for column in columns)
-            raise SourceError(f"{path} has no column {name!r}{nearest(name, columns)} (its columns are {has})")
-    twice = [name for index, name in enumerate(columns) if name in columns[:index]]
-    if twice:
-        raise SourceError(f"{path} has the column {twice[0]!r} twice: rename one of them")
+    return text, max(_DELIMITERS, key=fit)
