@@ -85,7 +85,7 @@ def evidence_page(
         clauses=[_clause_row(clause) for clause in evidence.clauses],
         prototypes=prototypes,
         hardly_apart=reading.hardly_apart(evidence),
-        nearest_loses=reading.nearest_loses(evidence),
+        shares_out_of_order=reading.shares_out_of_order(evidence),
         missing=[name for name in ids if name not in pictures],
         missing_reason=missing_reason,
         own_group=reading.own_group(evidence),

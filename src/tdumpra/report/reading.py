@@ -9,6 +9,7 @@ from tdumpra.method.evidence import Evidence, Match
 
 UNFAMILIAR, UNUSUAL, TYPICAL = 1.0, 5.0, 25.0  # percentiles of the training images
 HARDLY_APART = 0.005  # of cosine
+_VISIBLE = 0.01  # of a share: a percent, which is how shares are shown
 
 
 class Words(NamedTuple):
@@ -155,21 +156,24 @@ def hardly_apart(evidence: Evidence) -> str | None:
     )
 
 
-def nearest_loses(evidence: Evidence) -> str | None:
-    """Explain a nearest prototype that counts for less than a farther one, where there is such a pair."""
-    nearest, *others = sorted(evidence.shown, key=lambda match: -match.cosine)
-    winner = max(others, key=lambda match: match.share, default=nearest)
-    if winner.share <= nearest.share:
+def shares_out_of_order(evidence: Evidence) -> str | None:
+    """Explain a prototype that counts for less than a farther one, where there is such a pair."""
+    ordered = sorted(evidence.shown, key=lambda match: -match.cosine)
+    for i, near in enumerate(ordered[:-1]):
+        far = max(ordered[i + 1 :], key=lambda match: match.share)
+        if far.share >= near.share + _VISIBLE:
+            break
+    else:
         return None
 
     def told(match: Match) -> str:
-        return f"of {match.name} (cosine {match.cosine:.3f}, share {100 * match.share:.0f} %)"
+        return f"{match.name} (cosine {match.cosine:.3f}, share {100 * match.share:.0f} %)"
 
-    in_all = [f"{match.name} has {100 * evidence.p_similarity[match.label]:.0f} %" for match in (nearest, winner)]
+    in_all = [f"{match.name} {100 * evidence.p_similarity[match.label]:.0f} %" for match in (near, far)]
     return (
-        f"The nearest prototype, {told(nearest)}, counts for less than one {told(winner)}. Shares are of the class: "
+        f"A prototype of {told(near)} is nearer but counts for less than one of {told(far)}. Shares are of the class: "
         "retrieval judges each class by all its prototypes together, then divides the class's probability among "
-        f"them. {in_all[0]} in all, {in_all[1]}."
+        f"them. In all, {in_all[0]} and {in_all[1]}."
     )
 
 

@@ -11,8 +11,7 @@ from tdumpra.report.kit import sentence, signed
 
 LEVEL = 0.05  # below it a difference is called more than chance
 Verdict = Literal["better", "worse", "chance", "shut", "idle"]
-Tone = Literal["", "good", "bad"]
-_TONES: dict[str, Tone] = {"better": "good", "worse": "bad"}
+Tone = Literal["", "unproven", "good", "bad"]
 
 COMPARATORS = {
     "baseline": "classifier of another run",
@@ -74,7 +73,7 @@ class Said(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A figure that stands out, what it is, its interval, and a colour where the change is proven."""
+    """A figure that stands out, what it is, its interval, and for a change whether it is proven."""
 
     value: str
     words: str
@@ -105,7 +104,7 @@ def summarise(evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None = No
     alone, after = (scores.get(name, {}).get("ece") for name in ("temperature", "gate"))
     if alone is not None and after is not None:  # the gate uses a fitted temperature, which deserves its share
         ece = tiles[-1]
-        tone: Tone = "" if ece.tone == "good" and alone <= after else ece.tone
+        tone: Tone = "unproven" if ece.tone == "good" and alone <= after else ece.tone
         tiles[-1] = ece._replace(words=f"{ece.words}; a temperature alone: {alone:.4f}", tone=tone)
     return Summary(
         Said(verdict(gate), _counts(evaluation)), verdict(gate), tiles, list(_sentences(evaluation)),
@@ -154,15 +153,15 @@ def _change(evaluation: Mapping[str, Any], metric: str, words: str) -> Tile:
     sign = -1 if metric in LOWER_IS_BETTER else 1
     low, high = evaluation.get("paired", {}).get("student", {}).get(metric, {}).get("interval", (None, None))
     level = evaluation.get("bootstrap", {}).get("level", 0.95)
-    tone: Tone = ""
+    tone: Tone = "unproven"
     interval = ""
     if low is not None and low == low:
-        tone = "good" if low > 0 else "bad" if high < 0 else ""
+        tone = "good" if low > 0 else "bad" if high < 0 else "unproven"
         low, high = sorted((sign * low, sign * high))
         interval = f"{level:.0%} interval {signed(low)} to {signed(high)}"
     else:
-        if metric == "accuracy":
-            tone = _TONES.get(verdict(evaluation["gate"]), "")
+        if metric == "accuracy" and (found := verdict(evaluation["gate"])) in ("better", "worse"):
+            tone = "good" if found == "better" else "bad"
         low, high = evaluation.get("intervals", {}).get("gate", {}).get(metric, (None, None))
         if low is not None:
             interval = f"{level:.0%} interval of the latter: {low:.3f} to {high:.3f}"
