@@ -222,8 +222,7 @@ class TestPrototypes:
         found = evidence(decision, group="own")
         match = replace(found.matches[0], exemplars=(), own=6)
         shown = page(replace(found, matches=(match, *found.matches[1:])))
-        said = "All 6 training images that are kept for this prototype show the case's own group"
-        assert said in shown.all("article")[0].text
+        assert "All 6 training images kept for this prototype show the case's own group" in shown.all("article")[0].text
 
     def test_an_unknown_lesion_is_a_caution(self, decision):
         assert "No lesion or patient was named for this case." in page(evidence(decision)).text
@@ -325,7 +324,7 @@ def test_the_data_behind_the_page(decision):
     link = page(found, truth="nevus").one("a", download=kit.page_name("case 7").replace(".html", ".json"))
     head, _, data = link.attributes["href"].partition(",")
     content = json.loads(base64.b64decode(data))
-    assert head == "data:application/json;base64"
+    assert head == "data:application/json;charset=utf-8;base64"
     assert content["reference_label"] == "nevus"
     assert content["p_similarity"] == list(found.p_similarity)
     assert content["matches"][0]["cosine"] == found.matches[0].cosine

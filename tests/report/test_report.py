@@ -14,7 +14,8 @@ import pytest
 from parsed_page import Element, parse
 from tests.support import make_problem, save_problem
 
-from tdumpra.report.summary import p_text, signed
+from tdumpra.report.kit import signed
+from tdumpra.report.summary import COMPARATORS, p_text
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +57,11 @@ def test_the_contents_lead_to_sections_that_exist(page):
 
 
 def test_every_comparator_stands_in_the_table_with_its_interval(page, evaluation):
-    rows = {row.all("th")[0].children[0]: row for row in page.one("table", class_="results").one("tbody").all("tr")}
+    rows = {
+        row.all("th")[0].one("small").text: row for row in page.one("table", class_="results").one("tbody").all("tr")
+    }
     assert list(rows) == list(evaluation["comparators"])
+    assert rows["student"].one("th").children[0] == COMPARATORS["student"]
     low, high = evaluation["intervals"]["gate"]["accuracy"]
     first = rows["gate"].all("td")[0].text
     assert first == f"{evaluation['comparators']['gate']['accuracy']:.4f} {low:.3f}–{high:.3f}"

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tdumpra.report.material import Material
-from tdumpra.report.sections import beside_paper, number, paired, per_class
+from tdumpra.report.sections import beside_paper, paired, per_class
 from tdumpra.runs.config import Config, DataConfig, NetworkConfig
 
 SCORES = {"accuracy": 0.81, "macro_f1": 0.6, "balanced_accuracy": 0.5, "ece": 0.07, "macro_auroc": None}
@@ -41,10 +41,6 @@ def test_over_seeds_with_deviations():
 )
 def test_or_it_says_why_not(config, reason):
     assert reason in str(beside_paper(config, EVALUATION))
-
-
-def test_undefined_is_a_word():
-    assert [number(None), number(float("nan")), number(0.5, 2)] == ["undefined", "undefined", "0.50"]
 
 
 def test_a_lead_that_is_undefined_is_said_to_be():

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 import pytest
 
 from tdumpra.evaluation import comparators
-from tdumpra.report.summary import COMPARATORS, headline, p_text, summarise, verdict
+from tdumpra.report.kit import signed
+from tdumpra.report.summary import COMPARATORS, Said, headline, p_text, summarise, verdict
 
 
 def evaluation(**gate: Any) -> dict[str, Any]:
@@ -37,62 +39,101 @@ def test_the_verdict_follows_the_counts(gate, expected):
     assert verdict(evaluation(**gate)["gate"]) == expected
 
 
-def test_the_headline_has_the_counts_and_the_verdict():
-    assert headline(evaluation()) == (
-        "The gate opened on 47 of 1,879 cases, fixed 20 and broke 23: not better than chance."
-    )
+def kinds(said: Iterable[Said]) -> list[str]:
+    return [each.kind for each in said]
 
 
-def test_a_shut_gate_is_said_to_be_shut():
-    said = headline(evaluation(opened=0, fixed=0, broken=0))
-    assert said == "The gate stayed shut on all 1,879 cases: every prediction is the classifier’s own."
+def values(said: Iterable[Said], kind: str) -> Mapping[str, Any]:
+    (found,) = (each.values for each in said if each.kind == kind)
+    return found
+
+
+def test_the_headline_is_the_verdict_with_the_counts():
+    said = summarise(evaluation()).headline
+    assert said == Said("chance", {"cases": "1,879 cases", "opened": 47, "fixed": 20, "broken": 23})
+    assert headline(evaluation()) == str(said)
+    assert str(said) == "The gate opened on 47 of 1,879 cases, fixed 20 and broke 23: not better than chance."
+
+
+@pytest.mark.parametrize("kind", ["shut", "idle", "chance", "better", "worse"])
+def test_every_verdict_has_a_sentence(kind):
+    assert "9 cases" in str(Said(kind, {"cases": "9 cases", "opened": 3, "fixed": 2, "broken": 1}))
 
 
 def test_seeds_are_counted_together():
-    assert "5,637 cases of 3 seeds" in headline({**evaluation(n=5637), "seeds": [0, 1, 2]})
+    said = summarise({**evaluation(n=5637), "seeds": [0, 1, 2]}).headline
+    assert said.values["cases"] == "5,637 cases of 3 seeds"
 
 
-def test_tiles_show_changes_and_what_is_undefined():
-    tiles = summarise(evaluation()).tiles
-    assert [tile.value for tile in tiles] == ["2.5%", "20 : 23", "−0.0016", "+0.0000", "undefined"]
-    assert [tile.tone for tile in tiles] == ["", "", "bad", "", ""]
+class TestTiles:
+    BETTER: ClassVar = {"fixed": 40, "broken": 3, "sign_flip_p": 0.001}
+
+    def test_changes_and_what_is_undefined(self):
+        tiles = summarise(evaluation()).tiles
+        assert [tile.value for tile in tiles] == ["2.5%", "20 : 23", "−0.0016", "+0.0000", "undefined"]
+
+    def test_nothing_is_coloured_where_nothing_is_proven(self):
+        assert [tile.tone for tile in summarise(evaluation()).tiles] == ["", "", "unproven", "unproven", ""]
+
+    def test_without_intervals_of_the_change_only_accuracy_can_be_proven(self):
+        tiles = summarise(evaluation(**self.BETTER)).tiles
+        assert [tile.tone for tile in tiles[2:4]] == ["good", "unproven"]
+        tiles = summarise(evaluation(fixed=3, broken=40, sign_flip_p=0.001)).tiles
+        assert [tile.tone for tile in tiles[2:4]] == ["bad", "unproven"]
+
+    @pytest.mark.parametrize(
+        ("interval", "tone"), [([0.01, 0.03], "good"), ([-0.03, -0.01], "bad"), ([-0.01, 0.03], "unproven")]
+    )
+    def test_the_interval_of_the_change_decides(self, interval, tone):
+        lead = {"interval": interval, "difference": 0.0}
+        against = dict.fromkeys(("accuracy", "balanced_accuracy", "ece"), lead)
+        document = evaluation(**self.BETTER) | {"paired": {"student": against}}
+        document["comparators"]["gate"]["ece"] = 0.05
+        tiles = summarise(document).tiles[2:]
+        assert [tile.tone for tile in tiles] == [tone] * 3
+        assert tiles[0].interval == f"95% interval {signed(interval[0])} to {signed(interval[1])}"
+        # a smaller error is the better one: its change has the other sign than the gate's lead
+        assert tiles[2].interval == f"95% interval {signed(-interval[1])} to {signed(-interval[0])}"
+
+    def test_the_gates_own_interval_where_there_is_none_of_the_change(self):
+        document = evaluation() | {"intervals": {"gate": {"accuracy": [0.78, 0.82]}}, "bootstrap": {"level": 0.9}}
+        accuracy, balanced = summarise(document).tiles[2:4]
+        assert accuracy.interval.startswith("90%")
+        assert accuracy.interval.endswith("0.780 to 0.820")
+        assert balanced.interval == ""
 
 
-@pytest.mark.parametrize(("alone", "tone"), [(0.034, ""), (0.05, "good")])
+@pytest.mark.parametrize(("alone", "tone"), [(0.034, "unproven"), (0.05, "good")])
 def test_what_a_temperature_does_alone_is_no_credit_of_the_gate(alone, tone):
     scores = {"accuracy": 0.8, "balanced_accuracy": 0.6}
     comparators = {
         "student": {**scores, "ece": 0.128}, "gate": {**scores, "ece": 0.0364}, "temperature": {**scores, "ece": alone}
     }  # fmt: skip
-    tile = summarise({**evaluation(), "comparators": comparators}).tiles[-1]
+    lead = {"student": {"ece": {"interval": [0.05, 0.12]}}}
+    tile = summarise({**evaluation(), "comparators": comparators, "paired": lead}).tiles[-1]
     assert (tile.value, tile.tone) == ("−0.0916", tone)
     assert tile.words == f"calibration error: 0.1280 → 0.0364; a temperature alone: {alone:.4f}"
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "balanced", "said"),
-    [
-        (0.79, 0.63, "rare classes gained, common ones lost."),
-        (0.81, 0.58, "rare classes lost, common ones gained."),
-        (0.81, 0.61, None),
-        (0.79, None, None),
-        (0.8, 0.63, None),
-    ],
+    ("accuracy", "balanced", "rare"),
+    [(0.79, 0.63, "gained"), (0.81, 0.58, "lost"), (0.81, 0.61, None), (0.79, None, None), (0.8, 0.63, None)],
 )
-def test_why_accuracy_and_balanced_accuracy_part_ways(accuracy, balanced, said):
+def test_why_accuracy_and_balanced_accuracy_part_ways(accuracy, balanced, rare):
     document = evaluation()
     document["comparators"]["gate"] |= {"accuracy": accuracy, "balanced_accuracy": balanced}
-    about = [each for each in summarise(document).sentences if "different ways" in each]
-    assert (about == []) if said is None else about[0].endswith(said)
+    said = summarise(document).sentences
+    assert ("parted_ways" in kinds(said)) == (rare is not None)
+    if rare is not None:
+        assert values(said, "parted_ways")["rare"] == rare
 
 
 def test_seeds_in_which_retrieval_won_are_counted():
     winners = {"0": "retrieval", "1": "neither", "2": "retrieval", "3": "no retrieval"}
     by_seed = {seed: {"retrieval_worth": {"winner": winner}} for seed, winner in winners.items()}
-    assert (
-        "Against what needs no bank, retrieval won in 2 of 4 seeds, retrieval lost in 1, nobody won in 1."
-        in summarise({**evaluation(), "by_seed": by_seed}).sentences
-    )
+    said = summarise({**evaluation(), "by_seed": by_seed}).sentences
+    assert values(said, "seeds_won") == {"seeds": 4, "won": 2, "lost": 1, "tied": 1}
+    assert "tuning" not in kinds(said)  # each seed has its own
 
 
 def test_every_row_of_a_results_table_is_told_in_words():
@@ -104,16 +145,16 @@ def test_what_to_be_careful_about():
     careless = {**evaluation(), "grouped": False, "by_seed": by_seed, "notes": ["a note", "another"]}
     leak = {"images": 19, "of": 50, "share": 0.38}
     cautions = summarise(careless, leak).cautions
-    assert cautions[0] == "A note."
-    assert cautions[1] == "Seed 3: Another."
-    assert "No groups were given" in cautions[2]
-    assert "19 of 50 test images (38.0%)" in cautions[3]
+    assert kinds(cautions) == ["note", "seed_note", "ungrouped", "leak"]
+    assert values(cautions, "leak") == leak
+    assert [str(each) for each in cautions[:2]] == ["A note.", "Seed 3: Another."]
+    assert "19 of 50 test images (38.0%)" in str(cautions[3])
     assert summarise(evaluation()).cautions == []
 
 
 def test_the_bound_on_harm_is_said_where_the_gate_opened():
-    assert any("fewer than 1.7% of cases" in sentence for sentence in summarise(evaluation()).sentences)
-    assert not any("fewer than" in s for s in summarise(evaluation(opened=0, fixed=0, broken=0)).sentences)
+    assert values(summarise(evaluation()).sentences, "tests")["harm"] == 0.0174
+    assert "tests" not in kinds(summarise(evaluation(opened=0, fixed=0, broken=0)).sentences)
 
 
 @pytest.mark.parametrize(("p", "said"), [(0.237, "p = 0.24"), (1.0, "p = 1"), (0.0, "p < 0.001"), (0.001, "p = 0.001")])
@@ -124,5 +165,14 @@ def test_small_p_values_are_bounds(p, said):
 def test_what_became_of_ambiguous_cases() -> None:
     part = {"below": 0.7, "n": 1359, "comparators": {"student": {"accuracy": 0.5}, "gate": {"accuracy": 0.625}}}
     told = summarise({**evaluation(), "ambiguous": part}).sentences
-    assert any("On the 1,359 ambiguous cases" in each and "from 0.5000 to 0.6250" in each for each in told)
-    assert not any("ambiguous" in each for each in summarise({**evaluation(), "ambiguous": {**part, "n": 0}}).sentences)
+    assert values(told, "ambiguous") == {"n": 1359, "below": 0.7, "before": 0.5, "after": 0.625}
+    assert "ambiguous" not in kinds(summarise({**evaluation(), "ambiguous": {**part, "n": 0}}).sentences)
+
+
+def test_every_sentence_is_finished() -> None:
+    """No value is left out, and each ends in one full stop."""
+    found = {"retrieval_worth": {"sentence": "neither won"}}
+    room = {"headroom": 0.1, "oracle_accuracy": 0.9, "accuracy": 0.82, "classifier_accuracy": 0.8}
+    said = [str(each) for each in summarise({**evaluation(**room), **found}).sentences]
+    assert "Against what needs no bank: neither won." in said
+    assert all(each.endswith(".") and "{" not in each and ".." not in each for each in said)

@@ -1,4 +1,4 @@
-"""The charts of an evaluation, of sweeps and of training, for pages and for PNG files."""
+"""Charts of an evaluation, of sweeps and of training, for pages and for PNG files."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from tdumpra.report.drawing import COLOURS, Chart, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Points = Sequence[Mapping[str, Any]]
 WIDTH = 4.6  # inches: the text of a chart this wide can be read on a phone
+LOWER_IS_BETTER = {"ece", "nll", "brier", "cost"}
 _LINES = {
     "student": COLOURS["muted"], "temperature": COLOURS["c1"], "similarity": COLOURS["c2"], "gate": COLOURS["c0"],
     "logit_adjusted": COLOURS["c3"], "teacher": COLOURS["c5"], "oracle": COLOURS["ink"],
@@ -27,7 +29,7 @@ METRIC_NAMES = {
 
 @styled
 def reliability(evaluation: Mapping[str, Any], shown: Sequence[str] = ("student", "temperature", "gate")) -> Chart:
-    """Accuracy against confidence in fifteen bins, the rows of each bin below."""
+    """Draw accuracy against confidence in fifteen bins, with the number of rows in each bin below."""
     present = [name for name in shown if name in evaluation["calibration"]]
     figure = new_figure(WIDTH if len(present) == 1 else 3.1 * len(present), 4.0)
     grid = figure.subplots(2, len(present), sharex=True, sharey="row", height_ratios=(3, 1), squeeze=False)
@@ -39,7 +41,7 @@ def reliability(evaluation: Mapping[str, Any], shown: Sequence[str] = ("student"
         width, colour = 0.9 / len(rows), _LINES.get(name, COLOURS["c0"])
         upper.plot([0, 1], [0, 1], color=COLOURS["muted"], linewidth=0.9, linestyle=":", label="perfect")
         upper.bar(centres, accuracy, width, color=colour, label="accuracy in the bin")
-        # the same abscissa as the bar: above its end the classifier is too sure, below it too shy
+        # on the bar's abscissa: above the bar's end the classifier is overconfident, below it underconfident
         upper.plot(centres, confidence, "_", color=COLOURS["ink"], markersize=10, label="mean confidence")
         ece = evaluation["comparators"][name]["ece"]
         upper.set_title(f"{name}: ECE {ece:.3f}")
@@ -54,26 +56,21 @@ def reliability(evaluation: Mapping[str, Any], shown: Sequence[str] = ("student"
     grid[0, 0].set_ylabel("accuracy")
     grid[0, 0].legend(loc="upper left")
     grid[1, 0].set_ylabel("rows")
-    alt = (
-        f"Reliability diagram: accuracy against confidence in {len(rows)} bins. Calibration error: {', '.join(errors)}."
-    )
-    return Chart(figure, alt, data)
+    alt = f"Reliability diagram: accuracy against confidence in {len(rows)} bins. Calibration error: "
+    return Chart(figure, f"{alt}{', '.join(errors)}.", data)
 
 
 @styled
 def risk_coverage(
     evaluation: Mapping[str, Any], shown: Sequence[str] = ("student", "similarity", "gate", "oracle")
 ) -> Chart:
-    """Error among the answered cases against the share that is answered; the dot is where the rest go to a human."""
+    """Draw error among answered cases against the share answered; the dot is where the rest go to a human."""
     present, selective = [name for name in shown if name in evaluation["selective"]], evaluation["selective"]
-    figure = new_figure(WIDTH, 3.6)
-    axes: Axes = figure.subplots()
+    figure, axes = _one_panel(3.6)
     for name in present:
         curve, colour = selective[name]["curve"], _LINES.get(name, COLOURS["ink"])
-        label = f"{name} (AURC {selective[name]['aurc']:.3f})"
-        axes.plot(
-            curve["coverage"], curve["risk"], color=colour, linestyle=":" if name == "oracle" else "-", label=label
-        )
+        label, line = f"{name} (AURC {selective[name]['aurc']:.3f})", ":" if name == "oracle" else "-"
+        axes.plot(curve["coverage"], curve["risk"], color=colour, linestyle=line, label=label)
         refer = selective[name].get("refer")
         if refer and refer["risk"] is not None and name != "oracle":
             axes.plot(refer["coverage"], refer["risk"], "o", color=colour, markersize=6)
@@ -95,16 +92,16 @@ def risk_coverage(
 def comparators(
     evaluation: Mapping[str, Any], shown: Sequence[str] = ("accuracy", "balanced_accuracy", "ece")
 ) -> Chart:
-    """Each comparator's metrics with their intervals, or deviations over seeds; a line at the student's value."""
-    names = list(evaluation["comparators"])
-    spans = _spans(evaluation)
+    """Draw each comparator's metrics with intervals, or deviations over seeds; a line marks the student's value."""
+    scores = evaluation["comparators"]
+    names = list(scores)
     figure = new_figure(WIDTH if len(shown) == 1 else 2.9 * len(shown) + 1.2, 0.23 * len(names) + 0.75)
     data: list[dict[str, Any]] = []
     for axes, metric in zip(figure.subplots(1, len(shown), sharey=True, squeeze=False)[0], shown, strict=True):
-        axes.axvline(evaluation["comparators"]["student"][metric], color=COLOURS["muted"], linewidth=0.9, linestyle=":")
+        axes.axvline(scores["student"][metric], color=COLOURS["muted"], linewidth=0.9, linestyle=":")
         for place, name in enumerate(names):
-            value = evaluation["comparators"][name][metric]
-            low, high = spans.get(name, {}).get(metric, (None, None))
+            value = scores[name][metric]
+            low, high = _span(evaluation, name, metric)
             data.append({"comparator": name, "metric": metric, "value": value, "low": low, "high": high})
             if value is None or value != value:
                 continue
@@ -124,34 +121,26 @@ def comparators(
     return Chart(figure, f"{what} of every comparator, with its spread: {first}.", data)
 
 
-def _spans(evaluation: Mapping[str, Any]) -> dict[str, dict[str, tuple[float | None, float | None]]]:
-    """Bootstrap intervals of one seed; of several, one standard deviation to each side."""
+def _span(evaluation: Mapping[str, Any], name: str, metric: str) -> tuple[float | None, float | None]:
+    """Return the bootstrap interval of one seed; of several, one standard deviation to each side."""
     if "intervals" in evaluation:
-        return {
-            name: {metric: tuple(pair) for metric, pair in of.items()} for name, of in evaluation["intervals"].items()
-        }
-    means = evaluation["comparators"]
-    return {
-        name: {
-            metric: (means[name][metric] - std, means[name][metric] + std)
-            for metric, std in of.items()
-            if std is not None
-        }
-        for name, of in evaluation.get("comparators_std", {}).items()
-    }
+        low, high = evaluation["intervals"].get(name, {}).get(metric, (None, None))
+        return low, high
+    std = evaluation.get("comparators_std", {}).get(name, {}).get(metric)
+    mean = evaluation["comparators"][name][metric]
+    return (None, None) if std is None else (mean - std, mean + std)
 
 
 @styled
 def gating_curve(points: Points, symbol: str, chosen: float | None, title: str = "") -> Chart:
-    """The paper's gating figure: overall accuracy, accuracy where the gate is open, and openings, along one value."""
+    """Draw the paper's gating figure: accuracy of all cases, accuracy where the gate is open, and openings."""
     figure = new_figure(WIDTH, 4.6)
     panels = figure.subplots(3, 1, sharex=True, height_ratios=(2, 2, 1.3))
     for split, colour in _SPLITS.items():
-        of_split = [point for point in points if point["split"] == split]
-        values = [point["value"] for point in of_split]
+        values, n = _columns(points, split, "value", "n")
         for axes, key in zip(panels, ("accuracy", "gate_accuracy", "opened"), strict=True):
-            ys = _numbers([point[key] for point in of_split])
-            ys = 100 * ys / np.array([point["n"] for point in of_split]) if key == "opened" else ys
+            (ys,) = _columns(points, split, key)
+            ys = 100 * ys / n if key == "opened" else ys
             axes.plot(values, ys, "o-", color=colour, markersize=3, linewidth=1.3, label=split)
     for axes, label in zip(panels, ("accuracy\nof all", "accuracy\nwhere open", "open (%)"), strict=True):
         axes.set_ylabel(label)
@@ -171,7 +160,7 @@ def gating_curve(points: Points, symbol: str, chosen: float | None, title: str =
 
 @styled
 def small_multiples(curves: Mapping[str, tuple[str, Points, float]], title: str) -> Chart:
-    """Overall accuracy and retrieval's own, for each further setting; ``curves`` hold symbol, points, value in use."""
+    """Draw the gate's accuracy and retrieval's for each setting in ``curves``: symbol, points and the value in use."""
     columns = min(3, len(curves))  # so that they can be read on a page
     rows = -(-len(curves) // columns)
     figure = new_figure(2.8 * columns, 2.5 * rows + 0.6)
@@ -181,9 +170,8 @@ def small_multiples(curves: Mapping[str, tuple[str, Points, float]], title: str)
     for axes, (symbol, points, chosen) in zip(panels, curves.values(), strict=False):
         for key, style in (("accuracy", "o-"), ("similarity_accuracy", "s:")):
             for split, colour in _SPLITS.items():
-                of_split = [point for point in points if point["split"] == split]
                 label = f"{'gate' if key == 'accuracy' else 'retrieval alone'}, {split}"
-                xs, ys = ([point[name] for point in of_split] for name in ("value", key))
+                xs, ys = _columns(points, split, "value", key)
                 axes.plot(xs, ys, style, color=colour, markersize=3, linewidth=1.2, label=label)
         axes.axvline(chosen, color=COLOURS["muted"], linewidth=0.9, linestyle="--")
         if symbol in {"K", "κ", "τ", "D"}:
@@ -198,14 +186,13 @@ def small_multiples(curves: Mapping[str, tuple[str, Points, float]], title: str)
     figure.legend(handles, labels, loc="outside lower center", ncols=4)
     figure.suptitle(title, fontsize=10)
     data = [{"setting": symbol, **point} for symbol, points, _ in curves.values() for point in points]
-    return Chart(
-        figure, f"Accuracy of the gate and of retrieval alone as one setting moves: {', '.join(curves)}.", data
-    )
+    alt = f"Accuracy of the gate and of retrieval alone as one setting moves: {', '.join(curves)}."
+    return Chart(figure, alt, data)
 
 
 @styled
 def surface(points: Points, base: float, title: str) -> Chart:
-    """Validation accuracy gained over θ × β, at the best margin and α of each point."""
+    """Draw the validation accuracy gained over θ and β, at the best margin and α of each point."""
     thetas, betas = (sorted({point[name] for point in points}) for name in ("theta", "beta"))
     gain = np.full((len(betas), len(thetas)), -np.inf)
     for point in points:
@@ -222,10 +209,9 @@ def surface(points: Points, base: float, title: str) -> Chart:
 
 @styled
 def training_loss(metrics: Points) -> Chart:
-    """The loss and its two parts, step by step."""
+    """Draw the loss and its two parts, step by step."""
     steps = [row for row in metrics if "loss" in row]
-    figure = new_figure(WIDTH, 3.0)
-    axes: Axes = figure.subplots()
+    figure, axes = _one_panel(3.0)
     parts = {"loss": COLOURS["c0"], "cross_entropy": COLOURS["c1"], "contrastive": COLOURS["c2"]}
     for name, colour in parts.items():
         values = [row[name] for row in steps]
@@ -239,20 +225,17 @@ def training_loss(metrics: Points) -> Chart:
 
 @styled
 def training_validation(metrics: Points) -> Chart:
-    """Accuracy and balanced accuracy of student and teacher on validation, epoch by epoch."""
+    """Draw validation accuracy and balanced accuracy of student and teacher, epoch by epoch."""
     epochs = [row for row in metrics if "validation" in row]
-    figure = new_figure(WIDTH, 3.0)
-    axes: Axes = figure.subplots()
+    figure, axes = _one_panel(3.0)
     data = [
         {"epoch": row["epoch"], "network": who, **scores} for row in epochs for who, scores in row["validation"].items()
     ]
     for who, colour in (("student", COLOURS["c0"]), ("teacher", COLOURS["c1"])):
         of_who = [row for row in data if row["network"] == who]
         for metric, line in (("accuracy", "o-"), ("balanced_accuracy", "s:")):
-            ys, label = _numbers([row[metric] for row in of_who]), f"{who}, {METRIC_NAMES[metric]}"
-            axes.plot(
-                [row["epoch"] for row in of_who], ys, line, color=colour, markersize=3.5, linewidth=1.3, label=label
-            )
+            xs, ys = [row["epoch"] for row in of_who], _numbers([row[metric] for row in of_who])
+            axes.plot(xs, ys, line, color=colour, markersize=3.5, label=f"{who}, {METRIC_NAMES[metric]}", linewidth=1.3)
     axes.set(xlabel="epoch", ylabel="on validation")
     axes.locator_params(axis="x", integer=True)
     figure.legend(loc="outside lower center", ncols=2)
@@ -266,3 +249,13 @@ def training_validation(metrics: Points) -> Chart:
 
 def _numbers(values: Sequence[float | None]) -> np.ndarray:
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _columns(points: Points, split: str, *names: str) -> list[np.ndarray]:
+    """Return columns of the points of one split."""
+    return [_numbers([point[name] for point in points if point["split"] == split]) for name in names]
+
+
+def _one_panel(height: float) -> tuple[Figure, Axes]:
+    figure = new_figure(WIDTH, height)
+    return figure, figure.subplots()

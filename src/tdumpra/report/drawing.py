@@ -1,8 +1,7 @@
-"""A chart as a thing: a figure, what it says in words, and its numbers. It comes out as SVG, PNG or CSV.
+"""A chart: a figure, its description in words, and its numbers, written as SVG, PNG, PDF or CSV.
 
-An SVG takes its colours from the page it stands in: what is drawn in a colour of :data:`COLOURS` comes out as
-``var(--name)``, so that one chart serves light pages, dark ones and paper. Matplotlib is loaded when the first
-figure is made, and only then.
+An SVG takes its colours from the page around it: a colour of :data:`COLOURS` becomes ``var(--name)``, so that one
+chart serves light pages, dark pages and paper. Matplotlib is loaded only when the first figure is made.
 """
 
 from __future__ import annotations
@@ -48,39 +47,36 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chart:
-    """A drawn figure, its words for who cannot see it, and its numbers for who wants to draw another."""
+    """A drawn figure, its description for readers who cannot see it, and its numbers."""
 
     figure: Figure
     alt: str
     rows: Sequence[Mapping[str, Any]]
 
     def svg(self) -> str:
-        """Markup to stand inside a page, in the page's own colours."""
-        import matplotlib
-
-        buffer = io.StringIO()
-        with matplotlib.rc_context(_STYLE):
-            self.figure.savefig(buffer, format="svg", metadata={"Date": None})
-        return _inline(buffer.getvalue(), self.alt)
+        """Return markup to place inside a page, in the page's own colours."""
+        return _inline(self._saved("svg", metadata={"Date": None}).decode(), self.alt)
 
     def write_png(self, path: Path) -> None:
-        """A picture on white."""
+        """Write a picture on white."""
+        white = COLOURS["card"]
+        write_bytes(path, self._saved("png", dpi=_DOTS_PER_INCH, facecolor=white, metadata={"Software": None}))
+
+    def write_pdf(self, path: Path) -> None:
+        """Write a PDF on white."""
+        write_bytes(path, self._saved("pdf", facecolor=COLOURS["card"], metadata={"CreationDate": None}))
+
+    def _saved(self, kind: str, **options: Any) -> bytes:
         import matplotlib
 
         buffer = io.BytesIO()
         with matplotlib.rc_context(_STYLE):
-            self.figure.savefig(
-                buffer, format="png", dpi=_DOTS_PER_INCH, facecolor=COLOURS["card"], metadata={"Software": None}
-            )
-        write_bytes(path, buffer.getvalue())
-
-    def csv(self) -> str:
-        """The numbers; an undefined one is empty."""
-        return csv_text(self.rows)
+            self.figure.savefig(buffer, format=kind, **options)
+        return buffer.getvalue()
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows under the names of all their keys; a key that a row lacks, or whose value is ``None``, is empty."""
+    """Return rows as CSV under the names of all their keys; a missing or undefined value is empty."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     buffer = io.StringIO()
     table = csv.DictWriter(buffer, names, restval="", lineterminator="\n")
@@ -92,7 +88,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def styled(draw: Callable[P, Chart]) -> Callable[P, Chart]:
-    """A function that draws, in the house's style; elsewhere matplotlib stays as it was."""
+    """Let a function draw in the style of the pages; matplotlib's own settings stay as they are."""
 
     @wraps(draw)
     def in_style(*arguments: P.args, **options: P.kwargs) -> Chart:
@@ -107,18 +103,18 @@ def styled(draw: Callable[P, Chart]) -> Callable[P, Chart]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches. No pyplot: nothing global, no display."""
+    """Return an empty figure, in inches. It needs no pyplot, no global state and no display."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def _inline(svg: str, alt: str) -> str:
-    """Matplotlib's file as an element of a page: no header, no size of its own, no fixed colour, no repeated ids."""
+    """Turn Matplotlib's file into an element of a page: no header, size, fixed colour or repeated id."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)  # what nothing refers to, and every figure has
-    svg = re.sub(r"font-family: [^;\"]+; ", "", svg)  # the page's own
+    svg = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)  # nothing refers to them, and every figure has the same ones
+    svg = re.sub(r"font-family: [^;\"]+; ", "", svg)  # use the page's
     for name, colour in COLOURS.items():
         svg = svg.replace(colour, f"var(--{name})")
     words = escape(alt)

@@ -1,4 +1,4 @@
-"""A saliency map as a picture: the image in grey, and in orange what the match rests on."""
+"""A saliency map as a picture: the image in grey, with the parts that the match rests on in orange."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NEGLIGIBLE = 0.005  # of cosine
 
 
 def heatmap(saliency: Saliency, match: Match) -> Heatmap:
-    """Laid over what the network saw, with a sentence that says what it means."""
+    """Lay the map over what the network saw, with a sentence that says what it means."""
     lost = saliency.drop.clip(0)
     most = float(lost.max())
     grey = saliency.pixels.astype(float) @ [0.299, 0.587, 0.114]

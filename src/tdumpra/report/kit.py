@@ -1,7 +1,7 @@
-"""What all pages share: templates, pictures inside the file, and file names from any case's id.
+"""Tools of all pages: templates, figures as text, files and pictures inside the page, file names from case ids.
 
-A page is one file. Style, script and pictures stand in it, nothing is fetched, and its content security policy says
-so: the one script that may run is named there by its hash, so that no class name or id can smuggle in another.
+A page is one file: style, scripts and pictures are in it and nothing is fetched. Its content security policy allows
+only scripts whose hash it names, so that no class name or id can smuggle in another.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,51 +33,60 @@ _LONGEST_SLUG = 48
 
 
 def render(template: str, *, scripts: Sequence[str] = (), **values: Any) -> str:
-    """A page from a template that extends ``base.html``; every value is escaped.
-
-    Args:
-        template: its file name in ``report/templates``.
-        scripts: further files of that folder, run at the end of the page.
-        values: what the template names.
-    """
+    """Return a page from a template that extends ``base.html``; ``values`` are escaped, ``scripts`` run at its end."""
     sources = [(TEMPLATES / name).read_text(encoding="utf-8").strip() for name in ("theme.js", *scripts)]
-    environment = _environment()
-    return environment.get_template(template).render(
-        style=raw((TEMPLATES / "style.css").read_text(encoding="utf-8")),
-        scripts=[raw(source) for source in sources],
-        policy=_POLICY.format(scripts=" ".join(map(_hash_of, sources))),
-        version=__version__,
-        **values,
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            style=raw((TEMPLATES / "style.css").read_text(encoding="utf-8")),
+            scripts=[raw(source) for source in sources],
+            policy=_POLICY.format(scripts=" ".join(map(_hash_of, sources))),
+            version=__version__,
+            **values,
+        )
     )
 
 
 def require() -> None:
-    """Say at once, before any work, that pages cannot be written here."""
+    """Raise if pages cannot be written here; called before any work."""
     _environment()
 
 
-def data_uri(
-    image: ArrayLike | Image.Image,
-    *,
-    size: int | None = None,
-    encoding: Literal["jpeg", "png"] = "jpeg",
-    quality: int = 85,
-) -> str:
-    """A picture, (h, w), (h, w, 3) or (h, w, 4) in uint8, as text for ``src=…``; ``size`` bounds its longer side."""
+def data_uri(image: ArrayLike | Image.Image, *, size: int | None = None, quality: int = 85) -> str:
+    """Return a uint8 picture as a JPEG for ``src=…``; ``size`` bounds its longer side."""
     picture = image if isinstance(image, Image.Image) else Image.fromarray(np.asarray(image))
     if size is not None and max(picture.size) > size:
         picture = picture.copy()
         picture.thumbnail((size, size), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
-    if encoding == "jpeg":
-        picture.convert("RGB").save(buffer, "JPEG", quality=quality, optimize=True)
-    else:
-        picture.save(buffer, "PNG", optimize=True)
-    return f"data:image/{encoding};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    picture.convert("RGB").save(buffer, "JPEG", quality=quality, optimize=True)
+    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def download(text: str, kind: str = "text/csv") -> str:
+    """Return a file as an address that needs no network."""
+    return f"data:{kind};charset=utf-8;base64,{base64.b64encode(text.encode()).decode()}"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """Format a figure; one that the data do not define is "undefined"."""
+    return "undefined" if value is None or value != value else f"{value:.{digits}f}"
+
+
+def signed(value: float | None, digits: int = 4) -> str:
+    """Format a change with its sign, a true minus where it is negative."""
+    return "undefined" if value is None or value != value else f"{value:+.{digits}f}".replace("-", "−")
+
+
+def sentence(text: str) -> str:
+    """Begin words with a capital and end them with a full stop."""
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!")) else ".")
 
 
 def page_name(case_id: str) -> str:
-    """The name of a case's page, without folder: readable, safe in any file system, and different for every id."""
+    """Return the file name of a case's page: readable, safe in any file system, and different for every id."""
     if _SAFE_NAME.fullmatch(case_id) and not case_id.endswith("."):
         return f"{case_id}.html"
     slug = re.sub(r"[^A-Za-z0-9]+", "-", case_id).strip("-")[:_LONGEST_SLUG] or "case"
@@ -85,7 +94,7 @@ def page_name(case_id: str) -> str:
 
 
 def raw(markup: str) -> str:
-    """Markup of our own making, an SVG chart for instance, that is not to be escaped. Never for a user's text."""
+    """Mark our own markup, such as an SVG chart, as not to be escaped. Never for a user's text."""
     from markupsafe import Markup  # comes with jinja2
 
     return Markup(markup)
@@ -97,13 +106,15 @@ def _environment() -> Environment:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ImportError as error:
         raise MissingExtraError("jinja2", "report", "writing pages") from error
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"number": number, "signed": signed, "sentence": sentence, "thousands": "{:,}".format}
+    return environment
 
 
 def _hash_of(script: str) -> str:

@@ -11,7 +11,7 @@ from tdumpra.report import cases, charts, gate_sections, kit, sections
 from tdumpra.report.material import Material
 from tdumpra.report.prototypes import prototypes
 from tdumpra.report.qualitative import qualitative
-from tdumpra.report.summary import sentence, summarise
+from tdumpra.report.summary import summarise
 
 FOLDER, INDEX = "report", "index.html"
 _CARDS_PER_PAGE = 24
@@ -28,8 +28,8 @@ def write_page(
 ) -> Path:
     """Write the report of one seed or one file of outputs into ``out``; the index comes last, after all it names."""
     make_folder(out)
-    evaluation = material.evaluation
-    splits = material.splits
+    evaluation, splits, decision, decided = material.evaluation, material.splits, material.decision, material.decided
+    no_cases = material.missing.get("cases", "")
     page = kit.render(
         "report.html",
         scripts=("report.js",),
@@ -41,18 +41,18 @@ def write_page(
         results=sections.results(evaluation),
         paper=sections.beside_paper(material.config, evaluation),
         gate=gate_sections.gate_story(material),
-        gallery=_gallery(material, out, limit),
-        pictures_missing=sentence(material.missing["pictures"]) if "pictures" in material.missing else None,
+        gallery=no_cases if splits is None else _gallery(material, out, limit),
+        pictures_missing=material.missing.get("pictures"),
         qualitative=qualitative(material, out),
         per_class=sections.per_class(material),
-        confusion=gate_sections.confusion(material),
+        confusion=gate_sections.confusion(splits, decided, material.class_names) if splits and decided else no_cases,
         calibration=_calibration(evaluation),
         coverage=_coverage(evaluation),
-        sweeps=gate_sections.curves(material),
-        parts=sections.parts(material),
-        bank=prototypes(material),
+        sweeps=gate_sections.curves(splits, decision) if splits and decision else no_cases,
+        parts=sections.parts(evaluation),
+        bank=prototypes(material, decision.bank) if decision else no_cases,
         training=_training(material),
-        data=sections.data_and_split(material),
+        data=sections.data_and_split(splits, material.class_names, material.split_notes) if splits else no_cases,
         identity=material.identity,
         environment=_environment(material),
         settings=material.settings,
@@ -64,37 +64,30 @@ def write_page(
 
 def _lead(material: Material) -> str:
     rows, splits = material.evaluation["rows"], material.splits
-    grouped = "" if splits is None or splits.test.groups is None else ", no lesion on two sides"
-    if splits is not None and (audit := sections.leak(splits)) is not None and audit["crossing_groups"]:
-        grouped = ""
+    audit = None if splits is None else sections.leak(splits)
+    grouped = "" if audit is None or audit["crossing_groups"] else ", no lesion on two sides"
     return (
         f"{rows['test']:,} test cases of {len(material.class_names)} classes; the bank was made of {rows['train']:,} "
         f"training cases, and everything was tuned on {rows['val']:,} validation cases{grouped}."
     )
 
 
-def _gallery(material: Material, out: Path, limit: int) -> dict[str, Any] | str:
-    if material.splits is None:
-        return material.missing["cases"]
+def _gallery(material: Material, out: Path, limit: int) -> dict[str, Any]:
     found = cases.write_cases(material, out, limit=limit)
     make_folder(out / "data")
     write_bytes(out / "data" / "cases.csv", cases.cases_csv(material).encode("utf-8", "replace"))
-    opened = material.evaluation["gate"]["opened"]
     intro = (
         "Every case on which the gate opened or the two paths disagree belongs here."
-        if opened
+        if material.evaluation["gate"]["opened"]
         else "The gate never opened. These are the cases on which it might have: the two paths disagree."
     )
-    return {
-        "cards": found.cards, "counts": found.counts, "sentence": found.sentence, "intro": intro,
-        "folder": cases.FOLDER, "page_size": _CARDS_PER_PAGE, "table": "data/cases.csv",
-    }  # fmt: skip
+    return {**found, "intro": intro, "page_size": _CARDS_PER_PAGE, "table": "data/cases.csv"}
 
 
 def _calibration(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     scores = evaluation["comparators"]
     fitted = f" A temperature alone brings it to {scores['temperature']['ece']:.3f}." if "temperature" in scores else ""
-    noise = evaluation["calibration"]["gate"].get("ece_if_calibrated")  # evaluations of an earlier version have none
+    noise = evaluation["calibration"]["gate"].get("ece_if_calibrated")  # absent from evaluations of an earlier version
     chance = "" if noise is None else (
         f" On as many cases chance alone leaves {noise['mean']:.3f}, and seldom more than {noise['upper']:.3f} (95 %), "
         "where probabilities mean exactly what they say."

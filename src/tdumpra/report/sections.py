@@ -1,9 +1,8 @@
-"""The parts of a report as plain values for its template: tables, and charts with their numbers."""
+"""Sections of a report as plain values for its template: tables, and charts with their numbers."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,103 +11,95 @@ from tdumpra.data.leakage import audit_leakage
 from tdumpra.experiments import paper
 from tdumpra.experiments.results import Figure
 from tdumpra.method.output_files import SplitOutputs
-from tdumpra.method.outputs import ScoredOutputs, TrainOutputs
 from tdumpra.report import charts, kit
 from tdumpra.report.drawing import Chart, csv_text
+from tdumpra.report.kit import number, signed
 from tdumpra.report.material import Material
-from tdumpra.report.summary import COMPARATORS, p_text, signed
+from tdumpra.report.summary import COMPARATORS, p_text
 
 if TYPE_CHECKING:
     from tdumpra.runs.config import Config
 
 METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "macro_auroc", "ece", "nll", "brier")
-_SHORT = {"balanced_accuracy": "bal. acc.", "brier": "Brier"}
-SMALL_IS_GOOD = {"ece", "nll", "brier", "cost"}
+_PAIRED_METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "ece", "nll")
+_IN_PARTS = ("student", "logit_adjusted", "similarity", "gate", "oracle")
+_SHORT = {**charts.METRIC_NAMES, "balanced_accuracy": "bal. acc.", "brier": "Brier"}
 
 
 def chart(drawn: Chart, name: str, caption: str) -> dict[str, Any]:
-    """A chart for the template: its SVG, and its numbers as a file inside the page."""
-    return {"svg": kit.raw(drawn.svg()), "caption": caption, "name": f"{name}.csv", "data": download(drawn.csv())}
+    """Return a chart for the template: its SVG, and its numbers as a file inside the page."""
+    return {"svg": kit.raw(drawn.svg()), "caption": caption, "name": f"{name}.csv", "data": csv_link(drawn.rows)}
 
 
-def download(text: str, kind: str = "text/csv") -> str:
-    """A file as an address that needs no network."""
-    return f"data:{kind};charset=utf-8;base64,{base64.b64encode(text.encode()).decode()}"
-
-
-def number(value: float | None, digits: int = 4) -> str:
-    """A figure, or the word for one that the data do not define."""
-    return "undefined" if value is None or value != value else f"{value:.{digits}f}"
+def csv_link(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as a CSV file inside the page."""
+    return kit.download(csv_text(rows))
 
 
 def results(evaluation: Mapping[str, Any]) -> dict[str, Any]:
-    """Every comparator's metrics, each with its interval or its deviation over seeds."""
+    """Return every comparator's metrics, each with its interval or its deviation over seeds."""
+    scores = evaluation["comparators"]
     intervals, deviations = evaluation.get("intervals", {}), evaluation.get("comparators_std", {})
-    metrics = [*METRICS, *(["cost"] if "cost" in evaluation["comparators"]["student"] else [])]
+    metrics = [*METRICS, *(["cost"] if "cost" in scores["student"] else [])]
 
     def cell(name: str, metric: str) -> dict[str, str]:
         low, high = intervals.get(name, {}).get(metric, (None, None))
         std = deviations.get(name, {}).get(metric)
         spread = f"{low:.3f}–{high:.3f}" if low is not None else f"± {std:.4f}" if std is not None else ""
-        return {"value": number(evaluation["comparators"][name][metric]), "spread": spread}
+        return {"value": number(scores[name][metric]), "spread": spread}
 
-    rows = [
-        {"name": name, "words": COMPARATORS.get(name, ""), "cells": [cell(name, metric) for metric in metrics]}
-        for name in evaluation["comparators"]
-    ]
     data = [
-        {"comparator": name, **{metric: scores[metric] for metric in metrics}}
-        | {f"{m}_low": pair[0] for m, pair in intervals.get(name, {}).items()}
-        | {f"{m}_high": pair[1] for m, pair in intervals.get(name, {}).items()}
+        {"comparator": name, **{metric: of[metric] for metric in metrics}}
+        | {
+            f"{m}_{end}": pair[i]
+            for i, end in enumerate(("low", "high"))
+            for m, pair in intervals.get(name, {}).items()
+        }
         | {f"{m}_std": v for m, v in deviations.get(name, {}).items()}
-        for name, scores in evaluation["comparators"].items()
+        for name, of in scores.items()
     ]
-    boot = evaluation.get("bootstrap")
-    by = "lesions or patients" if evaluation["grouped"] else "rows"
-    words = {
-        "intervals": boot
-        and f"Below each figure: its {boot['level']:.0%} interval, {boot['replicates']:,} bootstrap "
-        f"replicates over {boot['groups']:,} {by}. Intervals of two rows overlap more than their difference does.",
-        "deviations": f"Mean ± standard deviation over the seeds {', '.join(map(str, evaluation.get('seeds', ())))}.",
-    }
+    words = "No intervals were asked for."
+    if boot := evaluation.get("bootstrap"):
+        by = "lesions or patients" if evaluation["grouped"] else "rows"
+        words = (
+            f"Below each figure: its {boot['level']:.0%} interval, {boot['replicates']:,} bootstrap replicates over "
+            f"{boot['groups']:,} {by}. Intervals of two rows overlap more than their difference does."
+        )
+    elif deviations:
+        words = f"Mean ± standard deviation over the seeds {', '.join(map(str, evaluation.get('seeds', ())))}."
+    caption = "{} of every comparator; dotted: the classifier as it came."
     return {
-        "headings": [
-            f"{_SHORT.get(metric, charts.METRIC_NAMES[metric])} {'↓' if metric in SMALL_IS_GOOD else '↑'}"
-            for metric in metrics
+        "headings": [f"{_SHORT[metric]} {'↓' if metric in charts.LOWER_IS_BETTER else '↑'}" for metric in metrics],
+        "rows": [
+            {"name": name, "words": COMPARATORS.get(name, name), "cells": [cell(name, metric) for metric in metrics]}
+            for name in scores
         ],
-        "rows": rows,
-        "words": words["intervals"] if boot else words["deviations"] if deviations else "No intervals were asked for.",
-        "data": download(csv_text(data)),
+        "words": words,
+        "data": csv_link(data),
         "charts": [
-            chart(
-                charts.comparators(evaluation, (metric,)),
-                f"comparators_{metric}",
-                f"{charts.METRIC_NAMES[metric].capitalize()} of every comparator; dotted: the classifier as it came.",
-            )
-            for metric in ("accuracy", "balanced_accuracy")
+            chart(charts.comparators(evaluation, (metric,)), f"comparators_{metric}", caption.format(words))
+            for metric, words in (("accuracy", "Accuracy"), ("balanced_accuracy", "Balanced accuracy"))
         ],
     }
 
 
 def paired(evaluation: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The gate's lead over each rival on the same rows, over the seeds, where it was noted."""
+    """Return the gate's lead over each rival on the same rows, over the seeds, where it was recorded."""
     if not evaluation.get("paired"):
         return None
-    metrics = ("accuracy", "balanced_accuracy", "macro_f1", "ece", "nll")
 
     def cell(found: Mapping[str, Any]) -> tuple[str, str]:
         low, high = found["interval"]
         interval = "" if low is None or low != low else f"{signed(low)} to {signed(high)}"
-        difference = found["difference"]
-        return "undefined" if difference is None or difference != difference else signed(difference), interval
+        return signed(found["difference"]), interval
 
     return {
-        "metrics": [_SHORT.get(metric, charts.METRIC_NAMES[metric]) for metric in metrics],
+        "metrics": [_SHORT[metric] for metric in _PAIRED_METRICS],
         "rows": [
             {
                 "name": rival,
-                "words": COMPARATORS.get(rival, ""),
-                "cells": [cell(found[metric]) for metric in metrics],
+                "words": COMPARATORS.get(rival, rival),
+                "cells": [cell(found[metric]) for metric in _PAIRED_METRICS],
                 "counts": f"{found['fixed']:,} : {found['broken']:,}",
                 "p": p_text(found["sign_flip_p"]).removeprefix("p = ").removeprefix("p "),
             }
@@ -118,128 +109,70 @@ def paired(evaluation: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def beside_paper(config: Config | None, evaluation: Mapping[str, Any]) -> dict[str, Any] | str:
-    """The paper's row for the same data set and backbone, or why there is none."""
+    """Return the paper's row for the same data set and backbone, or why there is none."""
     if config is None or config.outputs:
-        return "the paper’s figures are not shown beside these: saved outputs do not say their data set and backbone"
+        return "the paper’s figures are not shown beside these: saved outputs do not name their data set and backbone"
     kind = config.data.source.split(":")[0]
     backbone = {each.timm: each.name for each in paper.BACKBONES}.get(config.network.backbone)
     if kind not in paper.DATASETS or backbone is None:
         return f"the paper has no figures for {kind} with {config.network.backbone}"
     theirs = [paper.reported(kind, backbone, with_method=with_method) for with_method in (False, True)]
-    deviations = evaluation.get("comparators_std", {})
-    ours: list[dict[str, str]] = [
-        {metric: str(Figure(value, deviations.get(who, {}).get(metric))) for metric, value in scores.items()}
-        for who, scores in ((who, evaluation["comparators"][who]) for who in ("student", "gate"))
-    ]
+    means, deviations = evaluation["comparators"], evaluation.get("comparators_std", {})
     seeds = len(evaluation.get("seeds", (0,)))
     return {
         "rows": [
-            [charts.METRIC_NAMES[metric], *(str(row[metric]) for row in theirs), *(row[metric] for row in ours)]
-            for metric in paper.TABLE_METRICS
+            [charts.METRIC_NAMES[m], *(str(row[m]) for row in theirs)]
+            + [str(Figure(means[who][m], deviations.get(who, {}).get(m))) for who in ("student", "gate")]
+            for m in paper.TABLE_METRICS
         ],
         "words": f"The paper: {backbone} on {kind}, mean ± deviation of three seeds, split by image, so that images of "
-        f"one lesion stand on both sides. Here: {'one seed' if seeds == 1 else f'{seeds} seeds'}, protocol "
+        f"one lesion are on both sides. Here: {'one seed' if seeds == 1 else f'{seeds} seeds'}, protocol "
         f"“{config.data.protocol}”. The two are not the same test.",
     }
 
 
 def per_class(material: Material) -> dict[str, Any]:
-    """Each class before and after; its name is the data's own where the evaluation only knows numbers."""
-    before, after = (material.evaluation["per_class"][name] for name in ("student", "gate"))
-    # asked for some classes only, where `sensitivity_classes` names them
-    specificities = list(
-        dict.fromkeys(s for each in after.values() for s in each.get("sensitivity_at_specificity", {}))
-    )
-    rows, data = [], []
-    for name, key in zip(material.class_names, after, strict=True):
-        b, a = before[key], after[key]
-        at = a.get("sensitivity_at_specificity", {})
-        pairs = [
-            (number(b[metric], 3), number(a[metric], 3), _tone(b[metric], a[metric]))
-            for metric in ("recall", "precision", "f1")
-        ]
-        rows.append(
-            {
-                "name": name,
-                "support": a["support"],
-                "pairs": pairs,
-                "auroc": number(a["auroc"], 3),
-                "at": [number(at[s], 3) if s in at else "–" for s in specificities],
-            }
-        )
-        data += [
-            {"class": name, "comparator": who, **{k: v for k, v in each.items() if not isinstance(v, dict)}}
-            for who, each in (("student", b), ("gate", a))
-        ]
-    return {"rows": rows, "specificities": specificities, "data": download(csv_text(data))}
+    """Return each class before and after, under the data's own name of the class."""
+    before, after = (list(material.evaluation["per_class"][who].values()) for who in ("student", "gate"))
+    found = [each.get("sensitivity_at_specificity", {}) for each in after]  # only of `sensitivity_classes`
+    specificities = list(dict.fromkeys(s for each in found for s in each))
+    at = [[number(each[s], 3) if s in each else "–" for s in specificities] for each in found]
+    data = [
+        {"class": name, "comparator": who, **{k: v for k, v in each.items() if not isinstance(v, dict)}}
+        for name, *both in zip(material.class_names, before, after, strict=True)
+        for who, each in zip(("student", "gate"), both, strict=True)
+    ]
+    rows = [
+        {"name": name, "before": b, "after": a, "at": sensitivities}
+        for name, b, a, sensitivities in zip(material.class_names, before, after, at, strict=True)
+    ]
+    return {"rows": rows, "specificities": specificities, "data": csv_link(data)}
 
 
-def _tone(before: float | None, after: float | None) -> str:
-    if before is None or after is None or abs(after - before) < 5e-4:
-        return ""
-    return "good" if after > before else "bad"
-
-
-def parts(material: Material) -> list[dict[str, Any]]:
-    """Cases on which the classifier is unsure, and each subgroup that was asked for."""
-    evaluation = material.evaluation
+def parts(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cases of which the classifier is unsure, and each subgroup that was asked for."""
     unsure = evaluation["ambiguous"]
-    found: list[dict[str, Any]] = [
-        {
-            "title": f"Where the classifier is unsure (top probability below {unsure['below']:.2g})",
-            "values": {"unsure": unsure},
-        }
-    ]
-    found += [{"title": f"By {column}", "values": values} for column, values in evaluation.get("subgroups", {}).items()]
-    shown = [
-        name
-        for name in ("student", "logit_adjusted", "similarity", "gate", "oracle")
-        if name in evaluation["comparators"]
-    ]
-    return [
-        {
-            "title": each["title"],
-            "comparators": shown,
-            "rows": [
-                {
-                    "name": name,
-                    "n": part["n"],
-                    "cells": [number(part["comparators"][who]["accuracy"], 3) for who in shown],
-                    "balanced": [number(part["comparators"][who]["balanced_accuracy"], 3) for who in shown],
-                }
-                for name, part in each["values"].items()
-            ],
-        }
-        for each in found
-    ]
+    title = f"Where the classifier is unsure (top probability below {unsure['below']:.2g})"
+    subgroups = {f"By {column}": values for column, values in evaluation.get("subgroups", {}).items()}
+    shown = {name: COMPARATORS[name] for name in _IN_PARTS if name in evaluation["comparators"]}
+    return {"comparators": shown, "tables": {title: {"unsure": unsure}, **subgroups}}
 
 
-def data_and_split(material: Material) -> dict[str, Any] | str:
-    """How many cases of each class stand where, the fingerprints, and what the split leaks."""
-    splits = material.splits
-    if splits is None:
-        return material.missing["cases"]
-    three: dict[str, TrainOutputs | ScoredOutputs] = {
-        "train": splits.train,
-        "val": splits.validation,
-        "test": splits.test,
-    }
-    counts = {part: np.bincount(rows.y.numpy(), minlength=splits.n_classes).tolist() for part, rows in three.items()}
-    groups = {part: None if rows.groups is None else len(np.unique(rows.groups)) for part, rows in three.items()}
+def data_and_split(splits: SplitOutputs, class_names: Sequence[str], notes: Sequence[str]) -> dict[str, Any]:
+    """Return how many cases of each class are in each split, and what the split leaks."""
+    three = (splits.train, splits.validation, splits.test)
+    counts = np.stack([np.bincount(rows.y.numpy(), minlength=splits.n_classes) for rows in three], 1)
     return {
-        "rows": [
-            {"name": name, "counts": [counts[part][c] for part in three]} for c, name in enumerate(material.class_names)
-        ],
-        "totals": [len(rows) for rows in three.values()],
-        "groups": list(groups.values()),
+        "rows": list(zip(class_names, counts.tolist(), strict=True)),
+        "totals": [len(rows) for rows in three],
+        "groups": [None if rows.groups is None else len(np.unique(rows.groups)) for rows in three],
         "leak": leak(splits),
-        "identity": material.identity,
-        "notes": material.split_notes,
+        "notes": notes,
     }
 
 
 def leak(splits: SplitOutputs) -> dict[str, Any] | None:
-    """The audit of the split; nothing where no groups are known."""
+    """Audit the split for groups on both sides; ``None`` where no groups are known."""
     three = (splits.train, splits.validation, splits.test)
     groups = [rows.groups for rows in three if rows.groups is not None]
     if len(groups) < len(three):

@@ -1,222 +1,210 @@
-"""An evaluation in plain words: the headline, what stands behind it, and what to be careful about."""
+"""An evaluation in plain words: the headline, the figures behind it, and what to be careful about."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
+
+from tdumpra.report.charts import LOWER_IS_BETTER
+from tdumpra.report.kit import sentence, signed
 
 LEVEL = 0.05  # below it a difference is called more than chance
 Verdict = Literal["better", "worse", "chance", "shut", "idle"]
+Tone = Literal["", "unproven", "good", "bad"]
 
 COMPARATORS = {
-    "baseline": "another run’s classifier, as it came",
-    "student": "the classifier as it came",
-    "teacher": "its moving-average teacher, alone",
-    "temperature": "the classifier with a fitted temperature",
-    "logit_adjusted": "the classifier divided by a fitted power of the class prior: the honest rival",
-    "teacher_adjusted": "the same, for the teacher",
-    "second": "the second network’s own classifier, calibrated, by itself",
-    "second_adjusted": "the same, divided by a fitted power of the class prior",
-    "ensemble": "both networks’ own classifiers, half and half, without a bank",
-    "ensemble_adjusted": "the same, divided by a fitted power of the class prior",
+    "baseline": "classifier of another run",
+    "student": "classifier as it came",
+    "teacher": "its moving-average teacher",
+    "temperature": "classifier with a fitted temperature",
+    "logit_adjusted": "classifier adjusted to how common each class is",
+    "teacher_adjusted": "teacher, adjusted in the same way",
+    "second": "classifier of the second network",
+    "second_adjusted": "second network, adjusted in the same way",
+    "ensemble": "both networks’ classifiers averaged",
+    "ensemble_adjusted": "both averaged, adjusted in the same way",
     "knn": "retrieval alone: the 16 nearest training cases",
-    "single_prototype": "retrieval alone: one mean per class",
-    "tip_adapter": "every training case as a prototype, added to the classifier",
+    "single_prototype": "retrieval alone: one average per class",
+    "tip_adapter": "classifier plus every training case (Tip-Adapter)",
     "similarity": "retrieval alone: the prototype bank",
-    "average": "both paths, half and half, without a gate",
-    "paper_gate": "the gate as the paper sets it",
-    "calibrated_gate": "the gate that compares fitted chances of being right",
-    "gate": "the method, as tuned",
-    "oracle": "upper bound: whichever path happens to be right",
+    "average": "classifier and retrieval averaged, no gate",
+    "paper_gate": "gate with the paper’s settings",
+    "calibrated_gate": "gate that compares both chances of being right",
+    "gate": "gate as tuned: the method",
+    "oracle": "upper bound: always the path that is right",
+}
+
+_SENTENCES = {
+    "shut": "The gate stayed shut on all {cases}: every prediction is the classifier’s own.",
+    "idle": "The gate opened on {opened:,} of {cases}, but fixed and broke no prediction.",
+    "chance": "The gate opened on {opened:,} of {cases}, fixed {fixed:,} and broke {broken:,}: not better than chance.",
+    "better": "The gate opened on {opened:,} of {cases}, fixed {fixed:,} and broke {broken:,}: better than chance.",
+    "worse": "The gate opened on {opened:,} of {cases}, fixed {fixed:,} and broke {broken:,}: worse than no gate.",
+    "tests": "Fixed against broken: {tests}. With 95 % confidence the gate breaks fewer than {harm:.1%} of cases.",
+    "ambiguous": "On the {n:,} ambiguous cases, those of which the classifier is less than {below:.0%} sure, accuracy "
+    "went from {before:.4f} to {after:.4f}.",
+    "headroom": "An oracle that always followed the right path would reach an accuracy of {oracle:.4f}: {room:.1f} "
+    "points of headroom, of which the gate took {taken}.",
+    "worth": "Against what needs no bank: {worth}",
+    "seeds_won": "Against what needs no bank, over {seeds} seeds: retrieval won in {won}, lost in {lost}, and neither "
+    "won in {tied}.",
+    "parted_ways": "Accuracy and balanced accuracy went different ways: on the whole rare classes {rare}, common ones "
+    "{common}.",
+    "tuning": "How it was tuned: {tuning}",
+    "note": "{note}",
+    "seed_note": "Seed {seed}: {note}",
+    "ungrouped": "No groups were given: images of one lesion or patient may be on both sides of the split, and every "
+    "figure here may be too good.",
+    "leak": "{images:,} of {of:,} test images ({share:.1%}) share a group with training or validation: every figure "
+    "here is too good.",
 }
 
 
+class Said(NamedTuple):
+    """A sentence of the summary: its kind, and the values in it; ``str`` gives the words."""
+
+    kind: str
+    values: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        """Return the finished sentence."""
+        return sentence(_SENTENCES[self.kind].format(**self.values))
+
+
 class Tile(NamedTuple):
-    """A figure that stands out, and what it is."""
+    """A figure that stands out, what it is, its interval, and for a change whether it is proven."""
 
     value: str
     words: str
-    tone: str = ""
+    interval: str = ""
+    tone: Tone = ""
 
 
 class Summary(NamedTuple):
-    """What a reader should know first."""
+    """The top of a report."""
 
-    headline: str
+    headline: Said
     verdict: Verdict
     tiles: list[Tile]
-    sentences: list[str]
-    cautions: list[str]
+    sentences: list[Said]
+    cautions: list[Said]
 
 
 def summarise(evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None = None) -> Summary:
-    """The top of a report, from one seed's evaluation or from several seeds together."""
+    """Return the top of a report, from one seed's evaluation or from several seeds together."""
+    gate, scores = evaluation["gate"], evaluation["comparators"]
+    tiles = [
+        Tile(f"{gate['opened'] / gate['n']:.1%}", f"of cases opened the gate ({gate['opened']:,} of {gate['n']:,})"),
+        Tile(f"{gate['fixed']:,} : {gate['broken']:,}", "predictions fixed : broken"),
+        _change(evaluation, "accuracy", "accuracy"),
+        _change(evaluation, "balanced_accuracy", "balanced accuracy"),
+        _change(evaluation, "ece", "calibration error"),
+    ]
+    alone, after = (scores.get(name, {}).get("ece") for name in ("temperature", "gate"))
+    if alone is not None and after is not None:  # the gate uses a fitted temperature, which deserves its share
+        ece = tiles[-1]
+        tone: Tone = "unproven" if ece.tone == "good" and alone <= after else ece.tone
+        tiles[-1] = ece._replace(words=f"{ece.words}; a temperature alone: {alone:.4f}", tone=tone)
     return Summary(
-        headline(evaluation), verdict(evaluation["gate"]), _tiles(evaluation), _sentences(evaluation),
-        _cautions(evaluation, leak),
+        Said(verdict(gate), _counts(evaluation)), verdict(gate), tiles, list(_sentences(evaluation)),
+        list(_cautions(evaluation, leak)),
     )  # fmt: skip
 
 
-def p_value(gate: Mapping[str, Any]) -> float | None:
-    """Of fixed against broken: over lesions where there are any, else row by row."""
-    flip = gate.get("sign_flip_p")
-    p: float | None = flip if flip is not None else gate["mcnemar_p"]
-    return p
+def headline(evaluation: Mapping[str, Any]) -> str:
+    """Say in a sentence what the gate did."""
+    return str(Said(verdict(evaluation["gate"]), _counts(evaluation)))
 
 
 def verdict(gate: Mapping[str, Any]) -> Verdict:
-    """What fixed and broken predictions together say."""
+    """Judge the fixed and broken predictions together: by the test over lesions if there is one, else by row."""
     if not gate["opened"]:
         return "shut"
     if not gate["fixed"] and not gate["broken"]:
         return "idle"
-    p = p_value(gate)
+    flip = gate.get("sign_flip_p")
+    p = flip if flip is not None else gate["mcnemar_p"]
     if p is None or p >= LEVEL or gate["fixed"] == gate["broken"]:
         return "chance"
     return "better" if gate["fixed"] > gate["broken"] else "worse"
 
 
-def headline(evaluation: Mapping[str, Any]) -> str:
-    """What the gate did, in a sentence."""
-    gate, seeds = evaluation["gate"], len(evaluation.get("seeds", ()))
-    cases = f"{gate['n']:,} cases" if seeds < 2 else f"{gate['n']:,} cases of {seeds} seeds"
-    words = {
-        "better": "better than chance",
-        "worse": "worse than leaving it shut",
-        "chance": "not better than chance",
-        "idle": "it changed nothing for better or worse",
-    }
-    found = verdict(gate)
-    if found == "shut":
-        return f"The gate stayed shut on all {cases}: every prediction is the classifier’s own."
-    did = f"fixed {gate['fixed']:,} and broke {gate['broken']:,}"
-    return f"The gate opened on {gate['opened']:,} of {cases}, {did}: {words[found]}."
-
-
-def _tiles(evaluation: Mapping[str, Any]) -> list[Tile]:
-    gate, scores = evaluation["gate"], evaluation["comparators"]
-    before, after = scores["student"], scores["gate"]
-
-    def change(metric: str, words: str, *, small_is_good: bool = False) -> Tile:
-        difference = None if None in (before[metric], after[metric]) else after[metric] - before[metric]
-        if difference is None:
-            return Tile("undefined", words)
-        tone = "" if abs(difference) < 5e-5 else "good" if (difference < 0) == small_is_good else "bad"
-        return Tile(signed(difference), f"{words}: {before[metric]:.4f} → {after[metric]:.4f}", tone)
-
-    calibration = change("ece", "calibration error", small_is_good=True)
-    alone = scores.get("temperature", {}).get("ece")
-    if alone is not None and after["ece"] is not None:  # the gate stands on a fitted temperature, which has its share
-        calibration = calibration._replace(
-            words=f"{calibration.words}; a temperature alone: {alone:.4f}",
-            tone="" if calibration.tone == "good" and alone <= after["ece"] else calibration.tone,
-        )
-    return [
-        Tile(f"{gate['opened'] / gate['n']:.1%}", f"of cases opened the gate ({gate['opened']:,} of {gate['n']:,})"),
-        Tile(f"{gate['fixed']:,} : {gate['broken']:,}", "predictions fixed : broken"),
-        change("accuracy", "accuracy"),
-        change("balanced_accuracy", "balanced accuracy"),
-        calibration,
-    ]
-
-
-def _sentences(evaluation: Mapping[str, Any]) -> list[str]:
-    gate = evaluation["gate"]
-    sentences = []
-    if gate["opened"]:
-        tests = [
-            f"{words} {p_text(gate[key])}"
-            for words, key in (("sign-flip test over lesions", "sign_flip_p"), ("exact McNemar test", "mcnemar_p"))
-            if gate.get(key) is not None
-        ]
-        sentences.append(
-            f"The tests of fixed against broken: {', '.join(tests)}. With 95 % confidence the gate breaks fewer than "
-            f"{gate['harm_upper']:.1%} of cases."
-        )
-    sentences += _on_ambiguous(evaluation.get("ambiguous"))
-    if gate.get("headroom") is not None and gate["headroom"] > 0:
-        sentences.append(
-            f"An oracle that always followed the right path would reach an accuracy of {gate['oracle_accuracy']:.4f}: "
-            f"{100 * gate['headroom']:.1f} points of headroom, of which the gate took "
-            f"{signed(100 * (gate['accuracy'] - gate['classifier_accuracy']), 1)}."
-        )
-    if "retrieval_worth" in evaluation:
-        sentences.append(sentence(f"against what needs no bank: {evaluation['retrieval_worth']['sentence']}"))
-    sentences += _seeds_won(evaluation.get("by_seed", {}))
-    sentences += _parted_ways(evaluation["comparators"])
-    if "by_seed" not in evaluation:  # several seeds have as many sentences, and a place of their own
-        sentences.append(sentence(f"how it was tuned: {evaluation['tuning']}"))
-    return sentences
-
-
-def _on_ambiguous(part: Mapping[str, Any] | None) -> list[str]:
-    """What became of the cases that the second opinion is for."""
-    if part is None or not part["n"]:
-        return []
-    before, after = (part["comparators"][name]["accuracy"] for name in ("student", "gate"))
-    return [
-        f"On the {part['n']:,} ambiguous cases, those of which the classifier is less than {part['below']:.0%} sure, "
-        f"accuracy went from {before:.4f} to {after:.4f}."
-    ]
-
-
-def _seeds_won(by_seed: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    winners = [each["retrieval_worth"]["winner"] for each in by_seed.values() if "retrieval_worth" in each]
-    words = {"retrieval": "retrieval won", "no retrieval": "retrieval lost", "neither": "nobody won"}
-    counted = [f"{said} in {winners.count(name)}" for name, said in words.items() if name in winners]
-    if not counted:
-        return []
-    counted[0] += f" of {len(winners)} seeds"
-    return [sentence(f"against what needs no bank, {', '.join(counted)}")]
-
-
-def _parted_ways(scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Why one figure rose while the other fell: it must be the rare classes that gained, or lost."""
-    before, after = scores["student"], scores["gate"]
-    changes = [
-        0.0 if None in (before[metric], after[metric]) else after[metric] - before[metric]
-        for metric in ("accuracy", "balanced_accuracy")
-    ]
-    if min(changes) > -5e-5 or max(changes) < 5e-5:
-        return []
-    rare, common = ("gained", "lost") if changes[1] > 0 else ("lost", "gained")
-    return [
-        f"Accuracy and balanced accuracy went different ways: on the whole rare classes {rare}, common ones {common}."
-    ]
-
-
-def _cautions(evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None) -> list[str]:
-    by_seed = {seed: each.get("notes", ()) for seed, each in evaluation.get("by_seed", {}).items()}
-    counted = Counter(note for notes in by_seed.values() for note in notes)
-    of_some = {note for note, count in counted.items() if count < len(by_seed)}
-    cautions = [sentence(note) for note in evaluation.get("notes", ()) if note not in of_some]
-    for seed, notes in by_seed.items():
-        cautions += [f"Seed {seed}: {sentence(note)}" for note in notes if note in of_some]
-    if not evaluation["grouped"]:
-        cautions.append(
-            "No groups were given: images of one lesion or patient may stand on both sides of the split, and every "
-            "figure here may be too good."
-        )
-    if leak is not None and leak["images"]:
-        cautions.append(
-            f"{leak['images']:,} of {leak['of']:,} test images ({leak['share']:.1%}) share a group with training or "
-            "validation: every figure here is too good."
-        )
-    return cautions
-
-
 def p_text(p: float) -> str:
-    """A p-value as one reads it; a very small one by a bound."""
+    """Format a p-value; a very small one is a bound."""
     return f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
 
 
-def signed(value: float, digits: int = 4) -> str:
-    """A change, with a minus sign that is one."""
-    return f"{value:+.{digits}f}".replace("-", "−")
+def _counts(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    gate, seeds = evaluation["gate"], len(evaluation.get("seeds", ()))
+    cases = f"{gate['n']:,} cases" if seeds < 2 else f"{gate['n']:,} cases of {seeds} seeds"
+    return {"cases": cases, **{key: gate[key] for key in ("opened", "fixed", "broken")}}
 
 
-def sentence(text: str) -> str:
-    """Words as a sentence: a capital first, a full stop last, and nothing else changed."""
-    text = text.strip()
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!")) else ".")
+def _change(evaluation: Mapping[str, Any], metric: str, words: str) -> Tile:
+    """Show how the gate changed a metric; coloured only where the change is more than chance.
+
+    The interval of the change decides. Without one, the verdict decides on accuracy, which is what its test is of,
+    and nothing is proven about any other metric; the tile then shows the interval of the gate's own value.
+    """
+    before, after = (evaluation["comparators"][name][metric] for name in ("student", "gate"))
+    if before is None or after is None:
+        return Tile("undefined", words)
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    low, high = evaluation.get("paired", {}).get("student", {}).get(metric, {}).get("interval", (None, None))
+    level = evaluation.get("bootstrap", {}).get("level", 0.95)
+    tone: Tone = "unproven"
+    interval = ""
+    if low is not None and low == low:
+        tone = "good" if low > 0 else "bad" if high < 0 else "unproven"
+        low, high = sorted((sign * low, sign * high))
+        interval = f"{level:.0%} interval {signed(low)} to {signed(high)}"
+    else:
+        if metric == "accuracy" and (found := verdict(evaluation["gate"])) in ("better", "worse"):
+            tone = "good" if found == "better" else "bad"
+        low, high = evaluation.get("intervals", {}).get("gate", {}).get(metric, (None, None))
+        if low is not None:
+            interval = f"{level:.0%} interval of the latter: {low:.3f} to {high:.3f}"
+    return Tile(signed(after - before), f"{words}: {before:.4f} → {after:.4f}", interval, tone)
+
+
+def _sentences(evaluation: Mapping[str, Any]) -> Iterator[Said]:
+    gate, part = evaluation["gate"], evaluation.get("ambiguous")
+    if gate["opened"]:
+        tests = {"sign_flip_p": "sign-flip test over lesions", "mcnemar_p": "exact McNemar test"}
+        said = [f"{words} {p_text(gate[key])}" for key, words in tests.items() if gate.get(key) is not None]
+        yield Said("tests", {"tests": ", ".join(said), "harm": gate["harm_upper"]})
+    if part is not None and part["n"]:
+        before, after = (part["comparators"][name]["accuracy"] for name in ("student", "gate"))
+        yield Said("ambiguous", {"n": part["n"], "below": part["below"], "before": before, "after": after})
+    if gate.get("headroom") is not None and gate["headroom"] > 0:
+        taken = signed(100 * (gate["accuracy"] - gate["classifier_accuracy"]), 1)
+        yield Said("headroom", {"oracle": gate["oracle_accuracy"], "room": 100 * gate["headroom"], "taken": taken})
+    if "retrieval_worth" in evaluation:
+        yield Said("worth", {"worth": evaluation["retrieval_worth"]["sentence"]})
+    by_seed = evaluation.get("by_seed", {}).values()
+    winners = Counter(each["retrieval_worth"]["winner"] for each in by_seed if "retrieval_worth" in each)
+    if winners:
+        won, lost, tied = (winners[name] for name in ("retrieval", "no retrieval", "neither"))
+        yield Said("seeds_won", {"seeds": winners.total(), "won": won, "lost": lost, "tied": tied})
+    student, ours = (evaluation["comparators"][name] for name in ("student", "gate"))
+    metrics = ("accuracy", "balanced_accuracy")
+    changes = [0.0 if None in (student[m], ours[m]) else ours[m] - student[m] for m in metrics]
+    if min(changes) <= -5e-5 and max(changes) >= 5e-5:
+        rare, common = ("gained", "lost") if changes[1] > 0 else ("lost", "gained")
+        yield Said("parted_ways", {"rare": rare, "common": common})
+    if "by_seed" not in evaluation:  # several seeds have as many sentences, in a place of their own
+        yield Said("tuning", {"tuning": evaluation["tuning"]})
+
+
+def _cautions(evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None) -> Iterator[Said]:
+    by_seed = {seed: each.get("notes", ()) for seed, each in evaluation.get("by_seed", {}).items()}
+    counted = Counter(note for notes in by_seed.values() for note in notes)
+    of_some = {note for note, count in counted.items() if count < len(by_seed)}
+    yield from (Said("note", {"note": note}) for note in evaluation.get("notes", ()) if note not in of_some)
+    for seed, notes in by_seed.items():
+        yield from (Said("seed_note", {"seed": seed, "note": sentence(note)}) for note in notes if note in of_some)
+    if not evaluation["grouped"]:
+        yield Said("ungrouped", {})
+    if leak is not None and leak["images"]:
+        yield Said("leak", {key: leak[key] for key in ("images", "of", "share")})
