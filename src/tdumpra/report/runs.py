@@ -166,7 +166,7 @@ def _row(each: Linked) -> dict[str, Any]:
     """A seed or a model in a line."""
     gate, scores = each.evaluation["gate"], each.evaluation["comparators"]
     figures = [
-        sections.number(scores[who][metric])
+        kit.number(scores[who][metric])
         for metric in ("accuracy", "balanced_accuracy", "ece")
         for who in ("student", "gate")
     ]
