@@ -30,6 +30,7 @@ from tdumpra.method.decision import Decided, Decision
 from tdumpra.method.outputs import ScoredOutputs, TrainOutputs, ValidationOutputs
 from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.presets import PRESETS, Preset
+from tdumpra.tuning.search import Search
 from tdumpra.tuning.tune import choose_prior_exponent, tune
 
 CACHE_SHARPNESS = (1.0, 3.0, 5.5, 10.0, 20.0)  # around the 5.5 of Tip-Adapter's paper
@@ -105,7 +106,7 @@ def teacher_adjusted(case: Case) -> Tensor | None:
 
 def _adjusted(case: Case, p_val: Tensor, y_val: Tensor, p_test: Tensor) -> Tensor:
     prior = case.decision.prior
-    exponent = choose_prior_exponent(widen(p_val), y_val, prior, case.objective, case.costs)
+    exponent = choose_prior_exponent(widen(p_val), y_val, prior, case.goal)
     return adjust_prior(widen(p_test), prior, exponent)
 
 
@@ -263,14 +264,8 @@ def _gate_of(case: Case, preset: Preset) -> Tensor | None:
     """Another gate over the same bank, tuned for the same goal."""
     if case.validation is None:
         return None
-    tuned = tune(
-        case.unseen_bank or case.decision.bank,
-        case.validation,
-        case.decision.prior,
-        preset=preset,
-        objective=case.objective,
-        costs=case.costs,
-    )
+    bank, search = case.unseen_bank or case.decision.bank, Search(preset, case.goal)
+    tuned = tune(bank, case.validation, case.decision.prior, search)
     return replace(tuned.decision, bank=case.decision.bank).decide(case.test.p, case.test.z).p
 
 

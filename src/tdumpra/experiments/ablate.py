@@ -18,7 +18,7 @@ from tdumpra.experiments.together import refuse_mixed, refuse_several_backbones,
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs import outputs as run_outputs
 from tdumpra.runs.config import Config, TrainConfig
-from tdumpra.runs.fitting import Fitted, fit
+from tdumpra.tuning.fit import Fitted, fit
 from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.presets import PRESETS
 

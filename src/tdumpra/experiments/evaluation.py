@@ -21,16 +21,15 @@ from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs import outputs as run_outputs
 from tdumpra.runs.config import Config
 from tdumpra.runs.fitting import (
-    Fitted,
     case_of,
     evaluation_document,
-    fit,
     gate_document,
     metadata_fingerprint,
     with_asked,
 )
 from tdumpra.runs.folder import run_root
 from tdumpra.runs.outputs import SavedRun
+from tdumpra.tuning.fit import Fitted, fit
 
 _COUNTS = ("n", "opened", "flipped", "fixed", "broken")
 

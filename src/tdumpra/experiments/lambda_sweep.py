@@ -18,7 +18,7 @@ from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import ScoredOutputs
 from tdumpra.runs import outputs as run_outputs
 from tdumpra.runs.config import Config
-from tdumpra.runs.fitting import Fitted, fit
+from tdumpra.tuning.fit import Fitted, fit
 
 COLUMNS = {
     "classifier_accuracy": "Classifier Acc",

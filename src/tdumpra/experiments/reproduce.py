@@ -13,7 +13,7 @@ from tdumpra.experiments.results import HEADINGS, Figure, ResultTable, Value, ov
 from tdumpra.experiments.together import refuse_mixed, refuse_strangers
 from tdumpra.runs import outputs as run_outputs
 from tdumpra.runs.config import Config, TrainConfig
-from tdumpra.runs.fitting import fit
+from tdumpra.tuning.fit import fit
 
 SEEDS = (0, 1, 2)
 PROTOCOLS = {

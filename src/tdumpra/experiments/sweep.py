@@ -29,10 +29,11 @@ from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs import outputs as run_outputs
 from tdumpra.runs.config import Config
-from tdumpra.runs.fitting import fit
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.outputs import SavedRun
+from tdumpra.tuning.fit import cluster, fit
 from tdumpra.tuning.presets import PRESETS
+from tdumpra.tuning.settings import BankConfig
 
 MARGIN = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 ALPHA = tuple(np.round(np.arange(0.0, 1.0001, 0.1), 1).tolist())
@@ -162,10 +163,16 @@ def _widths(bench: _Bench, config: Config) -> list[_Point]:
 
 
 def _bank(bench: _Bench, z: Tensor, k: int, config: Config) -> PrototypeBank:
-    train, merge = bench.splits.train, PRESETS[config.tune.preset].merge_above
+    train, preset = bench.splits.train, PRESETS[config.tune.preset]
     lesions = lesion_of_each_row(train.groups, len(train))
     k = min(k, max(len(np.unique(lesions[(train.y == c).numpy()])) for c in range(int(train.y.max()) + 1)))
-    return PrototypeBank.fit(z, train.y, k, train.groups, bench.splits.n_classes, merge_above=merge)
+    return cluster(
+        replace(train, z=z, ids=None),
+        BankConfig(n_prototypes=k),
+        preset,
+        n_classes=bench.splits.n_classes,
+        class_names=(),
+    )
 
 
 def _refitted(bench: _Bench, bank: PrototypeBank, kappa: float, projection: Tensor | None = None) -> Decision:

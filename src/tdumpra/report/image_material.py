@@ -14,10 +14,10 @@ from tdumpra.method.output_files import SplitOutputs
 from tdumpra.networks.model_file import Model
 from tdumpra.report.material import Material, Pictures, decide_again, read_environment, tuning_document
 from tdumpra.runs.config import Config, read_config
-from tdumpra.runs.fitting import fit
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.table_stages import read_tables, table_outputs
 from tdumpra.runs.tables import OutputsTable
+from tdumpra.tuning.fit import fit
 
 
 def of_folder(root: Path, evaluation: Mapping[str, Any] | None = None) -> Material:

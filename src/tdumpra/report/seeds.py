@@ -18,8 +18,8 @@ from tdumpra.report.report import FOLDER, INDEX, write_page
 from tdumpra.report.summary import headline, p_text, summarise
 from tdumpra.runs.attach import EVALUATION
 from tdumpra.runs.config import Config, read_config
-from tdumpra.runs.fitting import fit
 from tdumpra.runs.outputs import SavedRun, other_seeds, read_saved, saved_runs
+from tdumpra.tuning.fit import fit
 
 
 class Linked(NamedTuple):

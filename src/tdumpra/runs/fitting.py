@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,90 +12,17 @@ import torch
 
 from tdumpra import __version__
 from tdumpra.artifacts import fingerprint
-from tdumpra.method.bank import PrototypeBank
-from tdumpra.tuning.certify import Certificate, certify
 from tdumpra.evaluation.comparators import Case
-from tdumpra.runs.config import BankConfig, Config, TuneConfig
-from tdumpra.core.calibration import class_prior
-from tdumpra.tuning.crossfit import Estimate, cross_fit
-from tdumpra.method.decision import Decision
+from tdumpra.runs.config import Config, TuneConfig
 from tdumpra.errors import InputFileError
 from tdumpra.evaluation.evaluate import evaluate, gate_report
+from tdumpra.tuning.fit import Fitted
 from tdumpra.tuning.goal import Goal
 from tdumpra.method.output_files import SplitOutputs
-from tdumpra.method.outputs import TrainOutputs, ValidationOutputs
-from tdumpra.tuning.presets import PRESETS, Preset
-from tdumpra.tuning.pooled import tune_over_seeds
 from tdumpra.runs.tables import OutputsTable, refuse_other_labels, run_with_tables
-from tdumpra.tuning.tune import Tuning, tune
 
 COMPUTATION = 3  # raised whenever the same outputs and settings would give other figures: kept results are made again
 ID_COLUMNS = ("id", "image_id", "image")
-
-
-class Fitted(NamedTuple):
-    """A tuned decision and what stands behind it."""
-
-    tuning: Tuning
-    certificate: Certificate | None
-    estimate: Estimate | None
-    pool: ValidationOutputs | None = None  # validation rows of all seeds, where they were chosen on
-    unseen_bank: PrototypeBank | None = None  # one without validation rows, where the decision's own holds them
-
-    @property
-    def unseen(self) -> Decision:
-        """The decision as it may be tried on validation rows: with a bank that does not hold them."""
-        return replace(self.tuning.decision, bank=self.unseen_bank or self.tuning.decision.bank)
-
-
-def fit(
-    splits: SplitOutputs,
-    bank: BankConfig,
-    settings: TuneConfig,
-    *,
-    preset: Preset | None = None,
-    others: Sequence[SplitOutputs] = (),
-    judge: bool = False,
-) -> Fitted:
-    """Bank from train, everything else from validation.
-
-    Args:
-        splits: the outputs of one seed.
-        bank: how its bank is made.
-        settings: what is searched.
-        preset: in place of the one that ``settings`` names.
-        others: further seeds, whose validation rows have a say too, each scored by its own model and bank.
-        judge: with ``others``, also estimate what the choice earns on a seed that had no say.
-    """
-    preset = preset or PRESETS[settings.preset]
-
-    def make_bank(train: TrainOutputs) -> PrototypeBank:
-        return PrototypeBank.fit(
-            train.z, train.y, bank.n_prototypes, train.groups, splits.n_classes, ids=train.ids,
-            merge_above=preset.merge_above, class_names=splits.class_names or None,
-        )  # fmt: skip
-
-    search: dict[str, Any] = {
-        "preset": preset, "objective": settings.objective, "costs": settings.costs,
-        "adjust_for_prior": settings.adjust_prior,
-    }  # fmt: skip
-    if settings.folds:
-        crossed = cross_fit(
-            splits.train, splits.validation, make_bank, folds=settings.folds, training_rows=settings.training_rows,
-            **search,
-        )  # fmt: skip
-        return Fitted(crossed.tuning, None, crossed.estimate, unseen_bank=make_bank(splits.train))
-    prior = class_prior(splits.train.y, splits.n_classes)
-    if others:
-        goal = Goal.check(settings.objective, settings.costs, n_classes=splits.n_classes)
-        chosen = tune_over_seeds(
-            [splits, *others], make_bank, preset=preset, goal=goal, adjust_for_prior=settings.adjust_prior, judge=judge
-        )
-        return Fitted(chosen.tuning, None, chosen.estimate, chosen.rows)
-    if settings.certify:
-        proof: dict[str, Any] = {"level": settings.level, "correction": settings.correction}
-        return Fitted(*certify(make_bank(splits.train), splits.validation, prior, **search, **proof), None)
-    return Fitted(tune(make_bank(splits.train), splits.validation, prior, **search), None, None)
 
 
 def case_of(splits: SplitOutputs, fitted: Fitted, settings: TuneConfig) -> Case:
@@ -125,7 +51,7 @@ def gate_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[
     )
     return {
         "outputs": splits.fingerprint,
-        "sentence": verdict(fitted),
+        "sentence": fitted.verdict(),
         "objective": tuning.objective,
         "cases": {
             "rows": tuning.n_rows,
@@ -148,14 +74,7 @@ def gate_document(splits: SplitOutputs, fitted: Fitted, config: Config) -> dict[
             "accuracy": tuning.best.accuracy - tuning.base.accuracy,
             **{name: report[name] for name in ("opened", "flipped", "fixed", "broken")},
         },
-        "decision": {
-            "thresholds": asdict(tuning.decision.thresholds),
-            "calibrated": tuning.decision.calibrated and asdict(tuning.decision.calibrated),
-            "guarantees_similarity": tuning.decision.guarantees_similarity,
-            **{name: getattr(tuning.decision, name) for name in ("rule", "kappa", "tau", "temperature")},
-            "prior_exponent": tuning.decision.prior_exponent,
-            "fused_exponent": tuning.decision.fused_exponent,
-        },
+        "decision": tuning.decision.to_json(),
         "certificate": fitted.certificate and fitted.certificate.to_json(),
         "out_of_fold": fitted.estimate and {**fitted.estimate._asdict(), "sentence": fitted.estimate.sentence()},
         "notes": tuning.notes,
@@ -171,20 +90,10 @@ def evaluation_document(splits: SplitOutputs, fitted: Fitted, config: Config, se
         "version": __version__,
         "rows": {"train": len(splits.train), "val": len(splits.validation), "test": len(splits.test)},
         "grouped": splits.test.groups is not None,
-        "tuning": verdict(fitted),
+        "tuning": fitted.verdict(),
         "notes": fitted.tuning.notes,
         **evaluate(case_of(splits, fitted, config.tune), settings=asked),
     }
-
-
-def verdict(fitted: Fitted) -> str:
-    """How the gate was chosen, proven or estimated, in a sentence."""
-    if fitted.certificate is not None:
-        return f"{fitted.tuning.sentence()}; {fitted.certificate.sentence()}" if fitted.certificate.granted else (
-            fitted.certificate.sentence()
-        )  # fmt: skip
-    estimate = "" if fitted.estimate is None else f"; {fitted.estimate.sentence()}"
-    return fitted.tuning.sentence() + estimate
 
 
 def with_asked(splits: SplitOutputs, config: Config, seed: int) -> SplitOutputs:

@@ -20,8 +20,9 @@ from tdumpra.method.bank_health import BankHealth, bank_health
 from tdumpra.checks import SPLITS
 from tdumpra.runs.config import Config, read_config
 from tdumpra.errors import ArtifactError, TdumpraError
-from tdumpra.runs.fitting import COMPUTATION, Fitted, evaluation_document, fit, gate_document, metadata_fingerprint
+from tdumpra.runs.fitting import COMPUTATION, evaluation_document, gate_document, metadata_fingerprint
 from tdumpra.method.output_files import SplitOutputs
+from tdumpra.tuning.fit import Fitted, cluster, fit
 from tdumpra.tuning.presets import PRESETS
 from tdumpra.runs.folder import RunFolder, run_folders, run_root
 from tdumpra.runs.tables import OutputsTable, how_made, run_with_tables, split_outputs, tables_fingerprint
@@ -54,23 +55,16 @@ def bank_stage(config: Config, folder: RunFolder, seed: int) -> Banked:
 
 def bank_of(splits: SplitOutputs, config: Config, folder: RunFolder, sources: Sequence[str] | None = None) -> Banked:
     """The same for outputs from anywhere; ``sources`` says where each training row came from."""
-    outputs, merge_above = splits.train, PRESETS[config.tune.preset].merge_above
+    outputs, preset = splits.train, PRESETS[config.tune.preset]
     identity = {
         "outputs": splits.fingerprint,
-        "settings": fingerprint(str((config.bank.n_prototypes, merge_above, splits.n_classes))),
+        "settings": fingerprint(str((config.bank.n_prototypes, preset.merge_above, splits.n_classes))),
     }
     bank = _current_bank(folder.bank, identity)
     made = bank is None
     if bank is None:
-        bank = PrototypeBank.fit(
-            outputs.z,
-            outputs.y,
-            config.bank.n_prototypes,
-            outputs.groups,
-            splits.n_classes,
-            ids=outputs.ids,
-            merge_above=merge_above,
-            class_names=splits.class_names or None,
+        bank = cluster(
+            outputs, config.bank, preset, n_classes=splits.n_classes, class_names=splits.class_names
         )
         artifact = bank.to_artifact()
         meta = {**artifact.meta, "identity": identity}
