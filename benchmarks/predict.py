@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.common import Row, best_times, peak_memory, within
 from tdumpra import DualPathClassifier
-from tdumpra.tuning.tune import Preset
+from tdumpra.tuning.presets import Preset
 
 N, D, C, K = 1_000_000, 128, 8, 10
 

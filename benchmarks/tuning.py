@@ -12,7 +12,9 @@ from benchmarks.common import Row, faster
 from tdumpra import GateThresholds, PrototypeBank, classification_metrics, fuse
 from tdumpra.core.calibration import class_prior
 from tdumpra.method.outputs import ValidationOutputs
-from tdumpra.tuning.tune import Preset, tune
+from tdumpra.tuning.presets import Preset
+from tdumpra.tuning.search import Search
+from tdumpra.tuning.tune import tune
 
 N, C, D = 10_000, 7, 32
 PRESET = Preset(
@@ -39,7 +41,7 @@ def run() -> list[Row]:
     prior = class_prior(torch.from_numpy(y), C)
 
     def search() -> GateThresholds | None:
-        tuned = tune(bank, validation, prior, preset=PRESET)
+        tuned = tune(bank, validation, prior, Search(PRESET))
         return tuned.best.thresholds
 
     search()

@@ -29,6 +29,7 @@ from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs,
 from tdumpra.tuning.certify import Certificate, certify
 from tdumpra.tuning.crossfit import Estimate, cross_fit
 from tdumpra.tuning.goal import Goal
+from tdumpra.tuning.search import Search
 from tdumpra.tuning.tune import PRESETS, Preset, Tuning, check_objective, tune
 
 KIND, SCHEMA = "dual-path classifier", 1
@@ -117,21 +118,20 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
             p_val, z_val, y_val, groups, n_classes=bank.n_classes, width=bank.width, suffix="_val"
         )
         _check_groups_apart({"training": self._train}, validation.groups, "validation")
-        settings: dict[str, Any] = {
-            "preset": self._preset(), "objective": self.objective, "costs": self.costs,
-            "adjust_for_prior": self.adjust_prior,
-        }  # fmt: skip
+        search = Search.check(
+            self.preset, self.objective, self.costs, self.adjust_prior, n_classes=validation.n_classes
+        )
         if self.certify and self.folds:
             raise ValueError(
                 "certify and folds exclude each other: a proof needs lesions that took no part in choosing"
             )
         self._forget_tuning()
         if self.certify:
-            self.tuning_, self.certificate_ = certify(bank, validation, self._prior, **settings)
+            self.tuning_, self.certificate_ = certify(bank, validation, self._prior, search)
         elif self.folds:
-            self._cross_fit(validation, settings)
+            self._cross_fit(validation, search)
         else:
-            self.tuning_ = tune(bank, validation, self._prior, **settings)
+            self.tuning_ = tune(bank, validation, self._prior, search)
         self._validation = validation
         for note in self.tuning_.notes:
             warnings.warn(note, stacklevel=2)
@@ -141,14 +141,14 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         for name in ("tuning_", "certificate_", "estimate_"):
             self.__dict__.pop(name, None)
 
-    def _cross_fit(self, validation: ValidationOutputs, settings: dict[str, Any]) -> None:
+    def _cross_fit(self, validation: ValidationOutputs, search: Search) -> None:
         if self._train is None:
             raise NotFittedError("cross-fitting needs the training rows, which a saved model does not keep: fit again")
 
         def make_bank(part: TrainOutputs) -> PrototypeBank:
             return self._make_bank(part, self._preset(), n_classes=self.bank_.n_classes)
 
-        fitted = cross_fit(self._train, validation, make_bank, folds=self.folds, **settings)
+        fitted = cross_fit(self._train, validation, make_bank, search, folds=self.folds)
         self.tuning_, self.estimate_ = fitted.tuning, fitted.estimate
 
     def _make_bank(self, train: TrainOutputs, preset: Preset, n_classes: int | None = None) -> PrototypeBank:

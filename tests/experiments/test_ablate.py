@@ -11,7 +11,7 @@ from tests.support import output_files, save_problem
 from tdumpra.experiments import ablate, lambda_sweep
 from tdumpra.runs import outputs as run_outputs
 from tdumpra.runs.config import BankConfig, Config, NetworkConfig, TuneConfig
-from tdumpra.runs.fitting import fit
+from tdumpra.tuning.fit import fit
 from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.presets import PRESETS
 

@@ -15,8 +15,8 @@ from tdumpra.report import outcome
 from tdumpra.runs import outputs as run_outputs
 from tdumpra.runs import stages
 from tdumpra.runs.config import Config, SweepConfig, TuneConfig
-from tdumpra.runs.fitting import fit
 from tdumpra.runs.folder import RunFolder
+from tdumpra.tuning.fit import fit
 
 
 def swept(config: Config, out: Path) -> dict[str, dict[str, Any]]:

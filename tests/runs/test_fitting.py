@@ -18,14 +18,13 @@ from tdumpra.runs.config import BankConfig, Config, EvaluateConfig, TuneConfig
 from tdumpra.errors import ArtifactError, InputFileError
 from tdumpra.runs.fitting import (
     case_of,
-    evaluate_outputs,
-    fit,
+    evaluation_document,
     gate_document,
     metadata_fingerprint,
-    verdict,
     with_baseline,
     with_metadata,
 )
+from tdumpra.tuning.fit import fit
 from tdumpra.core.groups import group_folds
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
@@ -132,7 +131,7 @@ class TestOneChoiceForAllSeeds:
         assert (found.fixed, found.broken) == ((after & ~before).sum(), (before & ~after).sum())
         assert found.fixable == (either & ~before).sum()
         assert (found.base_accuracy, found.accuracy) == pytest.approx((before.mean(), after.mean()))
-        assert "chosen without the seed that it is judged on, on 600 rows" in verdict(fitted)
+        assert "chosen without the seed that it is judged on, on 600 rows" in fitted.verdict()
 
     def test_no_estimate_where_seeds_hold_out_the_same_lesions(self):
         seeds = [with_own_lesions(splits_of(seed), seed) for seed in range(3)]

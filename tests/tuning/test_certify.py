@@ -11,20 +11,23 @@ from tests.support import make_problem
 from tdumpra import DualPathClassifier
 from tdumpra.method.outputs import TestOutputs
 from tdumpra.tuning.certify import LEVEL, Certificate, certify
+from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.presets import Preset
+from tdumpra.tuning.search import Search
 from tdumpra.tuning.tune import Tuning, tune
 
 PRESET = Preset(
     kappa=(5.0,), theta=(0.5, 0.7, 0.9), beta=(0.0, 0.4, 0.6), margin=(0.0, 0.2), delta=(0.05,), alpha=(0.1,),
     rule=("linear",), gates=("clauses", "calibrated"),
 )  # fmt: skip
+SEARCH = Search(PRESET, Goal("accuracy"))
 
 
 def trial(
     seed: int, *, cls_right: float, sim_right: float, correction: str = "fixed-sequence"
 ) -> tuple[Tuning, Certificate]:
     rows = planted(seed, cls_right=cls_right, sim_right=sim_right)
-    return certify(unit_bank(), rows, PRIOR, preset=PRESET, objective="accuracy", correction=correction)  # type: ignore[arg-type]
+    return certify(unit_bank(), rows, PRIOR, SEARCH, correction=correction)  # type: ignore[arg-type]
 
 
 def opened_share(trials: int, *, cls_right: float, sim_right: float, correction: str) -> float:
@@ -48,10 +51,7 @@ class TestTrials:
 
 def test_without_a_certificate_the_useless_path_opens_most_gates():
     """What certification is for: the best of many settings looks good on the rows that it was chosen on."""
-    tuned = [
-        tune(unit_bank(), planted(s, cls_right=0.4, sim_right=0.4), PRIOR, preset=PRESET, objective="accuracy")
-        for s in range(20)
-    ]
+    tuned = [tune(unit_bank(), planted(s, cls_right=0.4, sim_right=0.4), PRIOR, SEARCH) for s in range(20)]
     assert np.mean([not each.is_shut for each in tuned]) > 0.5
 
 

@@ -10,7 +10,9 @@ from tests.support import Problem, make_problem
 from tdumpra import DualPathClassifier, PrototypeBank
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
 from tdumpra.tuning.crossfit import cross_fit
+from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.presets import Preset
+from tdumpra.tuning.search import Search
 
 PRESET = Preset(kappa=(10.0,), theta=(0.6, 0.9), beta=(0.3,), margin=(0.0,), delta=(0.05,), alpha=(0.1,))
 
@@ -37,7 +39,7 @@ def test_no_row_is_judged_by_its_own_lesion():
         seen.append(set(train.groups))
         return make_bank(train)
 
-    fitted = cross_fit(*outputs(problem), spy, preset=PRESET, folds=4)
+    fitted = cross_fit(*outputs(problem), spy, Search(PRESET), folds=4)
     everything = {*problem.train.groups, *problem.val.groups}
     assert seen[-1] == everything  # the bank that goes into use
     left_out = [everything - groups for groups in seen[:-1]]
@@ -50,7 +52,7 @@ def test_no_row_is_judged_by_its_own_lesion():
 
 
 def test_the_estimate_is_counted_row_by_row():
-    fitted = cross_fit(*outputs(make_problem(dtype=np.float64)), make_bank, preset=PRESET, objective="accuracy")
+    fitted = cross_fit(*outputs(make_problem(dtype=np.float64)), make_bank, Search(PRESET, Goal("accuracy")))
     estimate = fitted.estimate
     gained = (estimate.fixed - estimate.broken) / estimate.rows
     assert estimate.accuracy - estimate.base_accuracy == pytest.approx(gained, abs=1e-12)
@@ -60,7 +62,7 @@ def test_the_estimate_is_counted_row_by_row():
 
 def test_training_rows_may_take_part_if_predicted_out_of_fold():
     problem = make_problem(dtype=np.float64)
-    fitted = cross_fit(*outputs(problem, p_train=problem.train.p), make_bank, preset=PRESET, training_rows=True)
+    fitted = cross_fit(*outputs(problem, p_train=problem.train.p), make_bank, Search(PRESET), training_rows=True)
     assert fitted.tuning.n_rows == len(problem.train.y) + len(problem.val.y)
 
 
@@ -69,17 +71,17 @@ class TestRefusals:
         problem = make_problem(dtype=np.float64)
         sure = np.eye(4)[problem.train.y]
         with pytest.raises(ValueError, match=r"right on 100.0% of the training rows and .* leave training_rows off"):
-            cross_fit(*outputs(problem, p_train=sure), make_bank, preset=PRESET, training_rows=True)
+            cross_fit(*outputs(problem, p_train=sure), make_bank, Search(PRESET), training_rows=True)
 
     def test_training_rows_without_probabilities(self):
         with pytest.raises(ValueError, match="out-of-fold probabilities of the training rows"):
-            cross_fit(*outputs(make_problem()), make_bank, preset=PRESET, training_rows=True)
+            cross_fit(*outputs(make_problem()), make_bank, Search(PRESET), training_rows=True)
 
     def test_groups_on_one_side_only(self):
         train, val = outputs(make_problem())
         bare = ValidationOutputs(p=val.p, z=val.z, y=val.y)
         with pytest.raises(ValueError, match="or for neither"):
-            cross_fit(train, bare, make_bank, preset=PRESET)
+            cross_fit(train, bare, make_bank, Search(PRESET))
 
     def test_test_outputs(self):
         train, val = outputs(make_problem())

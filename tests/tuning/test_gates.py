@@ -14,15 +14,18 @@ from tdumpra import DualPathClassifier, PrototypeBank
 from tdumpra.core.calibration import class_prior
 from tdumpra.method.evidence import explain
 from tdumpra.method.outputs import ValidationOutputs
+from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.presets import Preset
+from tdumpra.tuning.search import Search
 from tdumpra.tuning.tune import tune
 
 CALIBRATED = Preset(gates=("calibrated",), kappa=(5.0, 10.0))
+FOR_ACCURACY = Search(CALIBRATED, Goal("accuracy"))
 
 
 def test_the_calibrated_gate_finds_a_better_path():
     rows = planted(0, cls_right=0.1, sim_right=0.8)
-    tuned = tune(unit_bank(), rows, PRIOR, preset=CALIBRATED, objective="accuracy")
+    tuned = tune(unit_bank(), rows, PRIOR, FOR_ACCURACY)
     assert tuned.best.calibrated is not None
     assert tuned.best.gate == "the calibrated gate"
     decided = tuned.decision.decide(rows.p, rows.z)
@@ -33,7 +36,7 @@ def test_the_calibrated_gate_finds_a_better_path():
 def test_its_figures_are_out_of_fold():
     """A useless path must not look useful: with weights fitted on the very rows it would, a little."""
     rows = planted(3, cls_right=0.4, sim_right=0.4)
-    tuned = tune(unit_bank(), rows, PRIOR, preset=CALIBRATED, objective="accuracy")
+    tuned = tune(unit_bank(), rows, PRIOR, FOR_ACCURACY)
     assert tuned.calibrated_curve is not None
     gain = tuned.calibrated_curve.accuracy.max() - tuned.base.accuracy
     assert gain < 0.02
@@ -54,7 +57,7 @@ def test_few_disagreements_leave_it_out():
     rows = planted(0, cls_right=0.2, sim_right=0.6)
     agree = rows.p.argmax(1) == rows.z.argmax(1)
     few = rows.rows((agree | (torch.arange(len(rows)) < 10)).numpy())
-    tuned = tune(unit_bank(), few, PRIOR, preset=CALIBRATED)
+    tuned = tune(unit_bank(), few, PRIOR, Search(CALIBRATED))
     assert tuned.calibrated_curve is None
     assert tuned.is_shut
 
@@ -81,7 +84,7 @@ def test_a_class_that_validation_lacks_is_named():
 class TestEvidence:
     def test_a_calibrated_gate_explains_itself(self):
         rows = planted(0, cls_right=0.1, sim_right=0.8)
-        decision = tune(unit_bank(), rows, PRIOR, preset=CALIBRATED, objective="accuracy").decision
+        decision = tune(unit_bank(), rows, PRIOR, FOR_ACCURACY).decision
         decided = decision.decide(rows.p, rows.z)
         for row in range(60):
             evidence = explain(decision, rows.p[row : row + 1], rows.z[row : row + 1])
@@ -95,7 +98,7 @@ class TestEvidence:
     def test_a_certain_classifier_fails_the_ceiling(self):
         """The calibrated gate's thresholds let all rows through but those without any doubt."""
         rows = planted(0, cls_right=0.1, sim_right=0.8)
-        decision = tune(unit_bank(), rows, PRIOR, preset=CALIBRATED, objective="accuracy").decision
+        decision = tune(unit_bank(), rows, PRIOR, FOR_ACCURACY).decision
         certain = torch.eye(4, dtype=torch.float64)[:1]
         evidence = explain(replace(decision, temperature=1.0), certain, torch.eye(4, dtype=torch.float64)[1:2])
         assert not evidence.opened

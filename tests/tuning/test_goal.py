@@ -12,6 +12,7 @@ from tdumpra.core.calibration import class_prior
 from tdumpra.method.outputs import ValidationOutputs
 from tdumpra.tuning.goal import Goal, check_costs
 from tdumpra.tuning.presets import Preset
+from tdumpra.tuning.search import Search
 from tdumpra.tuning.tune import tune
 
 # a missed class 3 (a melanoma, say) is ten times as dear as any other mistake
@@ -29,7 +30,7 @@ def test_the_cheapest_harmless_gate_wins(seed):
     bank = PrototypeBank.fit(problem.train.z, problem.train.y, 2)
     prior = class_prior(torch.from_numpy(problem.train.y), 4)
     val = problem.val
-    tuned = tune(bank, ValidationOutputs.check(*val[:3]), prior, preset=preset, objective="cost", costs=COSTS)
+    tuned = tune(bank, ValidationOutputs.check(*val[:3]), prior, Search(preset, Goal("cost", COSTS)))
     p_sim = bank.posterior(val.z, kappa=10.0)
     costs = []
     for rule, *values in itertools.product(

@@ -17,7 +17,11 @@ from tdumpra.core.calibration import class_prior
 from tdumpra.core.chances import CalibratedGate
 from tdumpra.core.metrics import OBJECTIVES
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
-from tdumpra.tuning.tune import PRESETS, Preset, Setting, Tuning, choose, choose_prior_exponent, tune
+from tdumpra.tuning.goal import Goal
+from tdumpra.tuning.presets import PRESETS, Preset
+from tdumpra.tuning.result import Setting, Tuning
+from tdumpra.tuning.search import Search
+from tdumpra.tuning.tune import choose, choose_prior_exponent, tune
 
 SMALL = Preset(
     fused_exponent=(0.0, 0.5),
@@ -35,7 +39,7 @@ def tune_on(seed: int, preset: Preset = SMALL, objective: Any = "balanced_accura
     bank = PrototypeBank.fit(problem.train.z, problem.train.y, 2)
     arrays = {"p": problem.val.p, "z": problem.val.z, "y": problem.val.y, **changes}
     prior = class_prior(torch.from_numpy(problem.train.y), 4)
-    return tune(bank, ValidationOutputs.check(**arrays), prior, preset=preset, objective=objective)
+    return tune(bank, ValidationOutputs.check(**arrays), prior, Search.check(preset, objective, n_classes=4))
 
 
 def score(objective: str, p: Array, y: Array) -> float:
@@ -118,7 +122,7 @@ class TestFastSearchIsTheNaiveLoop:
         p[:60] = [0.7, 0.1, 0.1, 0.1]  # float32(0.7) < 0.7 in float64, and equal to it in float32
         preset = Preset(theta=(0.5, 0.7, 0.9), kappa=(20.0,), temperatures=False)
         validation = ValidationOutputs.check(p, problem.val.z, problem.val.y)
-        tuning = tune(bank, validation, torch.ones(4) / 4, preset=preset)
+        tuning = tune(bank, validation, torch.ones(4) / 4, Search(preset))
         p_sim = bank.posterior(problem.val.z)
         for i, theta in enumerate(tuning.curve.axes["theta"]):
             fused = fuse(p, p_sim, GateThresholds(float(theta), 0.0, 0.0, 0.05, 0.1))
@@ -136,7 +140,7 @@ class TestFastSearchIsTheNaiveLoop:
 
         def opened(theta: float, beta: float, margin: float) -> int:
             preset = Preset(theta=(theta,), beta=(beta,), margin=(margin,), temperatures=False, **fixed)
-            tuning = tune(bank, ValidationOutputs.check(p, z, y), torch.ones(2) / 2, preset=preset)
+            tuning = tune(bank, ValidationOutputs.check(p, z, y), torch.ones(2) / 2, Search(preset))
             assert (
                 tuning.curve.opened.item()
                 == fuse(p, bank.posterior(z, kappa=kappa), GateThresholds(theta, beta, margin, 0.01, 0.1)).opened.sum()
@@ -331,7 +335,7 @@ class TestPriorAdjustment:
             unconstrained.append(exponents[values.argmax()])
             chosen.append(exponents[np.where(harmless, values, -1).argmax()])
             rows, labels, shares = (torch.from_numpy(array) for array in (p, y, prior))
-            assert choose_prior_exponent(rows, labels, shares, "balanced_accuracy") == chosen[-1]
+            assert choose_prior_exponent(rows, labels, shares, Goal()) == chosen[-1]
         assert any(chosen)
         assert chosen != unconstrained  # accuracy does stand in the way of some
 
@@ -341,7 +345,7 @@ class TestPriorAdjustment:
         prior = class_prior(torch.from_numpy(problem.train.y), 4)
         validation = ValidationOutputs.check(*problem.val[:3])
         assert tune(bank, validation, prior).decision.prior_exponent == 0
-        tuning = tune(bank, validation, prior, preset=SMALL, adjust_for_prior=True)
+        tuning = tune(bank, validation, prior, Search(SMALL, adjust_for_prior=True))
         exponent, temperature = tuning.decision.prior_exponent, tuning.decision.temperature
         assert exponent > 0
         expected = problem.val.p ** (1 / temperature) / prior.numpy() ** exponent
@@ -356,7 +360,7 @@ class TestPriorAdjustment:
         p, z, y = (array[rows] for array in problem.val[:3])
         bank = PrototypeBank.fit(problem.train.z, problem.train.y, 2)
         prior = class_prior(torch.from_numpy(problem.train.y), 4)
-        tuning = tune(bank, ValidationOutputs.check(p, z, y), prior, preset=SMALL, adjust_for_prior=True)
+        tuning = tune(bank, ValidationOutputs.check(p, z, y), prior, Search(SMALL, adjust_for_prior=True))
         adjusted = tuning.decision.classifier(torch.from_numpy(p)).numpy()
         assert tuning.base.accuracy == score("accuracy", p, y) < score("accuracy", adjusted, y)
 
@@ -469,7 +473,7 @@ def test_random_posteriors_give_the_same_winner_over_many_small_problems():
     for seed in range(12):
         rng = np.random.default_rng(seed)
         p, z, y = random_posterior(rng, 12, 3), np.abs(rng.normal(size=(12, 3))), rng.integers(0, 3, 12)
-        tuning = tune(bank, ValidationOutputs.check(p, z, y), torch.ones(3) / 3, preset=preset, objective="accuracy")
+        tuning = tune(bank, ValidationOutputs.check(p, z, y), torch.ones(3) / 3, Search(preset, Goal("accuracy")))
         expected = naive_choice(naive_search(tuning, preset, p, z, y), tuning.base)
         assert tuning.best.thresholds == (expected and expected.thresholds)
         if expected is not None:

@@ -14,6 +14,7 @@ from tdumpra.method.arrays import classification_metrics, widen
 from tdumpra.method.decision import Decided
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import ScoredOutputs
+from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.tune import choose_prior_exponent
 
 SHOWN = ("student", "temperature", "logit_adjusted", "similarity", "gate")
@@ -77,7 +78,7 @@ def prior_for_balance(splits: SplitOutputs) -> Tensor:
     images are of rare classes more often than others: a fair demo shows the bolder rival too.
     """
     prior, validation = class_prior(splits.train.y, splits.n_classes), splits.validation
-    exponent = choose_prior_exponent(widen(validation.p), validation.y, prior, "balanced_accuracy")
+    exponent = choose_prior_exponent(widen(validation.p), validation.y, prior, Goal("balanced_accuracy"))
     return adjust_prior(widen(splits.test.p), prior, exponent)
 
 

@@ -31,6 +31,7 @@ from tdumpra.method.decision import Decided, Decision
 from tdumpra.method.outputs import ScoredOutputs, TrainOutputs, ValidationOutputs
 from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.presets import PRESETS, Preset
+from tdumpra.tuning.search import Search
 from tdumpra.tuning.tune import choose_prior_exponent, tune
 
 CACHE_SHARPNESS = (1.0, 3.0, 5.5, 10.0, 20.0)  # around the 5.5 of Tip-Adapter's paper
@@ -168,7 +169,7 @@ def _adjusted(case: Case, name: str, parts: _Parts | None) -> Tensor | None:
         return None
     exponent = case.fitted(
         f"prior exponent of {name}",
-        lambda: choose_prior_exponent(parts[0], rows.y, prior, case.objective, case.costs),
+        lambda: choose_prior_exponent(parts[0], rows.y, prior, case.goal),
     )
     return adjust_prior(parts[1], prior, exponent)
 
@@ -252,7 +253,7 @@ def _gate_of(case: Case, name: str, preset: Preset) -> Tensor | None:
     bank, prior = case.unseen_bank or case.decision.bank, case.decision.prior
 
     def choose() -> Decision:
-        return tune(bank, validation, prior, preset=preset, objective=case.objective, costs=case.costs).decision
+        return tune(bank, validation, prior, Search(preset, case.goal)).decision
 
     return replace(case.fitted(name, choose), bank=case.decision.bank).decide(case.test.p, case.test.z).p
 

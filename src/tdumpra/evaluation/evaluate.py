@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -153,20 +152,12 @@ def _replicates(figures: Mapping[str, Figures], member: Array, settings: Evaluat
 
 
 def _gate_section(case: Case) -> dict[str, Any]:
-    decided, decision = case.decided, case.decision
+    decided = case.decided
     report = gate_report(decided.p_cls, decided.p_sim, decided.p, case.test.y, case.test.groups, opened=decided.opened)
     return {
         "mcnemar_p": report.pop("p_value"),
         **report,
-        "guarantees_similarity": decision.guarantees_similarity,
-        "thresholds": asdict(decision.thresholds),
-        "calibrated": decision.calibrated and asdict(decision.calibrated),
-        "rule": decision.rule,
-        "kappa": decision.kappa,
-        "tau": decision.tau,
-        "temperature": decision.temperature,
-        "prior_exponent": decision.prior_exponent,
-        "fused_exponent": decision.fused_exponent,
+        **case.decision.to_json(),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,6 +19,8 @@ from tdumpra.method.arrays import widen
 from tdumpra.method.bank import PrototypeBank
 
 _CHUNK = 32_768  # rows at once: enough for every operation to use all cores, some 50 MiB in all
+
+_SETTINGS = ("rule", "kappa", "tau", "temperature", "prior_exponent", "fused_exponent")
 
 
 class Decided(NamedTuple):
@@ -104,27 +106,26 @@ class Decision:
         opened = gate_opens(signals, self.thresholds)
         return opened if self.calibrated is None else opened & calibrated_gate_opens(signals, self.calibrated)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings, without bank and prior, as every file writes them."""
+        return {
+            "thresholds": asdict(self.thresholds),
+            "calibrated": self.calibrated and asdict(self.calibrated),
+            "guarantees_similarity": self.guarantees_similarity,
+            **{name: getattr(self, name) for name in _SETTINGS},
+        }
+
     def to_artifact(self) -> Artifact:
         """Tensors and JSON values, for the files that hold a decision."""
         bank = self.bank.to_artifact()
-        settings = {
-            "thresholds": asdict(self.thresholds),
-            "kappa": self.kappa,
-            "tau": self.tau,
-            "temperature": self.temperature,
-            "rule": self.rule,
-            "prior_exponent": self.prior_exponent,
-            "fused_exponent": self.fused_exponent,
-            "calibrated": self.calibrated and asdict(self.calibrated),
-        }
-        return Artifact({**bank.tensors, "prior": self.prior}, {"bank": bank.meta, "decision": settings})
+        return Artifact({**bank.tensors, "prior": self.prior}, {"bank": bank.meta, "decision": self.to_json()})
 
     @classmethod
     def from_artifact(cls, artifact: Artifact) -> Decision:
-        """The inverse of :meth:`to_artifact`."""
+        """Read what :meth:`to_artifact` returned."""
         tensors = dict(artifact.tensors)
         prior = tensors.pop("prior")
-        settings = dict(artifact.meta["decision"])
+        settings = {name: artifact.meta["decision"][name] for name in ("thresholds", "calibrated", *_SETTINGS)}
         thresholds, calibrated = GateThresholds(**settings.pop("thresholds")), settings.pop("calibrated")
         bank = PrototypeBank.from_artifact(Artifact(tensors, artifact.meta["bank"]))
         gate = calibrated and CalibratedGate.from_json(calibrated)

@@ -18,12 +18,15 @@ import torch
 from torch import Tensor
 
 from tdumpra.checks import check_unit_interval
-from tdumpra.core.groups import group_folds, lesion_of_each_row, sum_by_lesion
-from tdumpra.core.metrics import Objective
+from tdumpra.core.groups import group_folds
+from tdumpra.core.groups import lesion_of_each_row, sum_by_lesion
 from tdumpra.core.significance import fixed_sequence, holm, sign_flip_test
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.outputs import ValidationOutputs
-from tdumpra.tuning.tune import PRESETS, Preset, Setting, Tuning, refuse_other_than_validation, setting_at, tune
+from tdumpra.tuning.presets import Preset
+from tdumpra.tuning.result import Setting, Tuning
+from tdumpra.tuning.search import DEFAULT_SEARCH, Search
+from tdumpra.tuning.tune import refuse_other_than_validation, setting_at, tune
 
 Correction = Literal["fixed-sequence", "holm"]
 CORRECTIONS: tuple[Correction, ...] = get_args(Correction)
@@ -106,11 +109,8 @@ def certify(
     bank: PrototypeBank,
     validation: ValidationOutputs,
     prior: Tensor,
+    search: Search = DEFAULT_SEARCH,
     *,
-    preset: Preset = PRESETS["default"],
-    objective: Objective = "balanced_accuracy",
-    costs: Any = None,
-    adjust_for_prior: bool = False,
     level: float = LEVEL,
     correction: Correction = "fixed-sequence",
 ) -> tuple[Tuning, Certificate]:
@@ -125,11 +125,8 @@ def certify(
         raise ValueError(f"correction must be one of {', '.join(CORRECTIONS)}, not {correction!r}")
     half = group_folds(validation.groups, validation.y.numpy(), 2, seed=_SPLIT_SEED)
     design, proof = (validation.rows(half == number) for number in range(2))
-    settings: dict[str, Any] = {
-        "preset": preset, "objective": objective, "costs": costs, "adjust_for_prior": adjust_for_prior
-    }  # fmt: skip
-    tuning = tune(bank, design, prior, **settings)
-    listed = _short_list(tuning, preset, proof)
+    tuning = tune(bank, design, prior, search)
+    listed = _short_list(tuning, search.preset, proof)
     lesions = lesion_of_each_row(proof.groups, len(proof))
     p_values = [sign_flip_test(sum_by_lesion(each.gained, lesions).sums, alternative="greater") for each in listed]
     proven = (fixed_sequence if correction == "fixed-sequence" else holm)(np.array(p_values), level)
@@ -146,7 +143,7 @@ def certify(
         proof_groups=len(np.unique(lesions)),
     )
     if certificate.chosen is None:
-        return _kept_shut(tune(bank, validation, prior, **settings)), certificate
+        return _kept_shut(tune(bank, validation, prior, search)), certificate
     best = certificate.chosen.setting
     return replace(tuning, decision=best.apply_to(tuning.decision), best=best), certificate
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -24,12 +23,13 @@ from torch import Tensor
 from tdumpra.checks import check_count
 from tdumpra.core.calibration import class_prior
 from tdumpra.core.groups import group_folds
-from tdumpra.core.metrics import Objective
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decided
 from tdumpra.method.outputs import TrainOutputs, ValidationOutputs
 from tdumpra.tuning.goal import Goal
-from tdumpra.tuning.tune import PRESETS, Preset, Tuning, refuse_other_than_validation, tune_on_scores
+from tdumpra.tuning.result import Tuning
+from tdumpra.tuning.search import DEFAULT_SEARCH, Search
+from tdumpra.tuning.tune import refuse_other_than_validation, tune_on_scores
 
 Array = np.ndarray
 LeftOut = Literal["fold", "seed"]
@@ -62,43 +62,36 @@ class Estimate(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class CrossFitted:
-    """The tuned decision, whose bank holds train and validation, and the honest estimate of it."""
+class CrossFitted(NamedTuple):
+    """The tuned decision, whose bank holds train and validation, and the estimate of what it earns."""
 
     tuning: Tuning
     estimate: Estimate
-    folds: int
 
 
 def cross_fit(
     train: TrainOutputs,
     validation: ValidationOutputs,
     make_bank: BankMaker,
+    search: Search = DEFAULT_SEARCH,
     *,
-    preset: Preset = PRESETS["default"],
-    objective: Objective = "balanced_accuracy",
-    costs: Any = None,
-    adjust_for_prior: bool = False,
     folds: int = 5,
     training_rows: bool = False,
 ) -> CrossFitted:
     """Choose on out-of-fold scores of validation rows (and training rows, if ``training_rows``)."""
     refuse_other_than_validation(validation)
     check_count(folds, "folds", least=2)
-    goal = Goal.check(objective, costs, n_classes=validation.n_classes)
     pool = _pool(train, validation)
     rows = _with_training_rows(train, validation, pool) if training_rows else validation
     fold = group_folds(pool.groups, pool.y.numpy(), folds, seed=_SEED)
     fold_of_row = fold[-len(rows) :]  # the pool holds validation last
     banks = [_bank_without(pool, fold == number, make_bank) for number in range(folds)]
-    scores = {kappa: _out_of_fold_scores(banks, rows.z, fold_of_row, kappa) for kappa in preset.kappa}
+    scores = {kappa: _out_of_fold_scores(banks, rows.z, fold_of_row, kappa) for kappa in search.preset.kappa}
     prior = class_prior(pool.y, validation.n_classes)
 
     def choose(bank: PrototypeBank, keep: Array) -> Tuning:
         of_rows = {kappa: values[torch.from_numpy(keep)] for kappa, values in scores.items()}
-        part = rows.rows(keep)
-        return tune_on_scores(bank, part, of_rows, prior, preset=preset, goal=goal, adjust_for_prior=adjust_for_prior)
+        return tune_on_scores(bank, rows.rows(keep), of_rows, prior, search)
 
     held_out = [(number, fold_of_row == number) for number in range(folds) if (fold_of_row == number).any()]
     decided = [
@@ -108,8 +101,7 @@ def cross_fit(
     y = torch.cat([rows.y[torch.from_numpy(held)] for _, held in held_out])
     return CrossFitted(
         tuning=choose(make_bank(pool), np.ones(len(rows), dtype=bool)),
-        estimate=estimate(decided, y, goal),
-        folds=folds,
+        estimate=estimate(decided, y, search.goal),
     )
 
 

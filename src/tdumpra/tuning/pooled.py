@@ -6,7 +6,7 @@ no say. That is honest only where seeds hold out lesions of their own, so there 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,11 +17,11 @@ from tdumpra.core.calibration import class_prior
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
-from tdumpra.method.outputs import TrainOutputs, ValidationOutputs
+from tdumpra.method.outputs import ValidationOutputs
 from tdumpra.tuning.crossfit import Estimate, estimate
-from tdumpra.tuning.goal import Goal
-from tdumpra.tuning.presets import Preset
-from tdumpra.tuning.tune import Tuning, tune_on_scores
+from tdumpra.tuning.result import Tuning
+from tdumpra.tuning.search import Search
+from tdumpra.tuning.tune import tune_on_scores
 
 
 class Pooled(NamedTuple):
@@ -34,31 +34,27 @@ class Pooled(NamedTuple):
 
 def tune_over_seeds(
     parts: Sequence[SplitOutputs],
-    make_bank: Callable[[TrainOutputs], PrototypeBank],
+    banks: Sequence[PrototypeBank],
+    search: Search,
     *,
-    preset: Preset,
-    goal: Goal,
-    adjust_for_prior: bool = False,
     judge: bool = False,
 ) -> Pooled:
-    """Choose once for all ``parts``, whose order does not matter but for whose decision comes back: the first one's.
+    """Choose once for all ``parts``, each with its own of ``banks``; the first one's decision comes back.
 
     ``judge`` adds the estimate, at the cost of one more choice for each part.
     """
     n_classes = parts[0].n_classes
     priors = [class_prior(part.train.y, n_classes) for part in parts]
     prior = class_prior(torch.cat([part.train.y for part in parts]), n_classes)
-    banks = [make_bank(part.train) for part in parts]
     scores = [
-        {kappa: bank.class_scores(part.validation.z, kappa=kappa) for kappa in preset.kappa}
+        {kappa: bank.class_scores(part.validation.z, kappa=kappa) for kappa in search.preset.kappa}
         for bank, part in zip(banks, parts, strict=True)
     ]
 
     def choose(numbers: list[int]) -> Tuning:
         rows = pooled([parts[i].validation for i in numbers])
-        of_rows = {kappa: torch.cat([scores[i][kappa] for i in numbers]) for kappa in preset.kappa}
-        bank = banks[numbers[0]]
-        return tune_on_scores(bank, rows, of_rows, prior, preset=preset, goal=goal, adjust_for_prior=adjust_for_prior)
+        of_rows = {kappa: torch.cat([scores[i][kappa] for i in numbers]) for kappa in search.preset.kappa}
+        return tune_on_scores(banks[numbers[0]], rows, of_rows, prior, search)
 
     def decision_of(number: int, tuning: Tuning) -> Decision:
         return replace(tuning.decision, bank=banks[number], prior=priors[number])
@@ -70,7 +66,7 @@ def tune_over_seeds(
             decision_of(i, choose([j for j in everyone if j != i])).decide(rows.p, rows.z)
             for i, rows in enumerate(part.validation for part in parts)
         ]
-        honest = estimate(decided, torch.cat([part.validation.y for part in parts]), goal, left_out="seed")
+        honest = estimate(decided, torch.cat([part.validation.y for part in parts]), search.goal, left_out="seed")
     tuning = choose(everyone)
     rows = pooled([part.validation for part in parts])
     notes = (*tuning.notes, *_notes(parts, honest))

@@ -1,15 +1,16 @@
-"""Scoring every combination of a gate's settings for one similarity posterior, by either kind of gate."""
+"""What to search for, and the score of every combination of a gate's settings for one similarity posterior."""
 
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tdumpra.core import metrics, search
+from tdumpra.core import metrics
 from tdumpra.core.chances import (
     FEWEST_ROWS,
     PRIOR_CLASSIFIER,
@@ -22,14 +23,49 @@ from tdumpra.core.chances import (
 from tdumpra.core.gate import GateSignals, GateThresholds, fuse_rows, gate_opens, gate_signals
 from tdumpra.core.groups import group_folds
 from tdumpra.core.metrics import ClassCounts
+from tdumpra.core.search import Axis, above, below, tally
 from tdumpra.method.outputs import ScoredOutputs
 from tdumpra.tuning.goal import Goal
-from tdumpra.tuning.presets import Preset
+from tdumpra.tuning.presets import PRESETS, Preset
 
 Array = np.ndarray
 _FOLDS, _FOLD_SEED = 5, 0
 # clauses that leave the word to the calibrated gate, but for rows on which the classifier is certain
 LEAST_ASKED = GateThresholds(theta=1.0, beta=0.0, margin=0.0, delta=0.0, alpha=0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Search:
+    """What tuning looks for: the candidates, the goal, and whether the classifier is first adjusted for the prior."""
+
+    preset: Preset = PRESETS["default"]
+    goal: Goal = field(default_factory=Goal)
+    adjust_for_prior: bool = False
+
+    @classmethod
+    def check(
+        cls,
+        preset: str | Preset = "default",
+        objective: str = "balanced_accuracy",
+        costs: Any = None,
+        adjust_prior: bool = False,
+        *,
+        n_classes: int,
+    ) -> Search:
+        """Build a search from a user's settings, or say which of them is wrong."""
+        return cls(check_preset(preset), Goal.check(objective, costs, n_classes=n_classes), adjust_prior)
+
+
+DEFAULT_SEARCH = Search()
+
+
+def check_preset(preset: str | Preset) -> Preset:
+    """Return the preset of that name; a :class:`Preset` is returned as it is."""
+    if isinstance(preset, Preset):
+        return preset
+    if not isinstance(preset, str) or preset not in PRESETS:
+        raise ValueError(f"preset must be one of {', '.join(PRESETS)} or a Preset, not {preset!r}")
+    return PRESETS[preset]
 
 
 class Searched(NamedTuple):
@@ -48,50 +84,51 @@ class FittedChances(NamedTuple):
     out_of_fold: Array  # of the rows on which the paths disagree
 
 
-def search_clauses(p_cls: Tensor, p_sim: Tensor, y: Tensor, preset: Preset, goal: Goal, prior: Tensor) -> Searched:
+def search_clauses(p_cls: Tensor, p_sim: Tensor, y: Tensor, search: Search, prior: Tensor) -> Searched:
     """All combinations of rule, alpha, power of the prior and thresholds for one similarity posterior."""
     signals = gate_signals(p_cls, p_sim)
     disagree = signals.label_cls != signals.label_sim  # the fifth clause, and the only rows that can move
     signals = GateSignals(*(signal[disagree] for signal in signals))
+    preset = search.preset
     axes = clause_axes(signals, preset.theta, preset.beta, preset.margin, preset.delta)
-    return _score_grid(axes, p_cls, p_sim, y, disagree, preset, goal, prior)
+    return _score_grid(axes, p_cls, p_sim, y, disagree, search, prior)
 
 
 def clause_axes(
     signals: GateSignals, theta: tuple[float, ...], beta: tuple[float, ...], margin: tuple[float, ...],
     delta: tuple[float, ...],
-) -> tuple[search.Axis, ...]:  # fmt: skip
+) -> tuple[Axis, ...]:  # fmt: skip
     """The first four clauses as axes of a grid."""
     return (
-        search.below(signals.gamma_cls.numpy(), theta),
-        search.above(signals.gamma_sim.numpy(), beta),
-        search.above(signals.margin_sim.numpy(), margin),
-        search.above(signals.js.numpy(), delta),
+        below(signals.gamma_cls.numpy(), theta),
+        above(signals.gamma_sim.numpy(), beta),
+        above(signals.margin_sim.numpy(), margin),
+        above(signals.js.numpy(), delta),
     )
 
 
 def search_calibrated(
-    p_cls: Tensor, p_sim: Tensor, y: Tensor, out_of_fold: Array, preset: Preset, goal: Goal, prior: Tensor
+    p_cls: Tensor, p_sim: Tensor, y: Tensor, out_of_fold: Array, search: Search, prior: Tensor
 ) -> Searched:
     """All combinations of the outer settings and margin, each row judged by weights fitted without its group."""
     signals = gate_signals(p_cls, p_sim)
     disagree = signals.label_cls != signals.label_sim
     # a classifier that leaves no doubt at all is not asked, here as in use
     asked = gate_opens(signals, LEAST_ASKED)[disagree].numpy()
-    axes = (search.above(np.where(asked, out_of_fold, -np.inf), preset.advantage),)
-    return _score_grid(axes, p_cls, p_sim, y, disagree, preset, goal, prior)
+    axes = (above(np.where(asked, out_of_fold, -np.inf), search.preset.advantage),)
+    return _score_grid(axes, p_cls, p_sim, y, disagree, search, prior)
 
 
 def _score_grid(
-    axes: tuple[search.Axis, ...],
+    axes: tuple[Axis, ...],
     p_cls: Tensor,
     p_sim: Tensor,
     y: Tensor,
     can_move: Tensor,
-    preset: Preset,
-    goal: Goal,
+    search: Search,
     prior: Tensor,
 ) -> Searched:
+    preset, goal = search.preset, search.goal
     n_rows, n_classes = p_cls.shape
     labels = y.numpy()
     base = metrics.class_counts(p_cls.argmax(1).numpy(), labels, n_classes)
@@ -102,10 +139,10 @@ def _score_grid(
     for rule, alpha, exponent in itertools.product(preset.rule, preset.alpha, preset.fused_exponent):
         fused = fuse_rows(p_cls, p_sim, alpha=alpha, rule=rule, prior=prior, exponent=exponent)
         loss_change = goal.row_loss(fused.double().numpy(), moving) - loss_before
-        tally = search.tally(axes, before, fused.argmax(1).numpy(), moving, loss_change, n_classes=n_classes)
-        counts = ClassCounts(base.correct + tally.correct, base.support, base.predicted + tally.predicted)
-        value = goal.value(counts, base_loss.sum() + tally.loss, n_rows)
-        grids.append((value, metrics.accuracy(counts), tally.opened))
+        moved = tally(axes, before, fused.argmax(1).numpy(), moving, loss_change, n_classes=n_classes)
+        counts = ClassCounts(base.correct + moved.correct, base.support, base.predicted + moved.predicted)
+        value = goal.value(counts, base_loss.sum() + moved.loss, n_rows)
+        grids.append((value, metrics.accuracy(counts), moved.opened))
     shape = (len(preset.rule), len(preset.alpha), len(preset.fused_exponent), *(len(axis.values) for axis in axes))
     return Searched(*(np.stack(column).reshape(shape) for column in zip(*grids, strict=True)))
 

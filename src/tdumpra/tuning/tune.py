@@ -19,7 +19,6 @@ from tdumpra.core.calibration import adjust_prior, apply_temperature, fit_temper
 from tdumpra.core.chances import CalibratedGate
 from tdumpra.core.gate import GateThresholds
 from tdumpra.core.metrics import OBJECTIVES as OBJECTIVES
-from tdumpra.core.metrics import Objective
 from tdumpra.core.posterior import similarity_posterior
 from tdumpra.method.arrays import widen
 from tdumpra.method.bank import PrototypeBank
@@ -34,8 +33,10 @@ from tdumpra.tuning.result import Curve as Curve
 from tdumpra.tuning.result import Setting as Setting
 from tdumpra.tuning.result import Tuning as Tuning
 from tdumpra.tuning.search import (
+    DEFAULT_SEARCH,
     LEAST_ASKED,
     FittedChances,
+    Search,
     fit_chances,
     search_calibrated,
     search_clauses,
@@ -50,17 +51,12 @@ def tune(
     bank: PrototypeBank,
     validation: ValidationOutputs,
     prior: Tensor,
-    *,
-    preset: Preset = PRESETS["default"],
-    objective: Objective = "balanced_accuracy",
-    costs: Any = None,
-    adjust_for_prior: bool = False,
+    search: Search = DEFAULT_SEARCH,
 ) -> Tuning:
     """Fit temperatures by likelihood, then take the best gate that does no harm."""
     refuse_other_than_validation(validation)
-    goal = Goal.check(objective, costs, n_classes=validation.n_classes)
-    scores = {kappa: bank.class_scores(validation.z, kappa=kappa) for kappa in preset.kappa}
-    return tune_on_scores(bank, validation, scores, prior, preset=preset, goal=goal, adjust_for_prior=adjust_for_prior)
+    scores = {kappa: bank.class_scores(validation.z, kappa=kappa) for kappa in search.preset.kappa}
+    return tune_on_scores(bank, validation, scores, prior, search)
 
 
 def refuse_other_than_validation(outputs: Any) -> None:
@@ -74,16 +70,14 @@ def tune_on_scores(
     rows: ScoredOutputs,
     scores: Mapping[float, Tensor],
     prior: Tensor,
-    *,
-    preset: Preset,
-    goal: Goal,
-    adjust_for_prior: bool = False,
+    search: Search,
 ) -> Tuning:
     """:func:`tune` with retrieval's class scores already at hand for each kappa; ``bank`` goes into the decision."""
+    preset, goal = search.preset, search.goal
     p, y = widen(rows.p), rows.y
     temperature = fit_temperature(p.log(), y) if preset.temperatures else 1.0
     calibrated = apply_temperature(p, temperature)
-    exponent = choose_prior_exponent(calibrated, y, prior, goal.objective, goal.costs) if adjust_for_prior else 0.0
+    exponent = choose_prior_exponent(calibrated, y, prior, goal) if search.adjust_for_prior else 0.0
     p_cls = adjust_prior(calibrated, prior, exponent)
     # the accuracy that must not fall is that of p, before any adjustment
     base = Setting(1.0, 1.0, "linear", None, goal.score(p_cls, y).objective, goal.score(p, y).accuracy, 0)
@@ -95,9 +89,9 @@ def tune_on_scores(
     losses = [metrics.negative_log_likelihood(p_sim.double().numpy(), y.numpy()) for p_sim in posteriors]
     found: dict[str, Any] = {"tau": tuple(taus), "similarity_nll": tuple(losses)}
 
-    clauses = preset if "clauses" in preset.gates else _one_candidate_each(preset)
-    searched = stacked([search_clauses(p_cls, p_sim, y, clauses, goal, prior) for p_sim in posteriors])
-    curve = Curve(axes=_clause_curve_axes(clauses), **found, **searched._asdict())
+    clauses = search if "clauses" in preset.gates else replace(search, preset=_one_candidate_each(preset))
+    searched = stacked([search_clauses(p_cls, p_sim, y, clauses, prior) for p_sim in posteriors])
+    curve = Curve(axes=_clause_curve_axes(clauses.preset), **found, **searched._asdict())
     contenders = [choose(curve, base)] if "clauses" in preset.gates else []
 
     calibrated_curve = None
@@ -105,7 +99,7 @@ def tune_on_scores(
     if fits and all(fits):
         searched = stacked(
             [
-                search_calibrated(p_cls, p_sim, y, fit.out_of_fold, preset, goal, prior)
+                search_calibrated(p_cls, p_sim, y, fit.out_of_fold, search, prior)
                 for p_sim, fit in zip(posteriors, fits, strict=True)
                 if fit
             ]
@@ -165,11 +159,8 @@ def setting_at(curve: Curve, index: tuple[int, ...], fits: list[FittedChances] |
     )
 
 
-def choose_prior_exponent(
-    p: Tensor, y: Tensor, prior: Tensor, objective: Objective, costs: Array | None = None
-) -> float:
-    """The power of the prior to divide by, under the same objective and the same rules as the gate."""
-    goal = Goal(objective, costs)
+def choose_prior_exponent(p: Tensor, y: Tensor, prior: Tensor, goal: Goal) -> float:
+    """Choose the power of the prior to divide by, by the same goal and the same rules as the gate."""
     scores = {exponent: goal.score(adjust_prior(p, prior, exponent), y) for exponent in PRIOR_EXPONENTS}
     harmless: list[float] = [
         exponent for exponent in PRIOR_EXPONENTS if scores[exponent].accuracy >= scores[0.0].accuracy

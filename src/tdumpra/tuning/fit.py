@@ -1,0 +1,157 @@
+"""From outputs to a fitted decision: cluster the bank, then tune on validation the way the settings ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from torch import Tensor
+
+from tdumpra.artifacts import Artifact
+from tdumpra.core.calibration import class_prior
+from tdumpra.method.bank import PrototypeBank
+from tdumpra.method.decision import Decision
+from tdumpra.method.output_files import SplitOutputs
+from tdumpra.method.outputs import TrainOutputs, ValidationOutputs
+from tdumpra.tuning.certify import Certificate, certify
+from tdumpra.tuning.crossfit import BankMaker, Estimate, cross_fit
+from tdumpra.tuning.pooled import tune_over_seeds
+from tdumpra.tuning.presets import Preset
+from tdumpra.tuning.result import Tuning
+from tdumpra.tuning.search import Search
+from tdumpra.tuning.settings import BankConfig, TuneConfig
+from tdumpra.tuning.tune import tune
+
+_UNSEEN = "unseen."  # before the names of the unseen bank's tensors
+
+
+class Fitted(NamedTuple):
+    """A tuned decision and what stands behind it."""
+
+    tuning: Tuning
+    certificate: Certificate | None = None
+    estimate: Estimate | None = None
+    pool: ValidationOutputs | None = None  # validation rows of all seeds, where the gate was chosen on them
+    unseen_bank: PrototypeBank | None = None  # a bank without validation rows, where the decision's own holds them
+
+    @property
+    def unseen(self) -> Decision:
+        """The decision with a bank that holds no validation rows, to be tried on those rows."""
+        return replace(self.tuning.decision, bank=self.unseen_bank or self.tuning.decision.bank)
+
+    def verdict(self) -> str:
+        """Say in a sentence how the gate was chosen, proven or estimated."""
+        if self.certificate is not None and not self.certificate.granted:
+            return self.certificate.sentence()
+        parts = (self.tuning, self.certificate, self.estimate)
+        return "; ".join(part.sentence() for part in parts if part is not None)
+
+    def to_artifact(self) -> Artifact:
+        """Return everything but ``pool``, whose rows belong to the files of outputs."""
+        tuning = self.tuning.to_artifact()
+        unseen = self.unseen_bank.to_artifact() if self.unseen_bank else Artifact({}, {})
+        meta = {
+            **tuning.meta,
+            "certificate": self.certificate and self.certificate.to_json(),
+            "estimate": self.estimate and self.estimate._asdict(),
+            "unseen_bank": unseen.meta,
+        }
+        return Artifact({**tuning.tensors, **{_UNSEEN + name: each for name, each in unseen.tensors.items()}}, meta)
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact) -> Fitted:
+        """Read what :meth:`to_artifact` returned."""
+        tensors, meta = artifact
+        unseen = {name.removeprefix(_UNSEEN): each for name, each in tensors.items() if name.startswith(_UNSEEN)}
+        own = {name: each for name, each in tensors.items() if not name.startswith(_UNSEEN)}
+        return cls(
+            tuning=Tuning.from_artifact(Artifact(own, meta)),
+            certificate=Certificate.from_json(meta["certificate"]) if meta["certificate"] else None,
+            estimate=Estimate(**meta["estimate"]) if meta["estimate"] else None,
+            unseen_bank=PrototypeBank.from_artifact(Artifact(unseen, meta["unseen_bank"])) if unseen else None,
+        )
+
+
+def fit(
+    splits: SplitOutputs,
+    bank: BankConfig,
+    settings: TuneConfig,
+    *,
+    preset: Preset | None = None,
+    others: Sequence[SplitOutputs] = (),
+    judge: bool = False,
+    made: PrototypeBank | None = None,
+) -> Fitted:
+    """Build the bank from train and choose everything else on validation.
+
+    Args:
+        splits: the outputs of one seed.
+        bank: how its bank is made.
+        settings: what is searched.
+        preset: used in place of the one that ``settings`` names.
+        others: further seeds whose validation rows take part in the choice, each scored by its own model and bank.
+        judge: with ``others``, also estimate what the choice earns on a seed that took no part in it.
+        made: the bank of ``splits.train`` under these settings, if it was clustered before.
+    """
+    search = Search.check(
+        preset or settings.preset, settings.objective, settings.costs, settings.adjust_prior, n_classes=splits.n_classes
+    )
+
+    def make_bank(train: TrainOutputs) -> PrototypeBank:
+        return cluster(train, bank, search.preset, n_classes=splits.n_classes, class_names=splits.class_names)
+
+    made = made or make_bank(splits.train)
+    if others and not settings.folds:
+        banks = [made, *(make_bank(each.train) for each in others)]
+        pooled = tune_over_seeds([splits, *others], banks, search, judge=judge)
+        return Fitted(pooled.tuning, estimate=pooled.estimate, pool=pooled.rows)
+    prior = class_prior(splits.train.y, splits.n_classes)
+    return tune_bank(made, splits.validation, prior, search, settings, train=splits.train, make_bank=make_bank)
+
+
+def tune_bank(
+    bank: PrototypeBank,
+    validation: ValidationOutputs,
+    prior: Tensor,
+    search: Search,
+    settings: TuneConfig,
+    *,
+    train: TrainOutputs | None,
+    make_bank: BankMaker,
+) -> Fitted:
+    """Tune a clustered bank on validation alone, with a proof, or in folds over train and validation."""
+    if settings.folds:
+        if train is None:
+            raise ValueError("cross-fitting needs the training rows, which a saved model does not keep: fit again")
+        crossed = cross_fit(
+            train, validation, make_bank, search, folds=settings.folds, training_rows=settings.training_rows
+        )
+        return Fitted(crossed.tuning, estimate=crossed.estimate, unseen_bank=bank)
+    if settings.certify:
+        proof = certify(bank, validation, prior, search, level=settings.level, correction=settings.correction)
+        return Fitted(*proof)
+    return Fitted(tune(bank, validation, prior, search))
+
+
+def cluster(
+    train: TrainOutputs,
+    bank: BankConfig,
+    preset: Preset,
+    *,
+    n_classes: int | None,
+    class_names: Sequence[str] | None,
+    seed: int = 0,
+) -> PrototypeBank:
+    """Cluster the training embeddings into a bank."""
+    return PrototypeBank.fit(
+        train.z,
+        train.y,
+        bank.n_prototypes,
+        train.groups,
+        n_classes,
+        seed,
+        ids=train.ids,
+        merge_above=preset.merge_above,
+        class_names=class_names or None,
+    )

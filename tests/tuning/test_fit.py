@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.runs.test_fitting import BANK, SMALL, splits_of, with_own_lesions
+from tests.support import equal_tensors
+
+from tdumpra import PrototypeBank
+from tdumpra.artifacts import read_artifact, write_artifact
+from tdumpra.method.output_files import SplitOutputs
+from tdumpra.tuning import fit as fitting
+from tdumpra.tuning.fit import Fitted, cluster, fit
+from tdumpra.tuning.presets import PRESETS
+from tdumpra.tuning.settings import BankConfig, TuneConfig
+
+
+@pytest.fixture(scope="module")
+def splits() -> SplitOutputs:
+    return with_own_lesions(splits_of(0), 0)
+
+
+def written_and_read(fitted: Fitted, path: Path) -> Fitted:
+    artifact = fitted.to_artifact()
+    write_artifact(path, kind="fitted", schema=1, tensors=artifact.tensors, meta=artifact.meta)
+    return Fitted.from_artifact(read_artifact(path, kind="fitted", schema=1))
+
+
+class TestArtifact:
+    @pytest.mark.parametrize("settings", [TuneConfig(), TuneConfig(certify=True), TuneConfig(folds=3)])
+    def test_round_trip(self, splits, settings, tmp_path):
+        fitted = fit(splits, BANK, settings)
+        again = written_and_read(fitted, tmp_path / "fitted.safetensors")
+        assert (again.certificate, again.estimate) == (fitted.certificate, fitted.estimate)
+        assert (again.certificate is not None, again.estimate is not None) == (settings.certify, settings.folds > 0)
+        assert (again.unseen_bank is None) == (fitted.unseen_bank is None) == (settings.folds == 0)
+        assert again.verdict() == fitted.verdict()
+        assert (again.tuning.best, again.tuning.contenders) == (fitted.tuning.best, fitted.tuning.contenders)
+        assert again.tuning.decision.to_json() == fitted.tuning.decision.to_json()
+        assert equal_tensors(again.to_artifact().tensors, fitted.to_artifact().tensors)
+        for part in (splits.validation, splits.test):
+            for one, other in ((again.unseen, fitted.unseen), (again.tuning.decision, fitted.tuning.decision)):
+                assert torch.equal(one.decide(part.p, part.z).p, other.decide(part.p, part.z).p)
+
+    def test_the_pool_is_left_to_the_files_of_outputs(self, splits, tmp_path):
+        fitted = fit(splits, BANK, TuneConfig(), preset=SMALL, others=[with_own_lesions(splits_of(1), 1)], judge=True)
+        again = written_and_read(fitted, tmp_path / "fitted.safetensors")
+        assert fitted.pool is not None
+        assert again.pool is None
+        assert again.estimate == fitted.estimate is not None
+
+
+class TestBanks:
+    def test_a_bank_that_was_made_is_not_clustered_again(self, splits, monkeypatch):
+        """Nor does it change anything."""
+        made = cluster(splits.train, BANK, SMALL, n_classes=4, class_names=())
+        fresh = {name: fit(splits, BANK, TuneConfig(**name_and), preset=SMALL) for name, name_and in WAYS.items()}
+        clustered = []
+        original = cluster
+
+        def spy(train, *args, **kwargs):
+            clustered.append(train)
+            return original(train, *args, **kwargs)
+
+        monkeypatch.setattr(fitting, "cluster", spy)
+        for name, settings in WAYS.items():
+            fitted = fit(splits, BANK, TuneConfig(**settings), preset=SMALL, made=made)
+            assert fitted.unseen.bank is made
+            assert fitted.tuning.best == fresh[name].tuning.best
+        assert all(train is not splits.train for train in clustered)
+        assert len(clustered) == 4  # three folds, and all rows
+
+    def test_each_seed_is_scored_by_its_own(self, splits):
+        other = with_own_lesions(splits_of(1), 1)
+        made = cluster(splits.train, BANK, SMALL, n_classes=4, class_names=())
+        fitted = fit(splits, BANK, TuneConfig(), preset=SMALL, others=[other], made=made)
+        assert fitted.tuning.decision.bank is made
+        assert fitted.tuning.best == fit(splits, BANK, TuneConfig(), preset=SMALL, others=[other]).tuning.best
+
+    @pytest.mark.parametrize("preset", ["default", "paper"])
+    def test_settings_reach_the_clustering(self, splits, preset):
+        train, chosen = splits.train, PRESETS[preset]
+        bank = cluster(train, BankConfig(n_prototypes=4), chosen, n_classes=5, class_names=(), seed=3)
+        wanted = PrototypeBank.fit(
+            train.z, train.y, 4, train.groups, 5, 3, ids=train.ids, merge_above=chosen.merge_above
+        )
+        assert equal_tensors(bank.to_artifact().tensors, wanted.to_artifact().tensors)
+        assert (bank.exemplars, bank.merged) == (wanted.exemplars, wanted.merged)
+
+
+WAYS: dict[str, dict[str, int | bool]] = {"validation": {}, "certified": {"certify": True}, "crossfit": {"folds": 3}}
+
+
+def test_a_verdict_names_the_proof_or_the_lack_of_it(splits):
+    plain = fit(splits, BANK, TuneConfig(), preset=SMALL)
+    assert plain.verdict() == plain.tuning.sentence()
+    crossed = fit(splits, BANK, TuneConfig(folds=3), preset=SMALL)
+    assert crossed.estimate is not None
+    assert crossed.verdict() == f"{crossed.tuning.sentence()}; {crossed.estimate.sentence()}"
+    proven = fit(splits, BANK, TuneConfig(certify=True), preset=SMALL)
+    assert proven.certificate is not None
+    assert proven.certificate.granted
+    assert proven.verdict() == f"{proven.tuning.sentence()}; {proven.certificate.sentence()}"
+    refused = fit(splits, BANK, TuneConfig(certify=True, level=1e-9), preset=SMALL)
+    assert refused.certificate is not None
+    assert refused.verdict() == refused.certificate.sentence()
