@@ -12,43 +12,63 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from tdumpra.cli.report import finish_with_report
 from tdumpra.experiments.paper import DATASETS
 from tdumpra.experiments.results import ResultTable
 from tdumpra.report import outcome
 from tdumpra.report.outcome import Experiment, Found
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import run_folders, run_root
-from tdumpra.runs.idle_settings import idle_settings
-from tdumpra.runs.steps import Planned, Step, plan, run
-from tdumpra.screen import print_json, progress, show_notes
+from tdumpra.runs.attach import array_model_step
+from tdumpra.runs.outputs import all_outputs
+from tdumpra.runs.steps import Planned, run
+from tdumpra.runs.steps import plan as steps_ahead
+from tdumpra.screen import print_json, progress
 
 _SHORT_NAME = 24
 
 
-def experiment_command(name: str, config: Config, out: Path | None, *, as_json: bool, only_plan: bool) -> None:
+def experiment_command(
+    name: str, config: Config, out: Path | None = None, *, as_json: bool = False, plan: bool = False
+) -> None:
     """Run ``tune``, ``evaluate``, ``ablate`` or ``sweep``."""
-    _run(getattr(outcome, name), config, out, as_json=as_json, only_plan=only_plan)
+    _run(getattr(outcome, name), config, out, as_json=as_json, only_plan=plan)
 
 
-def reproduce_command(dataset: str | None, config: Config, out: Path | None, *, as_json: bool, only_plan: bool) -> None:
-    """Run ``reproduce``; where no data set is named, the configuration's source says which table is meant."""
+def reproduce_command(
+    dataset: str, config: Config | None, out: Path | None = None, *, as_json: bool = False, plan: bool = False
+) -> None:
+    """Reproduce the table of a data set; without a name, of the one that the configuration's source names."""
+    if dataset and dataset not in DATASETS:
+        raise ValueError(f"reproduce takes {' or '.join(DATASETS)}, or a run's TOML file, not {dataset!r}")
+    config = config or Config(name=dataset)
     kind = config.data.source.split(":")[0]
-    if dataset is None and kind not in DATASETS and not config.outputs:
+    if not dataset and kind not in DATASETS and not config.outputs:
         raise ValueError(
-            f"the paper has tables for {' and '.join(DATASETS)}, and the source is {kind}: say which to compare with, "
-            f"as in  tdumpra reproduce {DATASETS[0]} CONFIG"
+            f"the paper has tables for {' and '.join(DATASETS)}, and the source of {config.name} is {kind}: say which to "
+            f"compare with, as in  tdumpra reproduce {DATASETS[0]} CONFIG"
         )
     dataset = dataset or (kind if kind in DATASETS else DATASETS[0])
-    _run(outcome.reproduce(dataset), config, out, as_json=as_json, only_plan=only_plan)
+    _run(outcome.reproduce(dataset), config, out, as_json=as_json, only_plan=plan)
+
+
+def saved_run(config: Config, *, as_json: bool = False, report: bool = True) -> None:
+    """Run every stage on saved outputs: nothing to train or to embed, and a model without networks."""
+    root = run_root(config)
+    found = write(outcome.evaluate, config, root, quiet=as_json)
+    for outputs in all_outputs(config):
+        array_model_step(outputs).result()
+    show(found, root, as_json=as_json)
+    if report:
+        finish_with_report(root, quiet=as_json)
 
 
 def _run(experiment: Experiment, config: Config, out: Path | None, *, as_json: bool, only_plan: bool) -> None:
     if out is not None and not _elsewhere(config, out):
         config = replace(config, folder=str(out))
     folder = run_root(config) if out is None else out
-    show_notes(idle_settings(config), Console(stderr=True))
     if only_plan:
-        _show_plan(plan(experiment.steps(config, folder)), as_json)
+        _show_plan(steps_ahead(experiment.steps(config, folder)), as_json)
         return
     show(write(experiment, config, folder, quiet=as_json), folder, as_json=as_json)
 
@@ -57,12 +77,8 @@ def write(experiment: Experiment, config: Config, folder: Path, *, quiet: bool =
     """Run the steps of an experiment that are not finished, and write what comes of them."""
     experiment.refuse(config, folder)
     steps = experiment.steps(config, folder)
-    with progress("starting", len(steps), quiet=quiet) as bar:
-
-        def watch(step: Step[Any], done: int, total: int) -> None:
-            bar.update(done, description=step.name)
-
-        results = run(steps, watch)
+    with progress("starting", show=not quiet) as bar:
+        results = run(steps, lambda step, done, total: bar(done, total, step.name))
     return experiment.write(config, results, folder)
 
 

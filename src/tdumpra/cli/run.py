@@ -11,7 +11,7 @@ from lightning_fabric import Fabric
 from rich.console import Console
 from rich.table import Table
 
-from tdumpra.cli.experiments import show, write
+from tdumpra.cli.experiments import saved_run, show, write
 from tdumpra.cli.report import finish_with_report
 from tdumpra.data.dataset import Dataset, open_data
 from tdumpra.method.bank_health import BankHealth
@@ -20,7 +20,6 @@ from tdumpra.report import outcome
 from tdumpra.runs.config import Config
 from tdumpra.runs.documents import metadata_fingerprint
 from tdumpra.runs.folder import RunFolder, refuse_results_of_another, run_folders, run_root
-from tdumpra.runs.idle_settings import idle_settings
 from tdumpra.runs.model import model_step
 from tdumpra.runs.outputs import TrainedOutputs, all_outputs
 from tdumpra.runs.pixel_stages import claimed_by_first, embed_stage, train_stage
@@ -36,7 +35,7 @@ def train_command(config: Config, *, as_json: bool = False) -> None:
     _for_each_seed(config, _train, quiet=as_json)
     if as_json:
         folders = run_folders(run_root(config), config.seeds)
-        print_json({str(seed): {"checkpoint": folder.checkpoint("last")} for seed, folder in folders.items()})
+        print_json({str(seed): {"checkpoint": str(folder.checkpoint("last"))} for seed, folder in folders.items()})
 
 
 def embed_command(config: Config, *, as_json: bool = False) -> None:
@@ -44,20 +43,19 @@ def embed_command(config: Config, *, as_json: bool = False) -> None:
     _for_each_seed(config, _embed, quiet=as_json)
     if as_json:
         folders = run_folders(run_root(config), config.seeds)
-        print_json({str(seed): {"outputs": folder.root / "outputs"} for seed, folder in folders.items()})
+        print_json({str(seed): {"outputs": str(folder.root / "outputs")} for seed, folder in folders.items()})
 
 
 def bank_command(config: Config, *, as_json: bool = False) -> None:
     """Cluster the training embeddings into prototypes, and look them over."""
     console = Console(quiet=as_json)
-    show_notes(idle_settings(config), Console(stderr=True))
     found = {}
     for outputs in all_outputs(config):
         outputs.own_identity()  # a file that is not there is told before a folder is made for it
         with RunFolder(outputs.place).claim(config, outputs.seed):
             bank = banked(outputs)
             _show_bank(bank, RunFolder(outputs.place), console)
-        found[outputs.name] = {"bank": RunFolder(outputs.place).bank, "prototypes": int(bank.bank.mask.sum()),
+        found[outputs.name] = {"bank": str(RunFolder(outputs.place).bank), "prototypes": int(bank.bank.mask.sum()),
                                "notes": bank.health.notes}  # fmt: skip
     if as_json:
         print_json(found)
@@ -65,12 +63,13 @@ def bank_command(config: Config, *, as_json: bool = False) -> None:
 
 def run_command(config: Config, *, as_json: bool = False) -> None:
     """Run every stage, skipping those whose inputs have not changed; ends with the table over seeds and the report."""
+    if config.outputs:
+        saved_run(config, as_json=as_json)
+        return
     root = run_root(config)
-    if not config.outputs and not run_stages(config, quiet=as_json):
+    if not run_stages(config, quiet=as_json):
         return  # one process of several has the results
     found = write(outcome.evaluate, config, root, quiet=as_json)
-    if config.outputs:
-        write_array_models(config)
     show(found, root, as_json=as_json)
     finish_with_report(root, quiet=as_json)
 
@@ -93,7 +92,6 @@ def run_stages(config: Config, *, quiet: bool = False) -> dict[int, dict[str, An
         decide(*arguments)
 
     root = run_root(config)
-    show_notes(idle_settings(config), Console(stderr=True, quiet=quiet))
     for folder in {root, *(each.root for each in run_folders(root, config.seeds).values())}:
         refuse_results_of_another(config, folder)
     # one choice for all seeds can be made only when all are there; else each seed is finished before the next begins

@@ -16,7 +16,7 @@ from tdumpra.data.sources.tables import read_frame
 from tdumpra.errors import InputFileError
 from tdumpra.evaluation.comparators import Case
 from tdumpra.evaluation.evaluate import evaluate, gate_report
-from tdumpra.evaluation.over_seeds import SeedResult, gained
+from tdumpra.evaluation.over_seeds import SeedResult
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs.config import Config, TuneConfig
 from tdumpra.runs.tables import OutputsTable, refuse_other_labels, run_with_tables
@@ -109,7 +109,7 @@ def evaluated(
         "notes": [str(note) for note in fitted.tuning.notes],
         **found.document,
     }
-    return SeedResult(document, gained(case.decided.p_cls, case.decided.p, splits), found.compared)
+    return SeedResult(document, found.gained, found.compared)
 
 
 def with_asked(splits: SplitOutputs, config: Config, seed: int) -> SplitOutputs:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from tdumpra.runs.config import Config
-from tdumpra.runs.outputs import saved_runs
+from tdumpra.runs.outputs import all_outputs
 
 _OF_TRAINING = ("data", "augment", "network", "train", "embed")
 _USED = {"data.source", "train.contrastive_weight"}  # which of the paper's tables, and which of the files, is meant
@@ -23,7 +23,7 @@ def idle_settings(config: Config) -> Iterator[str]:
             f"data.framing keeps images of {framing.height}×{framing.width}, and the network is given images of {size} "
             "(network.image_size): they are enlarged, which costs time and adds nothing; make the two alike"
         )
-    if config.tune.pool_seeds and max(Counter(run.model for run in saved_runs(config)).values()) == 1:
+    if config.tune.pool_seeds and max(Counter(outputs.model for outputs in all_outputs(config)).values()) == 1:
         yield "tune.pool_seeds has one seed to pool: its gate is chosen on that seed's validation rows alone"
 
 
