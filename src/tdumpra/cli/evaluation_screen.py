@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tdumpra.artifacts import jsonable
 from tdumpra.evaluation.story import NO_GROUPS, gate_story
+from tdumpra.screen import print_json
 
 _HEADINGS = {
     "accuracy": "accuracy",
@@ -28,7 +26,7 @@ _HEADINGS = {
 def show_evaluation(evaluation: dict[str, Any], folder: Path, *, as_json: bool = False) -> None:
     """The table of comparators, what tuning chose, and what the gate did; or the whole document."""
     if as_json:
-        typer.echo(json.dumps(jsonable(evaluation), indent=2))
+        print_json(evaluation)
         return
     console = Console()
     console.print(_comparator_table(evaluation))

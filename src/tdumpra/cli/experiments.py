@@ -5,114 +5,66 @@ What they call is imported when it is called: ``tdumpra --help`` must not wait f
 
 from __future__ import annotations
 
-import json
 import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tdumpra.screen import show_notes
+from tdumpra.screen import print_json, progress, say
 
 if TYPE_CHECKING:
-    from tdumpra.experiments.grid import Cell, Planned, Watch
+    from tdumpra.experiments.grid import Cell, Planned
     from tdumpra.experiments.results import ResultTable
     from tdumpra.report.outcome import Experiment, Found
     from tdumpra.runs.config import Config
 
-ConfigArgument = Annotated[Path, typer.Argument(help="The run's TOML file.", show_default=False)]
-OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results.", show_default=False)]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")]
 _SHORT_NAME = 24
-PlanOption = Annotated[bool, typer.Option("--plan", help="Say what would run, and how long it may take, and stop.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Put these commands on the command line."""
-    app.command("tune")(tune_command)
-    app.command("evaluate")(evaluate_command)
-    app.command("ablate")(ablate_command)
-    app.command("sweep")(sweep_command)
-    app.command("reproduce")(reproduce_command)
-
-
-def tune_command(
-    config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False, plan: PlanOption = False
+def experiment_command(
+    name: str, config: Config, out: Path | None = None, *, as_json: bool = False, plan: bool = False
 ) -> None:
-    """Choose temperatures, thresholds and weight on validation outputs; write gate.json."""
-    from tdumpra.report.outcome import tune
+    """Run ``tune``, ``evaluate``, ``ablate`` or ``sweep``."""
+    from tdumpra.report import outcome
 
-    _run(tune, _read(config), out, as_json, plan)
-
-
-def evaluate_command(
-    config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False, plan: PlanOption = False
-) -> None:
-    """Tune, then score every comparator on test outputs; write evaluation.json, tables and figures."""
-    from tdumpra.report.outcome import evaluate
-
-    _run(evaluate, _read(config), out, as_json, plan)
-
-
-def ablate_command(
-    config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False, plan: PlanOption = False
-) -> None:
-    """The paper's Table 3: six variants over shared trainings."""
-    from tdumpra.report.outcome import ablate
-
-    _run(ablate, _read(config), out, as_json, plan)
-
-
-def sweep_command(
-    config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False, plan: PlanOption = False
-) -> None:
-    """The paper's curves of θ and β, and those of K, κ, τ, α, D and λ."""
-    from tdumpra.report.outcome import sweep
-
-    _run(sweep, _read(config), out, as_json, plan)
+    by_name = {each: getattr(outcome, each) for each in ("tune", "evaluate", "ablate", "sweep")}
+    _run(by_name[name], config, out, as_json, plan)
 
 
 def reproduce_command(
-    what: Annotated[str, typer.Argument(help="ham10000, isic2019, or a run's TOML file whose source says which.")],
-    config: Annotated[Path | None, typer.Argument(help="The run's TOML file.", show_default=False)] = None,
-    out: OutOption = None,
-    as_json: JsonOption = False,
-    plan: PlanOption = False,
+    table: str, config: Config | None, out: Path | None = None, *, as_json: bool = False, plan: bool = False
 ) -> None:
-    """The paper's Tables 1 and 2: backbones with and without the method, its figures beside ours."""
+    """Reproduce the table of a data set; without a name, of the one that the configuration's source names."""
     from tdumpra.experiments.paper import DATASETS
     from tdumpra.report.outcome import reproduce
     from tdumpra.runs.config import Config
 
-    if what in DATASETS:
-        settings = _read(config) if config is not None else Config(name=what)
-        experiment = reproduce(what)
-    elif config is None and what.endswith(".toml"):
-        settings = _read(Path(what))
-        kind = settings.data.source.split(":")[0]
-        if kind not in DATASETS and not settings.outputs:
-            raise ValueError(
-                f"the paper has tables for {' and '.join(DATASETS)}, and the source of {what} is {kind}: say which to "
-                f"compare with, as in  tdumpra reproduce {DATASETS[0]} {what}"
-            )
-        experiment = reproduce(kind if kind in DATASETS else DATASETS[0])
-    else:
-        raise ValueError(f"reproduce takes {' or '.join(DATASETS)}, or a run's TOML file, not {what!r}")
-    _run(experiment, settings, out, as_json, plan)
+    if table and table not in DATASETS:
+        raise ValueError(f"reproduce takes {' or '.join(DATASETS)}, or a run's TOML file, not {table!r}")
+    if config is None:
+        config = Config(name=table)
+    if not table:
+        table = config.data.source.split(":")[0]
+        if table not in DATASETS:
+            if not config.outputs:
+                raise ValueError(
+                    f"the paper has tables for {' and '.join(DATASETS)}, and the source of {config.name} is {table}: "
+                    f"say which to compare with, as in  tdumpra reproduce {DATASETS[0]} CONFIG"
+                )
+            table = DATASETS[0]
+    _run(reproduce(table), config, out, as_json, plan)
 
 
-def write_evaluation(config: Path, out: Path | None) -> None:
-    """The evaluation over seeds, without a word."""
+def write_evaluation(config: Config) -> None:
+    """Write the evaluation over seeds, and print nothing."""
     from tdumpra.report.outcome import evaluate
 
-    settings, folder = _placed(_read(config), out)
+    settings, folder = _placed(config, None)
     _found(evaluate, settings, folder, quiet=True)
 
 
@@ -130,35 +82,35 @@ def _found(experiment: Experiment, config: Config, folder: Path, *, quiet: bool)
 
     experiment.refuse(config, folder)
     cells = experiment.cells(config)
-    with _progress(quiet=quiet) as watch:
+    with progress("starting", show=not quiet) as step:
+
+        def watch(cell: Cell, done: int, total: int) -> None:
+            step(done, total, cell.name)
+
         results = dict(zip((cell.name for cell in cells), grid.run(cells, folder, watch), strict=True))
     return experiment.write(config, results, folder)
 
 
 def _run(experiment: Experiment, config: Config, out: Path | None, as_json: bool, plan: bool) -> None:
     from tdumpra.experiments import grid
-    from tdumpra.runs.idle_settings import idle_settings
 
     config, folder = _placed(config, out)
-    show_notes(idle_settings(config), Console(stderr=True))
     if plan:
         _show_plan(grid.plan(experiment.cells(config), folder), as_json)
         return
     found = _found(experiment, config, folder, quiet=as_json)
     if as_json:
-        from tdumpra.artifacts import jsonable
-
-        typer.echo(json.dumps(jsonable(found.document), indent=2, ensure_ascii=False))
+        print_json(found.document)
         return
     console = Console()
     for table in found.tables:
         shown, notes = _on_screen(table, console.width)
         console.print(shown)
         for note in (*table.notes, *notes):
-            _say(console, f"• {note}")
+            say(f"• {note}", console)
     for sentence in found.sentences:
-        _say(console, sentence)
-    _say(console, f"Written to {folder}: {', '.join(found.files)}")
+        say(sentence, console)
+    say(f"Written to {folder}: {', '.join(found.files)}", console)
 
 
 def _elsewhere(config: Config, out: Path) -> bool:
@@ -171,44 +123,13 @@ def _elsewhere(config: Config, out: Path) -> bool:
     return not embedded(out) and embedded(run_root(config))
 
 
-def _say(console: Console, text: str) -> None:
-    """A line as it is: no colours for numbers, no markup in what a file or an error says."""
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
-
-
-def _read(path: Path) -> Config:
-    from tdumpra.runs.outputs import read_run
-
-    return read_run(path)
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Watch | None]:
-    """A bar over the whole grid, with the time that is left."""
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield None
-        return
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("left:"), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("starting", total=None)
-
-        def watch(cell: Cell, done: int, total: int) -> None:
-            progress.update(bar, description=cell.name, completed=done, total=total)
-
-        yield watch
-
-
 def _show_plan(planned: Sequence[Planned], as_json: bool) -> None:
     open_cells = [each for each in planned if not each.finished]
     known = [each.seconds for each in open_cells if each.seconds is not None]
     total = sum(known) if len(known) == len(open_cells) else None
     if as_json:
         document = {"cells": [each._asdict() for each in planned], "seconds": total}
-        typer.echo(json.dumps(document, indent=2))
+        print_json(document)
         return
     table = Table("cell", "state", "estimate")
     for each in planned:

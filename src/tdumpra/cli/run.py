@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from lightning_fabric import Fabric
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tdumpra.artifacts import read_json
+from tdumpra.checks import SPLITS
 from tdumpra.data.dataset import Dataset, open_data
 from tdumpra.errors import ArtifactError
 from tdumpra.experiments.evaluation import keep_finished
@@ -22,9 +22,8 @@ from tdumpra.networks.train import make_fabric
 from tdumpra.runs.config import Config
 from tdumpra.runs.fitting import metadata_fingerprint
 from tdumpra.runs.folder import RunFolder, refuse_results_of_another, run_folders, run_root
-from tdumpra.runs.idle_settings import idle_settings
 from tdumpra.runs.model import assemble_model
-from tdumpra.runs.outputs import read_run, read_saved, saved_runs
+from tdumpra.runs.outputs import read_saved, saved_runs
 from tdumpra.runs.stages import claimed_by_first, embed_stage, train_stage
 from tdumpra.runs.table_stages import (
     Banked,
@@ -35,10 +34,10 @@ from tdumpra.runs.table_stages import (
     is_evaluated,
     tune_stage,
 )
-from tdumpra.screen import show_notes
+from tdumpra.screen import print_json, show_notes
 from tdumpra.tuning.goal import Goal
 
-Work = Callable[[Config, Dataset, RunFolder, int, Fabric, Console], None]
+Work = Callable[[Config, Dataset, RunFolder, int, Fabric, Console], Any]
 
 
 class Evaluated(NamedTuple):
@@ -48,39 +47,48 @@ class Evaluated(NamedTuple):
     evaluation: dict[str, Any]
 
 
-def train_command(config: Path, out: Path | None) -> None:
+def train_command(config: Config, *, as_json: bool = False) -> None:
     """Train student and teacher; goes on where an earlier run stopped."""
-    _for_each_seed(_in_folder(config, out), _train)
+    _print_made(_for_each_seed(config, _train, quiet=as_json), as_json)
 
 
-def embed_command(config: Path, out: Path | None) -> None:
+def embed_command(config: Config, *, as_json: bool = False) -> None:
     """Write logits and embeddings of every image: the tables that everything afterwards stands on."""
-    _for_each_seed(_in_folder(config, out), _embed)
+    _print_made(_for_each_seed(config, _embed, quiet=as_json), as_json)
 
 
-def bank_command(config: Path, out: Path | None) -> None:
+def bank_command(config: Config, *, as_json: bool = False) -> None:
     """Cluster the training embeddings into prototypes, and look them over."""
-    settings = _in_folder(config, out)
-    if settings.outputs:
-        _banks_of_files(settings)
+    console = Console(quiet=as_json)
+    if config.outputs:
+        _print_made(_banks_of_files(config, console), as_json)
         return
-    for seed, folder in run_folders(run_root(settings), settings.seeds).items():
-        with folder.claim(settings, seed):
-            _show_bank(bank_stage(settings, folder, seed), folder, Console())
+    made = {}
+    for seed, folder in run_folders(run_root(config), config.seeds).items():
+        with folder.claim(config, seed):
+            made[str(seed)] = _show_bank(bank_stage(config, folder, seed), folder, console)
+    _print_made(made, as_json)
 
 
-def _banks_of_files(config: Config) -> None:
-    """Each file's bank where ``tune`` puts its gate; the names of the files say which seeds they are."""
-    root, runs = run_root(config), saved_runs(config)
-    show_notes(idle_settings(config), Console(stderr=True))
+def _banks_of_files(config: Config, console: Console) -> dict[str, Any]:
+    """Make each file's bank where ``tune`` puts its gate."""
+    root, runs, made = run_root(config), saved_runs(config), {}
     for run in runs:
         splits = read_saved(run, config)  # before a folder is made for it
-        folder = RunFolder(root if len(runs) == 1 else root / f"{run.model}_seed{run.seed}")
+        name = f"{run.model}_seed{run.seed}"
+        folder = RunFolder(root if len(runs) == 1 else root / name)
         with folder.claim(config, run.seed):
-            _show_bank(bank_of(splits, config, folder), folder, Console())
+            made[name] = _show_bank(bank_of(splits, config, folder), folder, console)
+    return made
 
 
-def run_command(config: Path, out: Path | None, *, quiet: bool = False) -> dict[int, Evaluated]:
+def _print_made(made: dict[str, Any], as_json: bool) -> None:
+    """Print what a stage made of each seed; one process of several has it."""
+    if as_json and made:
+        print_json(made)
+
+
+def run_command(settings: Config, *, quiet: bool = False) -> dict[int, Evaluated]:
     """Every stage, skipping those whose inputs have not changed; gives the evaluation of each seed."""
     evaluations: dict[int, Evaluated] = {}
 
@@ -97,9 +105,7 @@ def run_command(config: Path, out: Path | None, *, quiet: bool = False) -> dict[
         encode(*arguments)
         decide(*arguments)
 
-    settings = _in_folder(config, out)
     root = run_root(settings)
-    show_notes(idle_settings(settings), Console(stderr=True, quiet=quiet))
     for folder in {root, *(each.root for each in run_folders(root, settings.seeds).values())}:
         refuse_results_of_another(settings, folder)
     # one choice for all seeds can be made only when all are there; else each seed is finished before the next begins
@@ -108,23 +114,24 @@ def run_command(config: Path, out: Path | None, *, quiet: bool = False) -> dict[
     return evaluations
 
 
-def _in_folder(config: Path, out: Path | None) -> Config:
-    settings = read_run(config)
-    return settings if out is None else replace(settings, folder=str(out))
-
-
-def _train(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
-    if train_stage(config, data, folder, seed=seed, fabric=fabric, console=console):
+def _train(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> Any:
+    made = train_stage(config, data, folder, seed=seed, fabric=fabric, console=console)
+    if made:
         console.print(f"Trained: {folder.checkpoint('last')}", soft_wrap=True)
     elif config.network.as_it_is:
         console.print("The network is taken as it is: nothing to train", soft_wrap=True)
     else:
         console.print(f"{folder.checkpoint('last')} is trained to its end", soft_wrap=True)
+    checkpoint = None if config.network.as_it_is else str(folder.checkpoint("last"))
+    return {"folder": str(folder.root), "made": made, "checkpoint": checkpoint}
 
 
-def _embed(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
-    if not embed_stage(config, data, folder, fabric=fabric, console=console):
+def _embed(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> Any:
+    made = embed_stage(config, data, folder, fabric=fabric, console=console)
+    if not made:
         console.print(f"{folder.root / 'outputs'} is up to date", soft_wrap=True)
+    outputs = {part: str(folder.outputs(part)) for part in SPLITS}
+    return {"folder": str(folder.root), "made": made, "outputs": outputs}
 
 
 def _decide(config: Config, data: Dataset, folder: RunFolder, seed: int, console: Console) -> dict[str, Any]:
@@ -153,13 +160,13 @@ def _is_assembled(config: Config, folder: RunFolder, seed: int) -> bool:
     return wanted.items() <= model.identity.items() and bool(model.thumbnails) == config.bank.thumbnails
 
 
-def _for_each_seed(config: Config, *rounds: Work, quiet: bool = False) -> None:
+def _for_each_seed(config: Config, *rounds: Work, quiet: bool = False) -> dict[str, Any]:
     if config.outputs:
         raise ValueError("this configuration names saved outputs: there is nothing to train or to embed")
     fabric = make_fabric(config.train)
     fabric.launch()
     console = Console(quiet=quiet or not fabric.is_global_zero)
-    data, told = None, dict[str, None]()
+    data, told, made = None, dict[str, None](), dict[str, Any]()
     for work, (seed, folder) in itertools.product(rounds, run_folders(run_root(config), config.seeds).items()):
         if data is None or config.data.val_by_seed:
             data = open_data(config.data, seed, progress=console.is_terminal)
@@ -169,7 +176,8 @@ def _for_each_seed(config: Config, *rounds: Work, quiet: bool = False) -> None:
         with claimed_by_first(folder, config, seed, fabric):
             if fabric.is_global_zero:
                 data.split.write(folder.split)
-            work(config, data, folder, seed, fabric, console)
+            made[str(seed)] = work(config, data, folder, seed, fabric, console)
+    return made if fabric.is_global_zero else {}
 
 
 def _refuse_what_cannot_be_scored(config: Config, data: Dataset) -> None:
@@ -185,13 +193,18 @@ def _refuse_what_cannot_be_scored(config: Config, data: Dataset) -> None:
     asked.refuse_unknown_subgroups(sorted({key for record in records for key in record.meta}))
 
 
-def _show_bank(banked: Banked, folder: RunFolder, console: Console) -> None:
-    if not banked.made:
+def _show_bank(banked: Banked, folder: RunFolder, console: Console) -> dict[str, Any]:
+    prototypes, health = int(banked.bank.mask.sum()), banked.health
+    if banked.made:
+        console.print(_health_table(health))
+        show_notes(health.notes, console)
+        console.print(f"Written to {folder.bank} ({prototypes} prototypes)", soft_wrap=True)
+    else:
         console.print(f"{folder.bank} is up to date", soft_wrap=True)
-        return
-    console.print(_health_table(banked.health))
-    show_notes(banked.health.notes, console)
-    console.print(f"Written to {folder.bank} ({int(banked.bank.mask.sum())} prototypes)", soft_wrap=True)
+    return {
+        "folder": str(folder.root), "made": banked.made, "bank": str(folder.bank), "prototypes": prototypes,
+        "classes": [asdict(each) for each in health.classes], "notes": list(health.notes),
+    }  # fmt: skip
 
 
 def _health_table(health: BankHealth) -> Table:

@@ -12,6 +12,7 @@ from jaxtyping import UInt8
 
 from tdumpra.data.manifest import Record
 from tdumpra.errors import BrokenImageError, SourceError
+from tdumpra.screen import printable
 
 # What counts as an image by its name. A licence text beside the images is no image without a label;
 # a text file named .jpg is a broken image, and the decoder says so.
@@ -95,11 +96,6 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):  # too long; a NUL byte
         return False
-
-
-def printable(name: str) -> str:
-    """A file name as text: the bytes of a name need not be any."""
-    return os.fsencode(name).decode(errors="replace")
 
 
 def _check_name(path: Path) -> None:
