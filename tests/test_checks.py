@@ -142,13 +142,6 @@ class TestEmbeddings:
         with pytest.raises(ValueError, match="z has width 2, and the bank was built on embeddings of width 3"):
             checks.check_embeddings(np.eye(2), "z", width=3)
 
-    def test_unit_rows(self):
-        checks.check_embeddings([[0.6, 0.8], [0.6, 0.809]], "z", unit=True)
-        with pytest.raises(
-            ValueError, match=r"z must have rows of length one; row 1 has length 1\.414: normalise them"
-        ):
-            checks.check_embeddings([[0.6, 0.8], [1.0, 1.0]], "z", unit=True)
-
 
 class TestLabels:
     @pytest.mark.parametrize(

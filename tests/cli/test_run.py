@@ -21,7 +21,8 @@ from tests.support import save_problem, seed_arrays
 
 from tdumpra.checks import SPLITS
 from tdumpra.cli.predict import model_file
-from tdumpra.cli.run import run_command
+from tdumpra.cli.run import Evaluated
+from tdumpra.cli.run import run_command as run_settings
 from tdumpra.data.sources import open_source
 from tdumpra.errors import InputFileError, TdumpraError
 from tdumpra.method.bank import PrototypeBank
@@ -36,6 +37,12 @@ from tdumpra.runs.tables import OutputsTable
 pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
 
 SOURCE = "synthetic:n=120,size=32"
+
+
+def run_command(path: Path, out: Path | None, *, quiet: bool = True) -> dict[int, Evaluated]:
+    """Run every stage of a configuration, as ``tdumpra run PATH --out OUT`` does before the report."""
+    config = read_config(path)
+    return run_settings(config if out is None else replace(config, folder=str(out)), quiet=quiet)
 
 
 def write_config(path: Path, cache: Path, *, seeds: str = "[0]", train: str = "", extra: str = "") -> Path:

@@ -23,20 +23,17 @@ a demo must be: on the first three seeds, twice as many steps halved what the ga
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tdumpra.artifacts import jsonable
 from tdumpra.checks import check_count
 from tdumpra.cli.demo_story import BEST_POSSIBLE, demo_results, prior_for_balance
 from tdumpra.cli.run import run_command
@@ -57,7 +54,7 @@ from tdumpra.runs.config import (
 )
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.table_stages import folder_outputs
-from tdumpra.screen import show_notes
+from tdumpra.screen import print_json, show_notes
 
 SETTINGS = "demo.toml"
 _IMAGES, _EPOCHS = 3600, 12
@@ -150,11 +147,11 @@ def demo_command(folder: Path, *, seed: int, images: int | None, epochs: int | N
     config = demo_config(folder, seed=seed, images=images, epochs=epochs)
     console = Console(quiet=as_json)
     with stop_in_a_sentence(folder):
-        settings = claim_folder(folder, config)
+        claim_folder(folder, config)
         before = _stamp(RunFolder(folder).evaluation)
         if before is None:
             console.print(_opening(config), soft_wrap=True)
-        evaluated = run_command(settings, None, quiet=as_json)[seed]
+        evaluated = run_command(config, quiet=as_json)[seed]
         run, page = evaluated.folder, folder / "report" / "index.html"
         unchanged = _stamp(run.evaluation) == before and page.exists()
         results = {
@@ -165,7 +162,7 @@ def demo_command(folder: Path, *, seed: int, images: int | None, epochs: int | N
             **_results(config, run, evaluated.evaluation),
         }
     if as_json:
-        typer.echo(json.dumps(jsonable(results), indent=2))
+        print_json(results)
         return
     _show(results, console)
 

@@ -22,7 +22,7 @@ from tdumpra.cli.predict import expand, load_predictor
 from tdumpra.data.images.decode import decode_file
 from tdumpra.data.images.framing import EvalTransform
 from tdumpra.data.images.masks import find_masks, without_masks
-from tdumpra.data.sources.files import IMAGE_SUFFIXES, is_file, is_image, printable
+from tdumpra.data.sources.files import IMAGE_SUFFIXES, is_file, is_image
 from tdumpra.errors import BrokenImageError, InputFileError
 from tdumpra.method.bank import Exemplar
 from tdumpra.method.evidence import Evidence, Match
@@ -30,6 +30,7 @@ from tdumpra.networks.predict import Image, Prediction, Predictor
 from tdumpra.report import kit
 from tdumpra.report.evidence_page import Heatmap, evidence_page
 from tdumpra.runs.model import thumbnail
+from tdumpra.screen import printable
 
 FOLDER = Path("evidence")
 

@@ -1,4 +1,4 @@
-"""The command line. It parses, calls, prints; what it calls does the work.
+"""The command line: what each command is called and takes. It parses and calls; other modules do the work.
 
 A user's mistake ends in one line on standard error and exit code 2, a stop by Ctrl-C in one line and 130.
 ``TDUMPRA_TRACEBACK=1`` shows where a mistake came from. Whatever takes time to import is imported when a command needs
@@ -12,17 +12,29 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from typer.core import TyperGroup
 
 from tdumpra import __version__
-from tdumpra.cli.experiments import register as register_experiments
+from tdumpra.cli import data
+from tdumpra.cli.options import (
+    ConfigArgument,
+    DeviceOption,
+    ImagesArgument,
+    JsonOption,
+    MasksOption,
+    ModelArgument,
+    OutOption,
+    PlanOption,
+    SeedsOption,
+    SetOption,
+    TrustOption,
+    settings,
+)
 from tdumpra.errors import StopRequestedError, TdumpraError
 from tdumpra.screen import complain, show_notes
-from tdumpra.toml import read_toml
 
 app = typer.Typer(
     add_completion=False,
@@ -31,51 +43,9 @@ app = typer.Typer(
     help="A classifier, a bank of class prototypes, and a conservative gate between them.",
 )
 
-
-class _DataGroup(TyperGroup):
-    """``tdumpra data`` with the commands of :mod:`tdumpra.cli.data`, loaded when one of them is asked for."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Their names."""
-        return self._loaded().list_commands(ctx)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """One of them."""
-        return self._loaded().get_command(ctx, cmd_name)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """One of them with what it is given, or the nearest to a misspelt one."""
-        return self._loaded().resolve_command(ctx, args)
-
-    @staticmethod
-    def _loaded() -> TyperGroup:
-        from tdumpra.cli.data import app as commands
-
-        return cast(TyperGroup, typer.main.get_command(commands))
-
-
-app.add_typer(
-    typer.Typer(cls=_DataGroup), name="data", help="Look at a data set before training on it.", no_args_is_help=True
-)
-register_experiments(app)
-
-OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results.", show_default=False)]
-ConfigArgument = Annotated[Path, typer.Argument(help="A run's TOML file.", show_default=False)]
-MasksOption = Annotated[
-    Path | None,
-    typer.Option("--masks", help="Folder of the lesions' masks, for a model that cuts them out.", show_default=False),
-]
-TrustOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--trust-code",
-        metavar="PACKAGE.MODULE:FUNCTION",
-        help="Code that the model may import and call to build its networks; repeat it for several.",
-        show_default=False,
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")]
-
+_START, _STAGES, _EXPERIMENTS, _MODELS, _DATA, _PROJECT = (
+    "Start here", "Stages", "Experiments", "Models", "Data", "Project",
+)  # fmt: skip
 _INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended: 128 + SIGINT
 
 _printed: set[str] = set()  # notes of this command
@@ -103,11 +73,18 @@ def main() -> None:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether this package raised it, with a sentence for users; what a library raises was not foreseen."""
+    """Return whether this package raised it, with a sentence for users; what a library raises was not foreseen."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
     return frame is None or Path(frame.tb_frame.f_code.co_filename).is_relative_to(Path(__file__).parents[1])
+
+
+def _print_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    """Print each note once, however many stages have it to give."""
+    if issubclass(category, UserWarning) and str(message) not in _printed:
+        _printed.add(str(message))
+        show_notes([str(message)], Console(stderr=True))
 
 
 def _version(value: bool) -> None:
@@ -123,8 +100,25 @@ def _root(
     pass
 
 
-@app.command("attach")
-def attach_command(
+@app.command("demo", rich_help_panel=_START)
+def _demo(
+    out: OutOption = None,
+    seed: Annotated[int, typer.Option(help="Of the images, the split and the training.")] = 0,
+    images: Annotated[
+        int | None, typer.Option(help="How many to make; fewer are quicker and show less.", show_default=False)
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Of training.", show_default=False)] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Try the whole path on pictures made on the spot: train, embed, bank, tune, evaluate, report."""
+    from tdumpra.cli.demo import demo_command
+
+    folder = out if out is not None else Path("runs") / ("demo" if seed == 0 else f"demo-{seed}")
+    demo_command(folder, seed=seed, images=images, epochs=epochs, as_json=as_json)
+
+
+@app.command("attach", rich_help_panel=_START)
+def _attach(
     outputs: Annotated[Path, typer.Argument(help="Saved outputs: .npz, .csv or .parquet.", show_default=False)],
     out: OutOption = None,
     preset: Annotated[str, typer.Option(help="default, paper, paper-swapped or rebalancing.")] = "default",
@@ -161,130 +155,52 @@ def attach_command(
         finish_with_report(attached.folder, quiet=as_json)
 
 
-@app.command("demo")
-def _demo(
-    out: OutOption = None,
-    seed: Annotated[int, typer.Option(help="Of the images, the split and the training.")] = 0,
-    images: Annotated[
-        int | None, typer.Option(help="How many to make; fewer are quicker and show less.", show_default=False)
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Of training.", show_default=False)] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """The whole path on pictures made on the spot: train, embed, bank, tune, evaluate, report."""
-    from tdumpra.cli.demo import demo_command
+def _stage(name: str, panel: str, about: str) -> None:
+    """Register a command that works in the folder of the run that a configuration describes."""
 
-    folder = out if out is not None else Path("runs") / ("demo" if seed == 0 else f"demo-{seed}")
-    demo_command(folder, seed=seed, images=images, epochs=epochs, as_json=as_json)
+    @app.command(name, rich_help_panel=panel, help=about)
+    def command(
+        config: ConfigArgument,
+        changes: SetOption = None,
+        seeds: SeedsOption = None,
+        out: OutOption = None,
+        as_json: JsonOption = False,
+    ) -> None:
+        run = settings(config, changes, seeds, out)
+        from tdumpra.cli.run import bank_command, embed_command, train_command
+        from tdumpra.cli.whole import whole_run
 
-
-@app.command("bench")
-def bench_command(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Which benchmarks; all if left out.", show_default=False)
-    ] = None,
-    out: OutOption = None,
-) -> None:
-    """Run the benchmarks of a source checkout: ratios against named peers, measured in one run."""
-    script = Path("benchmarks") / "run.py"
-    if not script.is_file():
-        raise TdumpraError("benchmarks are part of the source checkout: run this in its root folder")
-    command = [sys.executable, str(script), *(names or []), *(["--out", str(out)] if out else [])]
-    raise typer.Exit(subprocess.run(command, check=False).returncode)
+        work = {"run": whole_run, "train": train_command, "embed": embed_command, "bank": bank_command}[name]
+        work(run, as_json=as_json)
 
 
-@app.command("run")
-def _run(config: ConfigArgument, out: OutOption = None, as_json: JsonOption = False) -> None:
-    """Every stage of a run, skipping those whose inputs have not changed."""
-    _refuse_unreadable(config)
-    from tdumpra.cli.whole import whole_run
+def _experiment(name: str, panel: str, about: str) -> None:
+    """Register a command that computes something on the outputs of the runs that a configuration describes."""
 
-    whole_run(config, out, as_json=as_json)
+    @app.command(name, rich_help_panel=panel, help=about)
+    def command(
+        config: ConfigArgument,
+        changes: SetOption = None,
+        seeds: SeedsOption = None,
+        out: OutOption = None,
+        as_json: JsonOption = False,
+        plan: PlanOption = False,
+    ) -> None:
+        run = settings(config, changes, seeds)
+        from tdumpra.cli.experiments import experiment_command
 
-
-@app.command("predict")
-def _predict(
-    model: Annotated[Path, typer.Argument(help="model.safetensors, or the folder of its run.", show_default=False)],
-    images: Annotated[list[Path], typer.Argument(help="Images, or folders of images.", show_default=False)],
-    as_json: JsonOption = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print the predictions as CSV and nothing else.")] = False,
-    masks: MasksOption = None,
-    eager: Annotated[bool, typer.Option("--eager", help="Ask the second network about every image.")] = False,
-    batch_size: Annotated[int, typer.Option(help="Images at once.")] = 64,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …", show_default=False)] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="float32 or bfloat16; that of tuning if left out.", show_default=False)
-    ] = None,
-    trust: TrustOption = None,
-) -> None:
-    """Predict images: label, probability, and whether the gate opened."""
-    from tdumpra.cli.predict import predict_command
-
-    mode = "eager" if eager else "lazy"
-    predict_command(
-        model, images, masks=masks, as_json=as_json, as_csv=as_csv, batch_size=batch_size, mode=mode, device=device,
-        precision=precision, trusted=trust or (),
-    )  # fmt: skip
+        experiment_command(name, run, out, as_json=as_json, plan=plan)
 
 
-@app.command("explain")
-def _explain(
-    model: Annotated[Path, typer.Argument(help="model.safetensors, or the folder of its run.", show_default=False)],
-    images: Annotated[list[Path], typer.Argument(help="Images, or folders of images.", show_default=False)],
-    out: Annotated[Path | None, typer.Option("--out", help="Folder of the pages.", show_default="evidence")] = None,
-    group: Annotated[
-        str | None, typer.Option(help="The lesion or patient that the images show.", show_default=False)
-    ] = None,
-    saliency: Annotated[bool, typer.Option("--saliency", help="Also show what the match rests on.")] = False,
-    sources: Annotated[
-        Path | None,
-        typer.Option("--images", help="Folder of the training images, if the model lacks them.", show_default=False),
-    ] = None,
-    masks: MasksOption = None,
-    as_json: JsonOption = False,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …", show_default=False)] = None,
-    trust: TrustOption = None,
-) -> None:
-    """Write a page of evidence for each image: why it was decided as it was."""
-    from tdumpra.report import kit
-
-    kit.require()  # before the seconds that networks take to load
-    from tdumpra.cli.explain import explain_command
-
-    explain_command(
-        model, images, out=out, group=group, sources=sources, masks=masks, saliency=saliency, as_json=as_json,
-        device=device, trusted=trust or (),
-    )  # fmt: skip
+_stage("run", _START, "Run every stage, skipping those whose inputs have not changed.")
+_stage("train", _STAGES, "Train student and teacher; goes on where an earlier run stopped.")
+_stage("embed", _STAGES, "Write logits and embeddings of every image: everything afterwards stands on these tables.")
+_stage("bank", _STAGES, "Cluster the training embeddings into prototypes, and look them over.")
+_experiment("tune", _STAGES, "Choose temperatures, thresholds and weight on validation outputs; write gate.json.")
+_experiment("evaluate", _STAGES, "Tune, then score every comparator on test outputs; write evaluation.json and tables.")
 
 
-@app.command("train")
-def _train(config: ConfigArgument, out: OutOption = None) -> None:
-    """Train student and teacher; goes on where an earlier run stopped."""
-    _refuse_unreadable(config)
-    from tdumpra.cli.run import train_command
-
-    train_command(config, out)
-
-
-@app.command("embed")
-def _embed(config: ConfigArgument, out: OutOption = None) -> None:
-    """Write logits and embeddings of every image: the tables that everything afterwards stands on."""
-    _refuse_unreadable(config)
-    from tdumpra.cli.run import embed_command
-
-    embed_command(config, out)
-
-
-@app.command("bank")
-def _bank(config: ConfigArgument, out: OutOption = None) -> None:
-    """Cluster the training embeddings into prototypes, and look them over."""
-    _refuse_unreadable(config)
-    from tdumpra.cli.run import bank_command
-
-    bank_command(config, out)
-
-
-@app.command("report")
+@app.command("report", rich_help_panel=_STAGES)
 def _report(
     run: Annotated[Path, typer.Argument(help="A run's folder, a seed's, or that of attach.", show_default=False)],
     out: OutOption = None,
@@ -299,16 +215,97 @@ def _report(
     report_command(run, out, cases=cases, as_json=as_json)
 
 
-def _refuse_unreadable(config: Path) -> None:
-    """A file that is missing or no TOML is told at once, and what it should not say before networks are loaded."""
-    read_toml(config)
-    from tdumpra.runs.config import read_config
-
-    read_config(config)
+_experiment("ablate", _EXPERIMENTS, "Make the paper's Table 3: six variants over shared trainings.")
+_experiment("sweep", _EXPERIMENTS, "Draw the paper's curves of θ and β, and those of K, κ, τ, α, D and λ.")
 
 
-def _print_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    """Each note once, however many stages have it to give."""
-    if issubclass(category, UserWarning) and str(message) not in _printed:
-        _printed.add(str(message))
-        show_notes([str(message)], Console(stderr=True))
+@app.command("reproduce", rich_help_panel=_EXPERIMENTS)
+def _reproduce(
+    what: Annotated[str, typer.Argument(help="ham10000, isic2019, or a run's TOML file whose source says which.")],
+    config: Annotated[Path | None, typer.Argument(help="The run's TOML file.", show_default=False)] = None,
+    changes: SetOption = None,
+    seeds: SeedsOption = None,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+    plan: PlanOption = False,
+) -> None:
+    """Make the paper's Tables 1 and 2: backbones with and without the method, its figures beside ours."""
+    if config is None and what.endswith(".toml"):
+        config, what = Path(what), ""
+    run = None if config is None else settings(config, changes, seeds)
+    from tdumpra.cli.experiments import reproduce_command
+
+    reproduce_command(what, run, out, as_json=as_json, plan=plan)
+
+
+@app.command("predict", rich_help_panel=_MODELS)
+def _predict(
+    model: ModelArgument,
+    images: ImagesArgument,
+    as_json: JsonOption = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print the predictions as CSV and nothing else.")] = False,
+    masks: MasksOption = None,
+    eager: Annotated[bool, typer.Option("--eager", help="Ask the second network about every image.")] = False,
+    batch_size: Annotated[int, typer.Option(help="Images at once.")] = 64,
+    device: DeviceOption = None,
+    precision: Annotated[
+        str | None, typer.Option(help="float32 or bfloat16; that of tuning if left out.", show_default=False)
+    ] = None,
+    trust: TrustOption = None,
+) -> None:
+    """Predict images: label, probability, the classifier's own label, and what the gate did."""
+    from tdumpra.cli.predict import predict_command
+
+    mode = "eager" if eager else "lazy"
+    predict_command(
+        model, images, masks=masks, as_json=as_json, as_csv=as_csv, batch_size=batch_size, mode=mode, device=device,
+        precision=precision, trusted=trust or (),
+    )  # fmt: skip
+
+
+@app.command("explain", rich_help_panel=_MODELS)
+def _explain(
+    model: ModelArgument,
+    images: ImagesArgument,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of the pages.", show_default="evidence")] = None,
+    group: Annotated[
+        str | None, typer.Option(help="The lesion or patient that the images show.", show_default=False)
+    ] = None,
+    saliency: Annotated[bool, typer.Option("--saliency", help="Also show what the match rests on.")] = False,
+    training_images: Annotated[
+        Path | None, typer.Option(help="Folder of the training images, if the model lacks them.", show_default=False)
+    ] = None,
+    older: Annotated[Path | None, typer.Option("--images", hidden=True)] = None,
+    masks: MasksOption = None,
+    as_json: JsonOption = False,
+    device: DeviceOption = None,
+    trust: TrustOption = None,
+) -> None:
+    """Write a page of evidence for each image: why it was decided as it was."""
+    from tdumpra.report import kit
+
+    kit.require()  # before the seconds that networks take to load
+    from tdumpra.cli.explain import explain_command
+
+    explain_command(
+        model, images, out=out, group=group, sources=training_images or older, masks=masks, saliency=saliency,
+        as_json=as_json, device=device, trusted=trust or (),
+    )  # fmt: skip
+
+
+app.add_typer(data.app, name="data", rich_help_panel=_DATA)
+
+
+@app.command("bench", rich_help_panel=_PROJECT)
+def _bench(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Which benchmarks; all if left out.", show_default=False)
+    ] = None,
+    out: OutOption = None,
+) -> None:
+    """Run the benchmarks of a source checkout: ratios against named peers, measured in one run."""
+    script = Path("benchmarks") / "run.py"
+    if not script.is_file():
+        raise TdumpraError("benchmarks are part of the source checkout: run this in its root folder")
+    command = [sys.executable, str(script), *(names or []), *(["--out", str(out)] if out else [])]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)

@@ -19,10 +19,11 @@ from rich.table import Table
 
 from tdumpra.artifacts import jsonable
 from tdumpra.data.images.masks import find_masks, without_masks
-from tdumpra.data.sources.files import is_image, printable
+from tdumpra.data.sources.files import is_image
 from tdumpra.errors import InputFileError
 from tdumpra.networks.predict import Prediction, Predictor
 from tdumpra.runs.config import read_config
+from tdumpra.screen import printable
 
 MODEL = "model.safetensors"
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import typer
 from rich.console import Console
-from rich.markup import escape
 
 from tdumpra.errors import TdumpraError
 from tdumpra.report.cases import SHOWN
 from tdumpra.report.runs import write_report
-from tdumpra.screen import show_notes
+from tdumpra.screen import print_json, say, show_notes
 
 
 def report_command(run: Path, out: Path | None, *, cases: int | None, as_json: bool) -> None:
@@ -21,9 +18,9 @@ def report_command(run: Path, out: Path | None, *, cases: int | None, as_json: b
         raise ValueError(f"--cases must be 0 or more, not {cases}")
     page = write_report(run, out, limit=SHOWN if cases is None else cases)
     if as_json:
-        typer.echo(json.dumps({"report": str(page)}))
+        print_json({"report": str(page)})
         return
-    Console().print(f"Report: {escape(str(page))}", soft_wrap=True, highlight=False)
+    say(f"Report: {page}")
 
 
 def finish_with_report(run: Path, *, quiet: bool = False) -> None:
@@ -34,4 +31,4 @@ def finish_with_report(run: Path, *, quiet: bool = False) -> None:
     except TdumpraError as error:
         show_notes([f"no report: {error}"], console)
         return
-    console.print(f"Report: {escape(str(page))}", soft_wrap=True, highlight=False)
+    say(f"Report: {page}", console)

@@ -9,9 +9,8 @@ from typing import Any
 
 from lightning_fabric import Fabric
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
+from tdumpra import screen
 from tdumpra.core.losses import JointLoss
 from tdumpra.networks.checkpoint import Progress
 from tdumpra.networks.training_files import TrainingFiles
@@ -22,7 +21,7 @@ class Screen:
 
     def __init__(self, console: Console, *, name: str, quiet: bool = False, tensorboard: Any = None) -> None:
         self.console, self.name, self.quiet, self.tensorboard = console, name, quiet, tensorboard
-        self._bar: Bar | None = None
+        self._step: Callable[..., None] = lambda *_, **__: None
         self._text = ""
         self._mark = (time.monotonic(), 0)
         self._batches = 1
@@ -32,26 +31,14 @@ class Screen:
         """The bar of the whole run, from where it stands."""
         self._batches = n_batches
         self._mark = (time.monotonic(), progress.step)
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[text]}"),
-            TimeRemainingColumn(),
-        )
-        with Bar(*columns, console=self.console, disable=self.quiet or not self.console.is_terminal) as bar:
-            self._bar = bar
-            start = progress.epoch * n_batches + progress.batch
-            bar.add_task(self.name, total=epochs * n_batches, completed=start, text="")
-            try:
-                yield
-            finally:
-                self._bar = None
+        with screen.progress(self.name, epochs * n_batches, console=self.console, show=not self.quiet) as self._step:
+            self.advance(progress)
+            yield
 
     def advance(self, progress: Progress) -> None:
         """One batch further."""
-        if self._bar is not None:
-            done = progress.epoch * self._batches + progress.batch
-            self._bar.update(self._bar.task_ids[0], completed=done, text=self._text)
+        done = progress.epoch * self._batches + progress.batch
+        self._step(done, what=f"{self.name}  {self._text}".rstrip())
 
     def log(
         self,
@@ -99,12 +86,3 @@ class Screen:
         if self.tensorboard is not None:
             for key, value in values.items():
                 self.tensorboard.add_scalar(key, value, progress.step)
-
-
-@contextmanager
-def embedding_bar(console: Console, part: str, n_images: int) -> Iterator[Callable[[int], None]]:
-    """A bar over the images of one part, gone when they are done; gives what is told of each batch's images."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=console, transient=True, disable=console.quiet or not console.is_terminal) as bar:
-        task = bar.add_task(f"embedding {part}", total=n_images)
-        yield lambda images: bar.advance(task, images)

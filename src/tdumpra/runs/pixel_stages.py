@@ -32,10 +32,10 @@ from tdumpra.networks.model_file import Encoder
 from tdumpra.networks.build import Built, Encoding, build_network
 from tdumpra.data.dataset import Dataset, open_data
 from tdumpra.runs.folder import RunFolder
-from tdumpra.screen import show_notes
+from tdumpra.screen import progress, show_notes
 from tdumpra.runs.tables import OutputsTable, how_made
 from tdumpra.networks.train import Task, TrainingError, make_fabric, train
-from tdumpra.networks.progress import Screen, embedding_bar
+from tdumpra.networks.progress import Screen
 
 
 class Encoders(NamedTuple):
@@ -176,11 +176,11 @@ def embed_stage(config: Config, dataset: Dataset, folder: RunFolder, *, fabric: 
             raise TdumpraError(f"no image is left for {part}: the bank, the tuning and the test all need some")
         with (
             _memory_in_a_sentence(f"embed.batch_size = {config.embed.batch_size}: lower it"),
-            embedding_bar(console, part, len(rows)) as advance,
+            progress(f"embedding {part}", len(rows), console=console) as step,
         ):
             encodings = encode(
                 networks, pipeline, rows, batch_size=config.embed.batch_size, fabric=fabric,
-                precision=config.embed.precision, on_batch=advance,
+                precision=config.embed.precision, on_batch=lambda images: step(by=images),
             )  # fmt: skip
         if fabric.is_global_zero:
             table = _table(dataset, rows, encodings, encoders.identity)

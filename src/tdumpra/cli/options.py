@@ -1,0 +1,92 @@
+"""Arguments and options that several commands share, each described once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from tdumpra.screen import show_notes
+from tdumpra.toml import read_toml
+
+if TYPE_CHECKING:
+    from tdumpra.runs.config import Config
+
+ConfigArgument = Annotated[Path, typer.Argument(help="The run's TOML file.", show_default=False)]
+ModelArgument = Annotated[Path, typer.Argument(help="model.safetensors, or the folder of its run.", show_default=False)]
+ImagesArgument = Annotated[list[Path], typer.Argument(help="Images, or folders of images.", show_default=False)]
+SourceArgument = Annotated[
+    str,
+    typer.Argument(
+        help="KIND:PLACE, KIND one of ham10000, isic2019, isic2018-task3, folder, csv, medmnist, synthetic.",
+        show_default=False,
+    ),
+]
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting of the configuration, as in  --set train.epochs=5;  repeat it for several.",
+        show_default=False,
+    ),
+]
+SeedsOption = Annotated[
+    str | None, typer.Option("--seeds", metavar="0,1,…", help="Seeds, in place of the file's.", show_default=False)
+]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the results.", show_default=False)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")]
+PlanOption = Annotated[bool, typer.Option("--plan", help="Say what would run, and how long it may take, and stop.")]
+MasksOption = Annotated[
+    Path | None,
+    typer.Option("--masks", help="Folder of the lesions' masks, for a model that cuts them out.", show_default=False),
+]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, …", show_default=False)]
+TrustOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust-code",
+        metavar="PACKAGE.MODULE:FUNCTION",
+        help="Code that the model may import and call to build its networks; repeat it for several.",
+        show_default=False,
+    ),
+]
+MissingOption = Annotated[
+    bool, typer.Option("--allow-missing", help="Count and leave out what has no file or no label.")
+]
+MetadataOption = Annotated[
+    bool, typer.Option("--metadata-only", help="Use the tables alone, whichever files are there.")
+]
+GroupOption = Annotated[
+    str | None,
+    typer.Option("--group-by", help="The column that says which images belong together.", show_default=False),
+]
+DuplicatesOption = Annotated[
+    Path | None,
+    typer.Option("--duplicates", help="A table from_img,to_img of images whose groups are one.", show_default=False),
+]
+
+
+def settings(path: Path, changes: list[str] | None, seeds: str | None, out: Path | None = None) -> Config:
+    """Read a configuration with the changes of the command line, and say which settings do nothing.
+
+    ``out`` takes the place of the run's folder.
+    """
+    read_toml(path)  # a file that is missing or no TOML is told before torch is loaded
+    from tdumpra.runs.config import read_config
+    from tdumpra.runs.idle_settings import idle_settings
+
+    config = read_config(path, changes=changes or (), seeds=None if seeds is None else _parse_seeds(seeds))
+    show_notes(idle_settings(config), Console(stderr=True))
+    return config if out is None else replace(config, folder=str(out))
+
+
+def _parse_seeds(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"--seeds takes whole numbers, as in  --seeds 0,1,  not {text!r}") from None

@@ -1,0 +1,190 @@
+"""After ``run``, nothing is computed twice and no file changes; after a change, exactly what depends on it is made."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from demo_arrays import write_demo
+from tdumpra.report import runs as reports
+from tdumpra.runs import model, outputs, pixel_stages, table_stages
+
+ORDERS = list(itertools.permutations(("tune", "evaluate", "report", "run")))
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count what is computed, by name."""
+    found: Counter[str] = Counter()
+
+    def count(module: Any, name: str, as_: str) -> None:
+        original: Callable[..., Any] = getattr(module, name)
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            found[as_] += 1
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(module, name, counted)
+
+    count(pixel_stages, "train", "train")
+    count(pixel_stages, "encode", "embed")
+    count(table_stages, "cluster", "bank")
+    count(table_stages, "fit", "gate")
+    count(table_stages, "evaluated", "evaluation")
+    count(model, "assemble_model", "model")
+    count(reports, "write_page", "report")
+    return found
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def write_images(path: Path, cache: Path, *, seeds: str = "[0]", extra: str = "") -> Path:
+    path.write_text(
+        f"""
+        name = "tiny"
+        seeds = {seeds}
+        [data]
+        source = "synthetic:n=90,size=16"
+        cache = "{cache}"
+        framing = {{height = 16, width = 16}}
+        workers = 0
+        [network]
+        backbone = "tiny_networks:plain"
+        weights = "none"
+        image_size = 16
+        embedding = 8
+        [train]
+        epochs = 1
+        batch_size = 16
+        accelerator = "cpu"
+        [evaluate]
+        bootstrap = 20
+        {extra}
+        """
+    )
+    return path
+
+
+def ask(tdumpra: Any, command: str, config: Path, out: Path) -> None:
+    done = tdumpra("report", out) if command == "report" else tdumpra(command, config, "--out", out)
+    assert done.code == 0, done.err
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("seeds", ["[0]", "[0, 1]"])
+def test_nothing_is_computed_twice_after_a_run(tdumpra, tmp_path, computed, seeds):
+    config, out = write_images(tmp_path / "run.toml", tmp_path / "cache", seeds=seeds), tmp_path / "run"
+    ask(tdumpra, "run", config, out)
+    n = seeds.count(",") + 1
+    each = {"train": n, "embed": 3 * n, "bank": n, "gate": n, "evaluation": n, "model": n, "report": n}
+    assert computed == each
+    before = contents(out)
+    for order in ORDERS if n == 1 else ORDERS[::7]:
+        for command in order:
+            ask(tdumpra, command, config, out)
+            assert contents(out) == before, (order, command)
+    assert computed == each
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("change", "made"),
+    [
+        ("bootstrap = 21", {"evaluation", "report"}),
+        ("[bank]\nthumbnails = false", {"model", "report"}),
+        ("[tune]\nobjective = 'accuracy'", {"gate", "evaluation", "model", "report"}),
+        ("[bank]\nn_prototypes = 2", {"bank", "gate", "evaluation", "model", "report"}),
+        ("[embed]\nviews = 2", {"embed", "bank", "gate", "evaluation", "model", "report"}),
+    ],
+)
+def test_a_change_makes_again_what_depends_on_it(tdumpra, tmp_path, computed, change, made):
+    config, out = write_images(tmp_path / "run.toml", tmp_path / "cache"), tmp_path / "run"
+    ask(tdumpra, "run", config, out)
+    computed.clear()
+    text = config.read_text()
+    config.write_text(text.replace("bootstrap = 20", change) if "bootstrap" in change else f"{text}\n{change}\n")
+    ask(tdumpra, "run", config, out)
+    assert computed.keys() == made
+    computed.clear()
+    for command in ORDERS[0]:
+        ask(tdumpra, command, config, out)
+    assert not computed
+
+
+@pytest.mark.filterwarnings("default")
+def test_stages_one_by_one_make_what_a_run_makes(tdumpra, tmp_path, computed):
+    config = write_images(tmp_path / "run.toml", tmp_path / "cache")
+    ask(tdumpra, "run", config, tmp_path / "whole")
+    whole = computed.copy()
+    computed.clear()
+    for command in ("train", "embed", "bank", "tune", "evaluate", "run"):
+        ask(tdumpra, command, config, tmp_path / "steps")
+    assert computed == whole
+    same = ("bank.safetensors", "gate.safetensors", "gate.json", "evaluation.json", "compared.json", "model.safetensors")
+    of_both = [contents(tmp_path / name) for name in ("whole", "steps")]
+    assert [of_both[0][name] for name in same] == [of_both[1][name] for name in same]
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("n", [1, 2])
+def test_saved_outputs_go_the_same_way(tdumpra, tmp_path, computed, n):
+    files = [write_demo(tmp_path / f"part{i}.npz", seed=i) for i in range(n)]
+    listed = ", ".join(f'"{file.name}"' for file in files)
+    config, out = tmp_path / "saved.toml", tmp_path / "out"
+    config.write_text(f'outputs = [{listed}]\n[evaluate]\nbootstrap = 20\n[tune]\npreset = "paper"\n')
+    ask(tdumpra, "run", config, out)
+    assert computed == {"bank": n, "gate": n, "evaluation": n, "report": n}
+    before = contents(out)
+    for order in ORDERS[::5]:
+        for command in order:
+            ask(tdumpra, command, config, out)
+            assert contents(out) == before, (order, command)
+    assert computed == {"bank": n, "gate": n, "evaluation": n, "report": n}
+
+
+@pytest.mark.filterwarnings("default")
+def test_attach_is_a_run_on_one_file(tdumpra, tmp_path, computed):
+    file, out = write_demo(tmp_path / "mine.npz"), tmp_path / "attached"
+    assert tdumpra("attach", file, "--out", out).code == 0
+    assert computed == {"bank": 1, "gate": 1, "evaluation": 1, "report": 1}
+    before = contents(out)
+    assert tdumpra("attach", file, "--out", out).code == 0
+    assert tdumpra("run", out / "config.toml", "--out", out).code == 0
+    assert tdumpra("report", out).code == 0
+    assert contents(out) == before
+    assert computed.total() == 4
+
+
+@pytest.mark.filterwarnings("default")
+def test_variants_with_equal_gates_tune_once(tdumpra, tmp_path, computed):
+    arrays = dict(np.load(write_demo(tmp_path / "joint.npz")))
+    np.savez(tmp_path / "ce.npz", **arrays)
+    config = tmp_path / "ablation.toml"
+    config.write_text(
+        '[[outputs]]\nfile = "ce.npz"\ntraining = "ce"\nbackbone = "net"\nseed = 0\n'
+        '[[outputs]]\nfile = "joint.npz"\ntraining = "joint"\nbackbone = "net"\nseed = 0\n[tune]\npreset = "paper"\n'
+    )
+    ask(tdumpra, "ablate", config, tmp_path / "out")
+    assert computed["gate"] == 3  # six rows: cross-entropy, joint in the student's space, joint in the teacher's
+    ask(tdumpra, "ablate", config, tmp_path / "out")
+    assert computed["gate"] == 3
+
+
+def test_other_outputs_have_another_name(tmp_path):
+    from tdumpra.runs.config import Config, OutputFile
+
+    file = write_demo(tmp_path / "mine.npz")
+    config = Config(name="mine", folder=str(tmp_path), outputs=(OutputFile(file=str(file)),))
+    (before,) = outputs.all_outputs(config)
+    name = table_stages.gate_made_from(before)
+    write_demo(file, seed=5)
+    assert table_stages.gate_made_from(before) != name
