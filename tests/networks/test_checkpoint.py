@@ -15,7 +15,7 @@ import pytest
 import torch
 from child_processes import WRITE_MOMENTS
 from tiny_networks import Tiny
-from tiny_runs import colours, settings, train_run
+from tiny_runs import colours, launched, settings, silent, train_run
 
 from tdumpra.artifacts import read_artifact
 from tdumpra.core.ema import EmaTeacher
@@ -28,10 +28,11 @@ from tdumpra.networks.checkpoint import (
     is_finished,
     load_checkpoint,
     save_checkpoint,
-    set_generator_states,
+    training_identity,
 )
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder, RunFolderError
+from tdumpra.runs.stages import embed_stage
 
 # every step is saved; what a run saves has no bearing on its weights
 DROPOUT = settings("tiny_networks:dropout", epochs=3, checkpoint_minutes=1e-9)
@@ -183,8 +184,7 @@ def test_a_restored_state_goes_on_as_the_saved_one(tmp_path):
     noise = torch.rand(3), np.random.rand(3), random.random()  # noqa: NPY002
     second = parts()
     take_step(*second)
-    progress, scaler, generators = load(tmp_path / "c.safetensors", *second)
-    set_generator_states(generators)
+    progress, scaler = load(tmp_path / "c.safetensors", *second)
     assert progress == Progress(epoch=1, batch=2, step=3, best_loss=0.5)
     assert scaler == {"scale": 2.0}
     assert second[1].step == 3
@@ -261,3 +261,33 @@ def test_a_state_of_other_data_is_refused_and_changes_nothing(tmp_path):
         load(tmp_path / "c.safetensors", *other, data="xyz")
     assert all(torch.equal(tensor, before[name]) for name, tensor in other[0].state_dict().items())
     load(tmp_path / "c.safetensors", *other, later="a key that this state lacks")
+
+
+# --- the seed and the settings
+
+
+def test_a_finished_checkpoint_of_another_seed_is_refused(tmp_path):
+    one, other = train_run(settings(epochs=1), tmp_path / "0"), train_run(settings(epochs=1), tmp_path / "1", seed=1)
+    one.checkpoint("last").write_bytes(other.checkpoint("last").read_bytes())
+    with pytest.raises(ArtifactError, match="other seed"):
+        train_run(settings(epochs=1), tmp_path / "0")
+    with pytest.raises(ArtifactError, match="other seed"):
+        embed_stage(settings(epochs=1), colours(), one, seed=0, fabric=launched(settings()), console=silent())
+
+
+def test_an_unfinished_checkpoint_of_other_settings_is_refused(tmp_path):
+    kill_while_writing(tmp_path / "slow", 2, "renamed")
+    fast = RunFolder(tmp_path / "fast")
+    fast.checkpoint("last").parent.mkdir(parents=True)
+    fast.checkpoint("last").write_bytes(RunFolder(tmp_path / "slow").checkpoint("last").read_bytes())
+    other = replace(DROPOUT, train=replace(DROPOUT.train, learning_rate=0.5))
+    with pytest.raises(ArtifactError, match="other training settings"):
+        train_run(other, fast.root)
+
+
+def test_only_settings_that_change_the_weights_are_part_of_the_identity():
+    config = settings().train
+    same = replace(config, log_every=7, checkpoint_minutes=1.0, checkpoint_every=3, tensorboard=True)
+    assert training_identity(same, 0) == training_identity(config, 0)
+    assert training_identity(replace(config, epochs=9), 0) != training_identity(config, 0)
+    assert training_identity(config, 1) != training_identity(config, 0)

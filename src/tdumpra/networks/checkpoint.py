@@ -1,11 +1,13 @@
-"""The whole state of a training run in one sealed file, so that a resumed run is the uninterrupted one to the bit.
+"""The files of a training run: a log, and checkpoints from which training resumes bit for bit.
 
-Everything random in the data is a function of (seed, epoch, position), so a position is all that the data need. What
-else is random, dropout and stochastic depth, follows the generators saved here. No pickle: tensors and JSON.
+A checkpoint is one sealed file of tensors and JSON, without pickle. Everything random in the data is a function of
+(seed, epoch, position), so the data need nothing but a position. Dropout and stochastic depth follow the generators
+saved here.
 """
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -17,16 +19,67 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tdumpra.artifacts import read_artifact, write_artifact
+from tdumpra.artifacts import fingerprint, jsonable, read_artifact, write_artifact, write_bytes
 from tdumpra.core.ema import EmaTeacher
-from tdumpra.errors import ArtifactError
+from tdumpra.errors import ArtifactError, TdumpraError
+from tdumpra.networks.settings import WITHOUT_EFFECT, TrainConfig
 
 KIND, SCHEMA = "checkpoint", 1
 
 
+class RunFolderError(TdumpraError):
+    """A run folder is in use, cannot be written to, or belongs to another configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingFiles:
+    """The paths of one training run, and its log."""
+
+    root: Path
+
+    def checkpoint(self, name: str) -> Path:
+        """Return the path of a checkpoint, ``last`` or ``best``."""
+        return self.root / "checkpoints" / f"{name}.safetensors"
+
+    @property
+    def metrics(self) -> Path:
+        """The log: one JSON object per line."""
+        return self.root / "metrics.jsonl"
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        """Add a line to the log."""
+        try:
+            with self.metrics.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(jsonable(row)) + "\n")
+        except OSError as error:
+            raise RunFolderError(f"cannot write {self.metrics}: {error.strerror or error}") from error
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return the rows of the log. A line that a crash cut short is left out."""
+        if not self.metrics.exists():
+            return []
+        rows = []
+        for line in self.metrics.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+        return rows
+
+    def rewind_metrics(self, step: int, epoch: int) -> None:
+        """Drop rows after ``step``, and validations after ``epoch``, from which training resumes."""
+        rows = [
+            row
+            for row in self.read_metrics()
+            if row.get("step", 0) <= step and ("validation" not in row or row["epoch"] <= epoch)
+        ]
+        if rows or self.metrics.exists():
+            write_bytes(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
 @dataclass(slots=True)
 class Progress:
-    """Where training stands: the next batch to take, and the best validation so far."""
+    """The next batch to take, and the best validation so far."""
 
     epoch: int = 0
     batch: int = 0  # of the epoch, the next one
@@ -47,7 +100,7 @@ def save_checkpoint(
     generators: list[dict[str, Tensor]],
     identity: dict[str, Any],
 ) -> None:
-    """Write the state; ``identity`` says what it belongs to, ``generators`` holds one entry per process."""
+    """Write the whole state. ``generators`` holds one entry per process."""
     tensors = {
         **_prefixed("student", network.state_dict()),
         **_prefixed("teacher", teacher.state_dict()),
@@ -61,7 +114,7 @@ def save_checkpoint(
         "scaler": scaler,
         "groups": groups,
         "identity": identity,
-        "python": _python_generator(),
+        "python": _python_generators(),
     }
     write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
 
@@ -74,10 +127,10 @@ def load_checkpoint(
     optimizer: Optimizer,
     identity: Mapping[str, str],
     rank: int,
-) -> tuple[Progress, dict[str, Any], dict[str, Tensor]]:
-    """Put a saved state back; returns the progress, the scaler's state and this process's generators.
+) -> tuple[Progress, dict[str, Any]]:
+    """Restore a saved state, generators included; return the progress and the gradient scaler's state.
 
-    A state that belongs to other data is refused: images that are tested now may have been trained on then.
+    A checkpoint of other data, another seed or other settings is refused: it may have been trained on test images.
     """
     artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
     refuse_other_identity(path, artifact.meta["identity"], identity)
@@ -85,15 +138,20 @@ def load_checkpoint(
         network.load_state_dict(_unprefixed("student", artifact.tensors))
         teacher.load_state_dict(_unprefixed("teacher", artifact.tensors))
         _restore_optimizer(optimizer, artifact.tensors, artifact.meta["groups"])
-        generators = _unprefixed(f"generator.{rank}", artifact.tensors)
-        _set_python_generator(artifact.meta["python"])
-        return Progress(**artifact.meta["progress"]), artifact.meta["scaler"], generators
+        _set_generators(_unprefixed(f"generator.{rank}", artifact.tensors), artifact.meta["python"])
+        return Progress(**artifact.meta["progress"]), artifact.meta["scaler"]
     except (KeyError, RuntimeError, TypeError) as error:
         raise ArtifactError(f"{path} does not belong to this network: {str(error).splitlines()[0]}") from error
 
 
+def training_identity(config: TrainConfig, seed: int) -> dict[str, str]:
+    """Return what ties a checkpoint to its seed and to the settings that it was trained with."""
+    settings = {name: value for name, value in asdict(config).items() if name not in WITHOUT_EFFECT}
+    return {"seed": str(seed), "training settings": fingerprint(json.dumps(settings, sort_keys=True))}
+
+
 def refuse_other_identity(path: Path, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
-    """What a checkpoint was trained with must be what the configuration names now."""
+    """Refuse a checkpoint that was trained with anything else than ``expected``."""
     differing = [key for key in expected if found.get(key, expected[key]) != expected[key]]
     if differing:
         told = {"data", "split", "images"} & set(differing)
@@ -105,7 +163,7 @@ def refuse_other_identity(path: Path, found: Mapping[str, str], expected: Mappin
 
 
 class Networks(NamedTuple):
-    """The weights of a checkpoint, the teacher's without its step, and what they belong to."""
+    """The weights of a checkpoint, and the data and settings that they belong to."""
 
     student: dict[str, Tensor]
     teacher: dict[str, Tensor]
@@ -113,48 +171,46 @@ class Networks(NamedTuple):
 
 
 def read_networks(path: Path) -> Networks:
-    """What embedding and prediction need of a checkpoint."""
+    """Read the weights of a checkpoint, for embedding and prediction."""
     artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
     student = _unprefixed("student", artifact.tensors)
     teacher = _unprefixed("teacher.module", artifact.tensors)
     return Networks(student, teacher, artifact.meta["identity"])
 
 
-def is_finished(path: Path) -> bool:
-    """Whether training has reached its end in this checkpoint, if it exists."""
-    return path.exists() and bool(read_artifact(path, kind=KIND, schema=SCHEMA).meta["progress"]["finished"])
+def is_finished(path: Path, identity: Mapping[str, str] | None = None) -> bool:
+    """Whether there is a checkpoint of finished training; refuse one that does not have this ``identity``."""
+    if not path.exists():
+        return False
+    meta = read_artifact(path, kind=KIND, schema=SCHEMA).meta
+    refuse_other_identity(path, meta["identity"], identity or {})
+    return bool(meta["progress"]["finished"])
 
 
 def generator_states() -> dict[str, Tensor]:
-    """The generators that training draws from on this process."""
+    """Return the states of the generators from which training draws in this process."""
     states = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()
     return states
 
 
-def set_generator_states(states: dict[str, Tensor]) -> None:
-    """The inverse of :func:`generator_states`; a state for a device that is not here is left out."""
+def _python_generators() -> dict[str, Any]:
+    """Return the states of Python's and NumPy's generators: training draws from neither, but a user's module might."""
+    version, state, gauss = random.getstate()
+    name, keys, *rest = np.random.get_state()  # noqa: NPY002  # the global one is meant
+    return {"random": [version, list(state), gauss], "numpy": [name, np.asarray(keys).tolist(), *rest]}
+
+
+def _set_generators(states: dict[str, Tensor], python: dict[str, Any]) -> None:
+    """Restore all generators; a state of a GPU is left out where there is none."""
+    version, state, gauss = python["random"]
+    random.setstate((version, tuple(state), gauss))
+    name, keys, *rest = python["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002
     torch.set_rng_state(states["torch"].cpu())
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"].cpu())
-
-
-def _python_generator() -> dict[str, Any]:
-    """Python's and NumPy's generators: training draws from neither, but a user's own module might."""
-    version, state, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002  # the global one is meant
-    return {
-        "random": [version, list(state), gauss],
-        "numpy": [name, np.asarray(keys).tolist(), position, has_gauss, cached],
-    }
-
-
-def _set_python_generator(saved: dict[str, Any]) -> None:
-    version, state, gauss = saved["random"]
-    random.setstate((version, tuple(state), gauss))
-    name, keys, position, has_gauss, cached = saved["numpy"]
-    np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))  # noqa: NPY002
 
 
 def _optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""What watches over training: checkpoints in time, losses that are no numbers, and requests to stop."""
+"""Watch over training: save checkpoints in time, refuse losses that are not finite, and stop on request."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from tdumpra.core.ema import EmaTeacher
 from tdumpra.data.batches.sampling import BatchPlan
 from tdumpra.errors import TdumpraError
-from tdumpra.networks.checkpoint import Progress, generator_states, save_checkpoint
+from tdumpra.networks.checkpoint import Progress, TrainingFiles, generator_states, load_checkpoint, save_checkpoint
 from tdumpra.networks.settings import TrainConfig
-from tdumpra.networks.training_files import TrainingFiles
 
 
 class TrainingError(TdumpraError):
@@ -29,28 +29,38 @@ class TrainingError(TdumpraError):
 
 @dataclass(slots=True, eq=False)
 class Keeper:
-    """Saves the whole state: when asked, and when a chosen time has passed."""
+    """Save and restore the whole state of training."""
 
     network: nn.Module
     teacher: EmaTeacher
-    optimizer: Any
-    identity: dict[str, Any]  # of what is learned
+    optimizer: Optimizer
+    identity: dict[str, str]
     folder: TrainingFiles
     fabric: Fabric
     config: TrainConfig
-    saved_at: float = 0.0
+    saved_at: float = field(default_factory=time.monotonic)
 
-    def __post_init__(self) -> None:
-        self.saved_at = time.monotonic()
+    def restore(self) -> Progress:
+        """Restore the last checkpoint, if there is one; return where training stands."""
+        path = self.folder.checkpoint("last")
+        if not path.exists():
+            return Progress()
+        progress, scaler = load_checkpoint(
+            path, network=self.network, teacher=self.teacher, optimizer=self.optimizer, identity=self.identity,
+            rank=self.fabric.global_rank,
+        )  # fmt: skip
+        if scaler:
+            self.fabric.strategy.precision.load_state_dict(scaler)
+        return progress
 
     def is_due(self) -> bool:
-        """Whether the chosen time has passed since the last save."""
+        """Whether ``checkpoint_minutes`` have passed since the last save."""
         due = time.monotonic() - self.saved_at > 60 * self.config.checkpoint_minutes
-        # one clock decides for all, or those who save would wait for ever for those who do not
+        # one clock decides for all processes: otherwise those that save would wait for ever for those that do not
         return due if self.fabric.world_size == 1 else bool(self.fabric.broadcast(due))
 
     def save(self, progress: Progress, name: str = "last") -> None:
-        """Write a checkpoint; the states of all processes' generators go with it."""
+        """Write a checkpoint with the generators of all processes."""
         states = generator_states()
         every = [states]
         if self.fabric.world_size > 1:
@@ -61,8 +71,8 @@ class Keeper:
                 self.folder.checkpoint(name),
                 network=self.network,
                 teacher=self.teacher,
-                optimizer=self.optimizer.optimizer,
-                scaler=_scaler_state(self.fabric),
+                optimizer=self.optimizer,
+                scaler=dict(self.fabric.strategy.precision.state_dict()),
                 progress=progress,
                 generators=every,
                 identity=self.identity,
@@ -72,7 +82,7 @@ class Keeper:
 
 
 class FiniteWatch:
-    """Notices a loss that is no number without making the GPU wait: the first such batch is noted on the device."""
+    """Find losses that are not finite without making the GPU wait: the first such batch is noted on the device."""
 
     def __init__(self, device: torch.device, plan: BatchPlan, ids: tuple[str, ...], folder: TrainingFiles) -> None:
         self.plan, self.ids, self.folder = plan, ids, folder
@@ -80,13 +90,13 @@ class FiniteWatch:
         self.seen: list[tuple[int, int, int]] = []  # step, epoch and batch since the last check
 
     def look(self, loss: Tensor, progress: Progress) -> None:
-        """Note a batch's loss."""
+        """Look at the loss of a batch."""
         here = torch.where(torch.isfinite(loss.detach()), -1, len(self.seen))
         self.first = torch.where(self.first < 0, here, self.first)
         self.seen.append((progress.step, progress.epoch, progress.batch))
 
     def refuse_non_finite(self, learning_rate: float, network: nn.Module | None = None) -> None:
-        """Stop if a loss since the last check was no number; given a ``network`` to be saved, look at its weights."""
+        """Raise if a loss since the last check, or a weight of ``network``, is not finite."""
         first, seen = int(self.first), self.seen
         self.seen = []
         what = "the loss"
@@ -98,16 +108,9 @@ class FiniteWatch:
         whole = replace(self.plan, rank=0, world_size=1)  # the images of all processes
         sample = next(whole.batches(epoch, start=batch))
         if self.plan.rank == 0:
-            self.folder.append_metrics(
-                {
-                    "step": step,
-                    "epoch": epoch,
-                    "batch": batch,
-                    "learning_rate": learning_rate,
-                    "error": f"{what} is not finite",
-                    "ids": [self.ids[number] for number in sample.numbers],
-                }
-            )
+            ids = [self.ids[number] for number in sample.numbers]
+            row = {"step": step, "epoch": epoch, "batch": batch, "learning_rate": learning_rate}
+            self.folder.append_metrics({**row, "error": f"{what} is not finite", "ids": ids})
         raise TrainingError(
             f"{what} is no longer a finite number at step {step} (epoch {epoch + 1}, learning rate "
             f"{learning_rate:.3g}); {self.folder.metrics} names the images of that batch, and the last checkpoint is "
@@ -121,12 +124,12 @@ def _is_finite(network: nn.Module) -> bool:
 
 
 class Stop:
-    """Whether any process was asked to stop."""
+    """A request to stop, shared by all processes."""
 
     asked = False
 
     def is_set(self, fabric: Fabric) -> bool:
-        """All processes get the same answer."""
+        """Whether any process was asked to stop."""
         if fabric.world_size == 1:
             return self.asked
         anyone = fabric.all_reduce(torch.tensor(float(self.asked), device=fabric.device), reduce_op="sum")
@@ -135,7 +138,7 @@ class Stop:
 
 @contextmanager
 def stop_signals() -> Iterator[Stop]:
-    """Ctrl-C and SIGTERM ask for a stop at the next step; a second Ctrl-C stops at once."""
+    """Let Ctrl-C and SIGTERM stop training at the next step; a second Ctrl-C stops at once."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():  # Python lets no other thread handle signals
         yield stop
@@ -153,13 +156,3 @@ def stop_signals() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _scaler_state(fabric: Fabric) -> dict[str, Any]:
-    return dict(fabric.strategy.precision.state_dict())
-
-
-def restore_scaler(fabric: Fabric, state: dict[str, Any]) -> None:
-    """What a checkpoint knows of the gradient scaler, where there is one."""
-    if state:
-        fabric.strategy.precision.load_state_dict(state)

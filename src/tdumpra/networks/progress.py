@@ -1,4 +1,4 @@
-"""What training and embedding show: a progress bar where there is a terminal, else a line per epoch or part."""
+"""Show training and embedding: a progress bar on a terminal, otherwise a line per epoch or split."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from tdumpra.core.losses import JointLoss
-from tdumpra.networks.checkpoint import Progress
-from tdumpra.networks.training_files import TrainingFiles
+from tdumpra.networks.checkpoint import Progress, TrainingFiles
 
 
 class Screen:
-    """Shows and logs the course of training; on processes other than the first it stays silent."""
+    """Show and log the progress of training; silent on processes other than the first."""
 
     def __init__(self, console: Console, *, name: str, quiet: bool = False, tensorboard: Any = None) -> None:
         self.console, self.name, self.quiet, self.tensorboard = console, name, quiet, tensorboard
@@ -29,7 +28,7 @@ class Screen:
 
     @contextmanager
     def training(self, epochs: int, n_batches: int, progress: Progress) -> Iterator[None]:
-        """The bar of the whole run, from where it stands."""
+        """Show a bar of the whole run while the block runs."""
         self._batches = n_batches
         self._mark = (time.monotonic(), progress.step)
         columns = (
@@ -48,7 +47,7 @@ class Screen:
                 self._bar = None
 
     def advance(self, progress: Progress) -> None:
-        """One batch further."""
+        """Move the bar to ``progress``."""
         if self._bar is not None:
             done = progress.epoch * self._batches + progress.batch
             self._bar.update(self._bar.task_ids[0], completed=done, text=self._text)
@@ -82,7 +81,7 @@ class Screen:
             self._track({f"train/{key}": value for key, value in row.items() if key not in ("step", "epoch")}, progress)
 
     def validated(self, progress: Progress, scores: dict[str, dict[str, float]]) -> None:
-        """Say how an epoch went."""
+        """Show the validation scores of an epoch."""
         if self.quiet:
             return
         student, teacher = scores["student"], scores["teacher"]
@@ -103,7 +102,7 @@ class Screen:
 
 @contextmanager
 def embedding_bar(console: Console, part: str, n_images: int) -> Iterator[Callable[[int], None]]:
-    """A bar over the images of one part, gone when they are done; gives what is told of each batch's images."""
+    """Show a bar over the images of one split; yield the function that advances it."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Bar(*columns, console=console, transient=True, disable=console.quiet or not console.is_terminal) as bar:
         task = bar.add_task(f"embedding {part}", total=n_images)
