@@ -29,7 +29,7 @@ from tdumpra.data.images.framing import EvalTransform
 from tdumpra.networks.encode import encode, refuse_non_finite
 from tdumpra.errors import ArtifactError, MissingExtraError, TdumpraError
 from tdumpra.networks.model_file import Encoder
-from tdumpra.networks.build import Built, Encoding, build_network
+from tdumpra.networks.build import BuiltNetwork, Encoding, build_network
 from tdumpra.data.dataset import Dataset, open_data
 from tdumpra.runs.folder import RunFolder
 from tdumpra.screen import show_notes
@@ -199,7 +199,7 @@ def embed_stage(
     return True
 
 
-def _transform(config: Config, built: Built) -> EvalTransform:
+def _transform(config: Config, built: BuiltNetwork) -> EvalTransform:
     return EvalTransform(framing=config.data.framing, size=config.network.image_size, mean=built.mean, std=built.std)
 
 
