@@ -19,11 +19,11 @@ from torch import Tensor
 from tdumpra.core import metrics
 from tdumpra.data.batches.sampling import BatchPlan
 from tdumpra.errors import ArtifactError, StopRequestedError
-from tdumpra.networks import keeper as train_keeper
 from tdumpra.networks import train as train_module
 from tdumpra.networks.checkpoint import is_finished, read_networks
 from tdumpra.networks.progress import Screen
 from tdumpra.networks.train import TrainingError, batches_in_step, learning_rate_at, make_fabric, train
+from tdumpra.networks.watch import FiniteWatch
 from tdumpra.runs.config import TrainConfig
 from tdumpra.runs.folder import RunFolder, RunFolderError
 from tdumpra.runs.stages import train_stage
@@ -302,7 +302,7 @@ def test_weights_that_are_no_numbers_are_never_saved(tmp_path, monkeypatch):
     data = colours()
     config = with_network(config)
     monkeypatch.setattr(train_module, "_average_buffers", poison)
-    monkeypatch.setattr(train_keeper.FiniteWatch, "look", _look_away)
+    monkeypatch.setattr(FiniteWatch, "look", _look_away)
     with pytest.raises(TrainingError, match="a weight is no longer a finite number"):
         train_run(config, tmp_path, data)
     assert not RunFolder(tmp_path).checkpoint("last").exists()

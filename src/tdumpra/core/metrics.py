@@ -107,7 +107,7 @@ def calibration_error(bins: CalibrationBins) -> float:
 def calibration_noise(confidence: Float[Array, " n"], n_bins: int = N_BINS) -> tuple[float, float]:
     r"""Return the mean and 95 % quantile of the calibration error of a perfectly calibrated posterior on these rows.
 
-    It is not zero because bins are finite. A bin's gap is a sum of independent rows with variance :math:`q(1-q)`, nearly
+    Bins are finite, so it is not zero. A bin's gap is a sum of independent rows with variance :math:`q(1-q)`, nearly
     normal, and the size of a normal variable has mean :math:`\sigma\sqrt{2/\pi}`.
     """
     variance = np.clip(confidence * (1 - confidence), 0, None)

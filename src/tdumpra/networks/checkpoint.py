@@ -8,11 +8,13 @@ saved here.
 from __future__ import annotations
 
 import json
+import math
 import random
+import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -23,6 +25,9 @@ from tdumpra.artifacts import fingerprint, jsonable, read_artifact, write_artifa
 from tdumpra.core.ema import EmaTeacher
 from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.networks.settings import WITHOUT_EFFECT, TrainConfig
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric  # takes a second to import, and most commands train nothing
 
 KIND, SCHEMA = "checkpoint", 1
 
@@ -89,59 +94,70 @@ class Progress:
     finished: bool = False
 
 
-def save_checkpoint(
-    path: Path,
-    *,
-    network: nn.Module,
-    teacher: EmaTeacher,
-    optimizer: Optimizer,
-    scaler: dict[str, Any],
-    progress: Progress,
-    generators: list[dict[str, Tensor]],
-    identity: dict[str, Any],
-) -> None:
-    """Write the whole state. ``generators`` holds one entry per process."""
-    tensors = {
-        **_prefixed("student", network.state_dict()),
-        **_prefixed("teacher", teacher.state_dict()),
-        **_optimizer_tensors(optimizer),
-    }
-    for rank, states in enumerate(generators):
-        tensors |= _prefixed(f"generator.{rank}", states)
-    groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    meta = {
-        "progress": asdict(progress),
-        "scaler": scaler,
-        "groups": groups,
-        "identity": identity,
-        "python": _python_generators(),
-    }
-    write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
+@dataclass(slots=True, eq=False)
+class Checkpointer:
+    """Save and restore the whole state of training."""
 
+    network: nn.Module
+    teacher: EmaTeacher
+    optimizer: Optimizer
+    identity: dict[str, str]
+    folder: TrainingFiles
+    fabric: Fabric
+    minutes: float = math.inf  # between saves within an epoch
+    saved_at: float = field(default_factory=time.monotonic)
 
-def load_checkpoint(
-    path: Path,
-    *,
-    network: nn.Module,
-    teacher: EmaTeacher,
-    optimizer: Optimizer,
-    identity: Mapping[str, str],
-    rank: int,
-) -> tuple[Progress, dict[str, Any]]:
-    """Restore a saved state, generators included; return the progress and the gradient scaler's state.
+    def is_due(self) -> bool:
+        """Whether it is time to save again."""
+        due = time.monotonic() - self.saved_at > 60 * self.minutes
+        # one clock decides for all processes: otherwise those that save would wait for ever for those that do not
+        return due if self.fabric.world_size == 1 else bool(self.fabric.broadcast(due))
 
-    A checkpoint of other data, another seed or other settings is refused: it may have been trained on test images.
-    """
-    artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
-    refuse_other_identity(path, artifact.meta["identity"], identity)
-    try:
-        network.load_state_dict(_unprefixed("student", artifact.tensors))
-        teacher.load_state_dict(_unprefixed("teacher", artifact.tensors))
-        _restore_optimizer(optimizer, artifact.tensors, artifact.meta["groups"])
-        _set_generators(_unprefixed(f"generator.{rank}", artifact.tensors), artifact.meta["python"])
-        return Progress(**artifact.meta["progress"]), artifact.meta["scaler"]
-    except (KeyError, RuntimeError, TypeError) as error:
-        raise ArtifactError(f"{path} does not belong to this network: {str(error).splitlines()[0]}") from error
+    def save(self, progress: Progress, name: str = "last") -> None:
+        """Write a checkpoint, with the generators of all processes."""
+        fabric = self.fabric
+        generators = {key: value[None] for key, value in _generator_states().items()}
+        if fabric.world_size > 1:
+            generators = {key: cast(Tensor, fabric.all_gather(value[0])).cpu() for key, value in generators.items()}
+        if fabric.is_global_zero:
+            tensors = {
+                **_prefixed("student", self.network.state_dict()),
+                **_prefixed("teacher", self.teacher.state_dict()),
+                **_optimizer_tensors(self.optimizer),
+                **{f"generator.{r}.{key}": each for key, value in generators.items() for r, each in enumerate(value)},
+            }
+            groups = self.optimizer.param_groups
+            meta = {
+                "progress": asdict(progress),
+                "scaler": dict(fabric.strategy.precision.state_dict()),
+                "groups": [{key: value for key, value in group.items() if key != "params"} for group in groups],
+                "identity": self.identity,
+                "python": _python_generators(),
+            }
+            write_artifact(self.folder.checkpoint(name), kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
+        fabric.barrier()
+        self.saved_at = time.monotonic()
+
+    def restore(self) -> Progress:
+        """Restore the last checkpoint, if there is one; return where training stands.
+
+        A checkpoint of other data, another seed or other settings is refused: it may have been trained on test images.
+        """
+        path = self.folder.checkpoint("last")
+        if not path.exists():
+            return Progress()
+        tensors, meta = read_artifact(path, kind=KIND, schema=SCHEMA)
+        refuse_other_identity(path, meta["identity"], self.identity)
+        try:
+            self.network.load_state_dict(_unprefixed("student", tensors))
+            self.teacher.load_state_dict(_unprefixed("teacher", tensors))
+            _restore_optimizer(self.optimizer, tensors, meta["groups"])
+            _set_generators(_unprefixed(f"generator.{self.fabric.global_rank}", tensors), meta["python"])
+            if meta["scaler"]:
+                self.fabric.strategy.precision.load_state_dict(meta["scaler"])
+            return Progress(**meta["progress"])
+        except (KeyError, RuntimeError, TypeError) as error:
+            raise ArtifactError(f"{path} does not belong to this network: {str(error).splitlines()[0]}") from error
 
 
 def training_identity(config: TrainConfig, seed: int) -> dict[str, str]:
@@ -187,7 +203,7 @@ def is_finished(path: Path, identity: Mapping[str, str] | None = None) -> bool:
     return bool(meta["progress"]["finished"])
 
 
-def generator_states() -> dict[str, Tensor]:
+def _generator_states() -> dict[str, Tensor]:
     """Return the states of the generators from which training draws in this process."""
     states = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available():

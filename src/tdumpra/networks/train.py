@@ -25,12 +25,12 @@ from tdumpra.data.batches.prefetch import prefetch
 from tdumpra.data.batches.sampling import BatchPlan
 from tdumpra.errors import StopRequestedError
 from tdumpra.networks.build import Encoding
-from tdumpra.networks.checkpoint import Progress, TrainingFiles, training_identity
+from tdumpra.networks.checkpoint import Checkpointer, Progress, TrainingFiles, training_identity
 from tdumpra.networks.encode import encode
-from tdumpra.networks.keeper import FiniteWatch, Keeper, stop_signals
-from tdumpra.networks.keeper import TrainingError as TrainingError
 from tdumpra.networks.progress import Screen
 from tdumpra.networks.settings import TrainConfig
+from tdumpra.networks.watch import FiniteWatch, stop_signals
+from tdumpra.networks.watch import TrainingError as TrainingError
 
 Array = np.ndarray
 
@@ -101,8 +101,8 @@ def train(
     )
     torch.manual_seed(seed * fabric.world_size + fabric.global_rank)  # dropout differs between processes
     identity = {**task.identity, **training_identity(config, seed)}
-    keeper = Keeper(network, teacher, optimizer, identity, folder, fabric, config)
-    progress = keeper.restore()
+    checkpointer = Checkpointer(network, teacher, optimizer, identity, folder, fabric, config.checkpoint_minutes)
+    progress = checkpointer.restore()
     if fabric.is_global_zero:
         folder.rewind_metrics(progress.step, progress.epoch)
     if progress.finished:
@@ -149,9 +149,9 @@ def train(
                     # agreeing on a stop or a save makes processes wait for each other, so do it only now and then
                     if fabric.world_size == 1 or progress.step % config.log_every == 0:
                         stopping = stop.is_set(fabric)
-                        if stopping or keeper.is_due():
+                        if stopping or checkpointer.is_due():
                             watch.refuse_non_finite(learning_rate, network)
-                            keeper.save(progress)
+                            checkpointer.save(progress)
                         if stopping:
                             raise StopRequestedError(
                                 f"stopped after step {progress.step}; the same command goes on from there"
@@ -162,9 +162,9 @@ def train(
             patience_ended = config.early_stop is not None and progress.epochs_since_best >= config.early_stop
             progress.finished = progress.epoch == config.epochs or patience_ended
             if better:  # before "last": a run killed in between would know of the best loss and never save its weights
-                keeper.save(progress, "best")
+                checkpointer.save(progress, "best")
             if progress.epoch % config.checkpoint_every == 0 or progress.finished:
-                keeper.save(progress)
+                checkpointer.save(progress)
             if progress.finished:
                 break
     return progress

@@ -1,84 +1,26 @@
-"""Watch over training: save checkpoints in time, refuse losses that are not finite, and stop on request."""
+"""Watch over training: refuse losses and weights that are not finite, and stop on request."""
 
 from __future__ import annotations
 
 import math
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from tdumpra.core.ema import EmaTeacher
 from tdumpra.data.batches.sampling import BatchPlan
 from tdumpra.errors import TdumpraError
-from tdumpra.networks.checkpoint import Progress, TrainingFiles, generator_states, load_checkpoint, save_checkpoint
-from tdumpra.networks.settings import TrainConfig
+from tdumpra.networks.checkpoint import Progress, TrainingFiles
 
 
 class TrainingError(TdumpraError):
     """Training cannot go on, and the message says what to change."""
-
-
-@dataclass(slots=True, eq=False)
-class Keeper:
-    """Save and restore the whole state of training."""
-
-    network: nn.Module
-    teacher: EmaTeacher
-    optimizer: Optimizer
-    identity: dict[str, str]
-    folder: TrainingFiles
-    fabric: Fabric
-    config: TrainConfig
-    saved_at: float = field(default_factory=time.monotonic)
-
-    def restore(self) -> Progress:
-        """Restore the last checkpoint, if there is one; return where training stands."""
-        path = self.folder.checkpoint("last")
-        if not path.exists():
-            return Progress()
-        progress, scaler = load_checkpoint(
-            path, network=self.network, teacher=self.teacher, optimizer=self.optimizer, identity=self.identity,
-            rank=self.fabric.global_rank,
-        )  # fmt: skip
-        if scaler:
-            self.fabric.strategy.precision.load_state_dict(scaler)
-        return progress
-
-    def is_due(self) -> bool:
-        """Whether ``checkpoint_minutes`` have passed since the last save."""
-        due = time.monotonic() - self.saved_at > 60 * self.config.checkpoint_minutes
-        # one clock decides for all processes: otherwise those that save would wait for ever for those that do not
-        return due if self.fabric.world_size == 1 else bool(self.fabric.broadcast(due))
-
-    def save(self, progress: Progress, name: str = "last") -> None:
-        """Write a checkpoint with the generators of all processes."""
-        states = generator_states()
-        every = [states]
-        if self.fabric.world_size > 1:
-            gathered = {key: cast(Tensor, self.fabric.all_gather(value)).cpu() for key, value in states.items()}
-            every = [{key: value[r] for key, value in gathered.items()} for r in range(self.fabric.world_size)]
-        if self.fabric.is_global_zero:
-            save_checkpoint(
-                self.folder.checkpoint(name),
-                network=self.network,
-                teacher=self.teacher,
-                optimizer=self.optimizer,
-                scaler=dict(self.fabric.strategy.precision.state_dict()),
-                progress=progress,
-                generators=every,
-                identity=self.identity,
-            )
-        self.fabric.barrier()
-        self.saved_at = time.monotonic()
 
 
 class FiniteWatch:
