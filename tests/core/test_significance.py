@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
+from statsmodels.stats.contingency_tables import mcnemar
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.proportion import proportion_confint
 
-from tdumpra.core.significance import clopper_pearson_upper, mcnemar_exact, sign_flip_test
+from tdumpra.core.significance import clopper_pearson_upper, fixed_sequence, holm, mcnemar_exact, sign_flip_test
 
 
 class TestMcNemar:
@@ -95,3 +98,38 @@ class TestSignFlip:
     def test_scale_and_order_do_not_matter(self, differences, factor):
         d = np.array(differences)
         assert sign_flip_test(d * factor) == pytest.approx(sign_flip_test(d[::-1]))
+
+
+@pytest.mark.parametrize(("fixed", "broken"), [(0, 0), (3, 0), (10, 4), (4, 10), (60, 41), (7, 7)])
+def test_mcnemar_equals_statsmodels(fixed, broken):
+    expected = mcnemar([[5, fixed], [broken, 9]], exact=True).pvalue if fixed + broken else 1.0
+    assert mcnemar_exact(fixed, broken) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(("events", "trials"), [(0, 10), (3, 50), (50, 50), (34, 1879)])
+def test_clopper_pearson_equals_statsmodels(events, trials):
+    expected = proportion_confint(events, trials, alpha=0.1, method="beta")[1]  # two-sided 90 % is one-sided 95 %
+    assert clopper_pearson_upper(events, trials) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("m", [1, 2, 7])
+def test_holm_equals_statsmodels(seed, m):
+    p_values = np.random.default_rng(seed).random(m) * 0.1
+    assert (holm(p_values, 0.05) == multipletests(p_values, alpha=0.05, method="holm")[0]).all()
+
+
+def test_fixed_sequence_stops_at_the_first_that_fails():
+    p_values = np.array([0.01, 0.05, 0.2, 0.001])
+    assert fixed_sequence(p_values, 0.05).tolist() == [True, True, False, False]
+    assert fixed_sequence(p_values[::-1], 0.05).tolist() == [True, False, False, False]
+
+
+def test_no_hypotheses():
+    assert not len(holm(np.array([]), 0.05))
+    assert not len(fixed_sequence(np.array([]), 0.05))
+
+
+def test_the_sign_flip_test_of_single_images_equals_statsmodels_mcnemar():
+    gained = np.array([1] * 12 + [-1] * 4 + [0] * 30)
+    assert sign_flip_test(gained) == pytest.approx(mcnemar([[0, 12], [4, 0]], exact=True).pvalue, abs=1e-9)

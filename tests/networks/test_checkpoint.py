@@ -15,7 +15,7 @@ import pytest
 import torch
 from child_processes import WRITE_MOMENTS
 from tiny_networks import Tiny
-from tiny_runs import colours, settings, train_run
+from tiny_runs import colours, launched, settings, silent, train_run
 
 from tdumpra.artifacts import read_artifact
 from tdumpra.core.ema import EmaTeacher
@@ -23,15 +23,14 @@ from tdumpra.errors import ArtifactError
 from tdumpra.networks.checkpoint import (
     KIND,
     SCHEMA,
+    Checkpointer,
     Progress,
-    generator_states,
     is_finished,
-    load_checkpoint,
-    save_checkpoint,
-    set_generator_states,
+    training_identity,
 )
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder, RunFolderError
+from tdumpra.runs.stages import embed_stage
 
 # every step is saved; what a run saves has no bearing on its weights
 DROPOUT = settings("tiny_networks:dropout", epochs=3, checkpoint_minutes=1e-9)
@@ -156,37 +155,44 @@ def take_step(network, teacher, optimizer) -> None:
     teacher.update(network)
 
 
-def save(path, network, teacher, optimizer, progress=None) -> None:
-    save_checkpoint(
-        path,
-        network=network,
-        teacher=teacher,
-        optimizer=optimizer,
-        scaler={"scale": 2.0},
-        progress=progress or Progress(epoch=1, batch=2, step=3, best_loss=0.5),
-        generators=[generator_states()],
-        identity={"data": "abc"},
-    )
+class OneProcess:
+    """As much of Fabric as a checkpoint asks for, with a gradient scaler."""
+
+    world_size, global_rank, is_global_zero = 1, 0, True
+
+    def __init__(self) -> None:
+        self.strategy = self.precision = self
+        self.scaler = {"scale": 2.0}
+
+    def barrier(self) -> None: ...
+
+    def state_dict(self) -> dict[str, float]:
+        return self.scaler
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self.scaler = state
 
 
-def load(path, network, teacher, optimizer, **identity):
-    return load_checkpoint(
-        path, network=network, teacher=teacher, optimizer=optimizer, identity={"data": "abc", **identity}, rank=0
-    )
+def of(root: Path, network, teacher, optimizer, fabric=None, **identity) -> Checkpointer:
+    identity = {"data": "abc", **identity}
+    return Checkpointer(network, teacher, optimizer, identity, RunFolder(root), fabric or OneProcess())
+
+
+PROGRESS = Progress(epoch=1, batch=2, step=3, best_loss=0.5)
 
 
 def test_a_restored_state_goes_on_as_the_saved_one(tmp_path):
     first = parts()
     for _ in range(3):
         take_step(*first)
-    save(tmp_path / "c.safetensors", *first)
+    of(tmp_path, *first).save(PROGRESS)
     noise = torch.rand(3), np.random.rand(3), random.random()  # noqa: NPY002
     second = parts()
     take_step(*second)
-    progress, scaler, generators = load(tmp_path / "c.safetensors", *second)
-    set_generator_states(generators)
-    assert progress == Progress(epoch=1, batch=2, step=3, best_loss=0.5)
-    assert scaler == {"scale": 2.0}
+    fabric = OneProcess()
+    fabric.scaler = {}
+    assert of(tmp_path, *second, fabric).restore() == PROGRESS
+    assert fabric.scaler == {"scale": 2.0}
     assert second[1].step == 3
     again = torch.rand(3), np.random.rand(3), random.random()  # noqa: NPY002
     assert torch.equal(noise[0], again[0])
@@ -204,8 +210,8 @@ def test_a_restored_state_goes_on_as_the_saved_one(tmp_path):
 def test_the_optimisers_state_lies_in_memory_as_its_parameters_do(tmp_path):
     first, second = parts(), parts()
     take_step(*first)
-    save(tmp_path / "c.safetensors", *first)
-    load(tmp_path / "c.safetensors", *second)
+    of(tmp_path, *first).save(PROGRESS)
+    of(tmp_path, *second).restore()
     weight = second[0].stem.weight
     state = second[2].state[weight]
     assert not weight.is_contiguous()
@@ -214,10 +220,10 @@ def test_the_optimisers_state_lies_in_memory_as_its_parameters_do(tmp_path):
 
 
 def test_a_checkpoint_of_another_network_is_refused(tmp_path):
-    save(tmp_path / "c.safetensors", *parts())
+    of(tmp_path, *parts()).save(PROGRESS)
     network = Tiny(4)
     with pytest.raises(ArtifactError, match="does not belong to this network"):
-        load(tmp_path / "c.safetensors", network, EmaTeacher(network), torch.optim.AdamW(network.parameters()))
+        of(tmp_path, network, EmaTeacher(network), torch.optim.AdamW(network.parameters())).restore()
 
 
 @pytest.mark.parametrize("keep", [0, 7, 100, 0.5, 0.999])
@@ -233,31 +239,61 @@ def test_a_checkpoint_cut_short_is_refused(tmp_path, keep):
 
 
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path):
-    path = tmp_path / "c.safetensors"
+    path = RunFolder(tmp_path).checkpoint("last")
     state = parts()
-    save(path, *state)
+    of(tmp_path, *state).save(PROGRESS)
     before = path.read_bytes()
     take_step(*state)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then a write beyond the limit fails like a full disk
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
     try:
-        with pytest.raises(ArtifactError, match=r"cannot write .*c\.safetensors: "):
-            save(path, *state)
+        with pytest.raises(ArtifactError, match=r"cannot write .*last\.safetensors: "):
+            of(tmp_path, *state).save(PROGRESS)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert path.read_bytes() == before
-    assert [each.name for each in tmp_path.iterdir()] == ["c.safetensors"]  # no rubbish beside it
-    load(path, *parts())
+    assert [each.name for each in path.parent.iterdir()] == [path.name]  # no rubbish beside it
+    of(tmp_path, *parts()).restore()
 
 
 def test_a_state_of_other_data_is_refused_and_changes_nothing(tmp_path):
     saved, other = parts(), parts()
     take_step(*saved)
-    save(tmp_path / "c.safetensors", *saved)
+    of(tmp_path, *saved).save(PROGRESS)
     before = {name: tensor.clone() for name, tensor in other[0].state_dict().items()}
     with pytest.raises(ArtifactError, match=r"was trained with other data than this configuration names"):
-        load(tmp_path / "c.safetensors", *other, data="xyz")
+        of(tmp_path, *other, data="xyz").restore()
     assert all(torch.equal(tensor, before[name]) for name, tensor in other[0].state_dict().items())
-    load(tmp_path / "c.safetensors", *other, later="a key that this state lacks")
+    of(tmp_path, *other, later="a key that this state lacks").restore()
+
+
+# --- the seed and the settings
+
+
+def test_a_finished_checkpoint_of_another_seed_is_refused(tmp_path):
+    one, other = train_run(settings(epochs=1), tmp_path / "0"), train_run(settings(epochs=1), tmp_path / "1", seed=1)
+    one.checkpoint("last").write_bytes(other.checkpoint("last").read_bytes())
+    with pytest.raises(ArtifactError, match="other seed"):
+        train_run(settings(epochs=1), tmp_path / "0")
+    with pytest.raises(ArtifactError, match="other seed"):
+        embed_stage(settings(epochs=1), colours(), one, seed=0, fabric=launched(settings()), console=silent())
+
+
+def test_an_unfinished_checkpoint_of_other_settings_is_refused(tmp_path):
+    kill_while_writing(tmp_path / "slow", 2, "renamed")
+    fast = RunFolder(tmp_path / "fast")
+    fast.checkpoint("last").parent.mkdir(parents=True)
+    fast.checkpoint("last").write_bytes(RunFolder(tmp_path / "slow").checkpoint("last").read_bytes())
+    other = replace(DROPOUT, train=replace(DROPOUT.train, learning_rate=0.5))
+    with pytest.raises(ArtifactError, match="other training settings"):
+        train_run(other, fast.root)
+
+
+def test_only_settings_that_change_the_weights_are_part_of_the_identity():
+    config = settings().train
+    same = replace(config, log_every=7, checkpoint_minutes=1.0, checkpoint_every=3, tensorboard=True)
+    assert training_identity(same, 0) == training_identity(config, 0)
+    assert training_identity(replace(config, epochs=9), 0) != training_identity(config, 0)
+    assert training_identity(config, 1) != training_identity(config, 0)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 import torch
-from tiny_runs import colours, launched, make_task, settings
+from tiny_runs import colours, launched, make_task, settings, silent, train_run
 
-from tdumpra.networks.encode import _gather, _shard, encode
+from tdumpra.artifacts import read_artifact, write_artifact
+from tdumpra.networks.build import Encoding, NetworkError
+from tdumpra.networks.checkpoint import KIND, SCHEMA
+from tdumpra.networks.encode import _gather, _shard, encode, refuse_non_finite
+from tdumpra.runs.stages import embed_stage
 
 
 class FewProcesses:
@@ -40,8 +46,6 @@ def test_rows_come_in_the_order_asked_for():
 
 
 def test_shards_are_whole_batches_and_come_together_again():
-    import numpy as np
-
     for total in (1, 2, 5, 8, 9, 23):
         for world in (1, 2, 3):
             for batch_size in (1, 2, 4):
@@ -59,3 +63,26 @@ def test_shards_are_whole_batches_and_come_together_again():
                 fabric.shards = [torch.cat([s, s[:1].expand(rounds * batch_size - len(s), 1)]) for s in shards]
                 joined = _gather(shards[0], total, batch_size, fabric)  # type: ignore[arg-type]
                 assert joined[:, 0].tolist() == numbers.tolist()
+
+
+@pytest.mark.parametrize("field", ["logits", "z"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_outputs_that_are_not_finite_are_refused(field, value):
+    good = Encoding(torch.zeros(3, 2), torch.ones(3, 4))
+    refuse_non_finite([good, good], ["a", "b", "c"])
+    bad = getattr(good, field).clone()
+    bad[1, 0] = value
+    with pytest.raises(NetworkError, match="1 of 3 images, the first of them b"):
+        refuse_non_finite([good, good._replace(**{field: bad})], ["a", "b", "c"])
+
+
+def test_a_network_whose_output_is_not_finite_is_not_embedded(tmp_path):
+    config, data = settings(epochs=1), colours()
+    folder = train_run(config, tmp_path, data)
+    torch.use_deterministic_algorithms(False)
+    artifact = read_artifact(folder.checkpoint("last"), kind=KIND, schema=SCHEMA)
+    artifact.tensors["student.classifier.weight"][:] = torch.nan
+    write_artifact(folder.checkpoint("last"), kind=KIND, schema=SCHEMA, tensors=artifact.tensors, meta=artifact.meta)
+    with pytest.raises(NetworkError):
+        embed_stage(config, data, folder, fabric=launched(config), console=silent())
+    assert not folder.outputs("train").exists()

@@ -110,7 +110,7 @@ def _train(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: 
 
 
 def _embed(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
-    if not embed_stage(config, data, folder, fabric=fabric, console=console):
+    if not embed_stage(config, data, folder, seed=seed, fabric=fabric, console=console):
         console.print(f"{folder.root / 'outputs'} is up to date", soft_wrap=True)
 
 

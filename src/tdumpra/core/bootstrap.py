@@ -26,7 +26,7 @@ _CHUNK = 64  # replicates at once: the weights of some ten thousand rows stay in
 def group_weights(
     member: Int[Array, " n"], *, n_replicates: int, seed: int, chunk: int = _CHUNK
 ) -> Iterator[Float[Array, "n b"]]:
-    """How often each row counts in each replicate, a chunk of replicates at a time; ``member`` numbers the groups."""
+    """Yield how often each row counts in each replicate, some replicates at a time; ``member`` numbers the groups."""
     rng, n_groups = np.random.default_rng(seed), int(member.max()) + 1
     for start in range(0, n_replicates, chunk):
         size = min(chunk, n_replicates - start)
@@ -37,18 +37,18 @@ def group_weights(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MetricSums:
-    """One posterior, prepared: the matrix whose product with weights gives every sum that a metric needs."""
+    """A posterior prepared for the bootstrap: a matrix whose product with weights gives every sum that metrics need."""
 
     sums: csr_array  # (rows of sums, n)
     areas: tuple[_Area, ...]
     n_classes: int
-    means: tuple[str, ...]  # what the rows after the seven metrics' own are called
+    means: tuple[str, ...]  # names of the rows after those of the seven metrics
 
     @classmethod
     def prepare(
         cls, p: Float[Array, "n c"], y: Int[Array, " n"], means: Mapping[str, Array] | None = None
     ) -> MetricSums:
-        """Sort and bin once. ``means`` are further figures per row, whose weighted means are wanted."""
+        """Sort and bin once. ``means`` holds further values per row, of which the weighted means are returned."""
         n, n_classes = p.shape
         means, label = means or {}, p.argmax(1)
         confidence, correct = p.max(1), label == y
@@ -69,7 +69,7 @@ class MetricSums:
         return cls(sums, tuple(_Area.prepare(p[:, c], y == c) for c in classes), n_classes, tuple(means))
 
     def metrics(self, w: Float[Array, "n b"]) -> dict[str, Float[Array, " b"]]:
-        """The seven metrics of ``classification_metrics``, and the further means, for each column of weights."""
+        """Return the seven metrics of ``classification_metrics`` and the further means, for each column of weights."""
         total, c = w.sum(0), self.n_classes
         sums = self.sums @ w
         correct, support, predicted, gaps = np.split(sums[: 3 * c + metrics.N_BINS], [c, 2 * c, 3 * c])
@@ -81,7 +81,7 @@ class MetricSums:
             "macro_f1": metrics.macro_f1(counts),
             "balanced_accuracy": metrics.balanced_accuracy(counts),
             "macro_auroc": metrics.mean_of_defined(areas),
-            # n_b/n |acc_b - conf_b| is |sum of (correct - confidence) over the bin| / n: empty bins need no care
+            # n_b/n |acc_b - conf_b| is |sum of (correct - confidence) over the bin| / n: an empty bin adds nothing
             "ece": np.abs(gaps).sum(0) / total,
             "nll": nll,
             "brier": brier,
@@ -91,7 +91,7 @@ class MetricSums:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Area:
-    """One class's ROC curve: negatives between, and level with, the scores that some member of the class has."""
+    """The ROC curve of a class: its levels are the scores of the members, negatives lie between or level with them."""
 
     negatives: csr_array  # (2 levels, n): below each level (and above the one before), then level with it
     positives: csr_array  # (levels, n)
@@ -111,7 +111,7 @@ class _Area:
         return cls(below[:-1], _indicator(place, weight, len(levels), where=member), below[-1:])
 
     def under_curve(self, w: Float[Array, "n b"]) -> Float[Array, " b"]:
-        """The chance that a member outranks a non-member, ties half; NaN without either."""
+        """Return the chance that a member outranks a non-member, ties counting half; NaN where either is missing."""
         between = self.negatives @ w
         level_with = between[1::2]
         reached = (between[::2] + level_with).cumsum(0)  # at or below each level
@@ -128,7 +128,7 @@ def bootstrap_metrics(
     n_replicates: int,
     seed: int,
 ) -> dict[str, dict[str, Float[Array, " replicates"]]]:
-    """Replicates of every posterior's figures, which are functions of weights such as :meth:`MetricSums.metrics`.
+    """Return replicates of every posterior's figures, which are functions of weights such as :meth:`MetricSums.metrics`.
 
     All posteriors see the same replicates, so they can be paired.
     """
@@ -143,7 +143,7 @@ def bootstrap_metrics(
 
 
 def percentile_interval(replicates: Float[Array, " replicates"], level: float) -> tuple[float, float]:
-    """The central ``level`` of the replicates that are defined; NaN where none is."""
+    """Return the central interval of the replicates that are not NaN; NaN where all are."""
     defined = replicates[~np.isnan(replicates)]
     if not len(defined):
         return float("nan"), float("nan")
@@ -154,6 +154,6 @@ def percentile_interval(replicates: Float[Array, " replicates"], level: float) -
 def _indicator(
     place: Int[Array, " n"], value: Float[Array, " n"], size: int, *, where: Array | None = None
 ) -> csr_array:
-    """(size, n): ``value`` of each row at its ``place``."""
+    """Return a matrix (size, n) with the ``value`` of each row at its ``place``."""
     columns = np.arange(len(place)) if where is None else np.flatnonzero(where)
     return csr_array((value[columns], (place[columns], columns)), shape=(size, len(place)))

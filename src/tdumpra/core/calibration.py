@@ -1,4 +1,4 @@
-r"""Changes to a posterior that are fitted on validation data: temperature, and division by the class prior.
+r"""Calibrate a posterior on validation data: by a temperature, and by division by the class prior.
 
 Symbols: ``p`` probabilities, ``log_p`` their logarithm up to a constant per row, :math:`T` ``temperature``,
 :math:`\pi` ``prior``, :math:`t` ``exponent``.
@@ -21,10 +21,10 @@ TEMPERATURE_RANGE = (0.05, 20.0)  # a perfectly separated validation set must no
 
 
 def apply_temperature(p: Float[Tensor, "n c"], temperature: float) -> Float[Tensor, "n c"]:
-    r"""Temperature scaling: :math:`p_T \propto p^{1/T}`. The most probable class of each row stays the same.
+    r"""Scale by a temperature: :math:`p_T \propto p^{1/T}`. The most probable class of each row stays the same.
 
     ``T = 1`` returns ``p`` itself. Scaling cannot reorder classes, but rounding can make two of them equal, and then
-    the first of them would become the label: the former first is lifted by one unit in the last place.
+    the label would become the first of them: the former label is lifted by one unit in the last place.
     """
     if temperature == 1:
         return p
@@ -38,11 +38,11 @@ def apply_temperature(p: Float[Tensor, "n c"], temperature: float) -> Float[Tens
 
 
 def fit_temperature(log_p: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
-    r"""The temperature under which the labels are most likely.
+    r"""Return the temperature under which the labels are most likely.
 
     .. math:: \min_T \mathrm{NLL}(\mathrm{softmax}(\log p / T))
 
-    Serves the classifier (with ``log p``) and the similarity posterior (with its scores :math:`q_c`). The likelihood
+    It fits the classifier (given ``log p``) and the similarity posterior (given its scores :math:`q_c`). The likelihood
     has one optimum in :math:`1/T`; a bounded search finds it.
     """
     rows, y = log_p.double().cpu().numpy(), labels.cpu().numpy()
@@ -62,6 +62,6 @@ def adjust_prior(p: Float[Tensor, "n c"], prior: Float[Tensor, " c"], exponent: 
 
 
 def class_prior(labels: Int[Tensor, " n"], n_classes: int) -> Float[Tensor, " c"]:
-    """Class shares of the training labels; a class never seen counts as seen once, so that it can be divided by."""
+    """Return class shares of the training labels. An absent class counts as seen once, so that no share is zero."""
     counts = torch.bincount(labels, minlength=n_classes).clamp(min=1).double()
     return counts / counts.sum()

@@ -1,4 +1,4 @@
-r"""A gate that asks which path is likelier to be right (Propositions A.3 and A.4, made practical).
+r"""A gate that compares fitted chances of being right (Propositions A.3 and A.4, made practical).
 
 The paper's five clauses stand in for the comparison :math:`a_{sim} > a_{cls}` of the two paths' chances of being right.
 Here the chances are fitted: on rows where the paths disagree, each is a logistic function of both confidences.
@@ -25,11 +25,11 @@ from tdumpra.core.gate import GateSignals
 Array = np.ndarray
 Weights = tuple[float, float, float]
 
-# Where there are few rows the fit leans towards "a path's confidence is its chance of being right", as Assumption A.1
-# has it: a Gaussian prior of unit width around these weights.
+# A Gaussian prior of unit width around these weights: with few rows, a path's confidence is its chance of being right,
+# as in Assumption A.1.
 PRIOR_CLASSIFIER: Weights = (0.0, 1.0, 0.0)
 PRIOR_SIMILARITY: Weights = (0.0, 0.0, 1.0)
-FEWEST_ROWS = 12  # disagreements; with two per fitted number there is nothing to fit
+FEWEST_ROWS = 12  # disagreements: two for each fitted number
 
 _LEAST_DOUBT = 1e-6  # a confidence of one has no finite logit
 _NEWTON_STEPS = 50
@@ -37,7 +37,7 @@ _NEWTON_STEPS = 50
 
 @dataclass(frozen=True, slots=True)
 class CalibratedGate:
-    """Fitted chances of being right, and how far retrieval's must be ahead."""
+    """Fitted chances of being right, and the lead that retrieval needs."""
 
     classifier: Weights
     similarity: Weights
@@ -52,46 +52,46 @@ class CalibratedGate:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> CalibratedGate:
-        """From plain values, as ``dataclasses.asdict`` and JSON give them."""
+        """Read the values that ``dataclasses.asdict`` and JSON give."""
         return cls(tuple(content["classifier"]), tuple(content["similarity"]), content["margin"])
 
 
 class Chances(NamedTuple):
-    """The fitted chance that each path is right, row by row; they mean something where the paths disagree."""
+    """The fitted chance that each path is right, by row; meaningful where the paths disagree."""
 
     classifier: Float[Tensor, " n"]
     similarity: Float[Tensor, " n"]
 
 
 def chances(signals: GateSignals, classifier: Weights, similarity: Weights) -> Chances:
-    """Both paths' chances of being right, in float64."""
+    """Return both paths' chances of being right, in float64."""
     x = confidence_features(signals)
     by_path = (torch.sigmoid(x @ torch.tensor(w, dtype=x.dtype, device=x.device)) for w in (classifier, similarity))
     return Chances(*by_path)
 
 
 def advantage(signals: GateSignals, classifier: Weights, similarity: Weights) -> Float[Tensor, " n"]:
-    """By how much retrieval is likelier to be right."""
+    """Return by how much retrieval is likelier to be right."""
     fitted = chances(signals, classifier, similarity)
     return fitted.similarity - fitted.classifier
 
 
 def calibrated_gate_opens(signals: GateSignals, gate: CalibratedGate) -> Bool[Tensor, " n"]:
-    """Where the paths disagree and retrieval's chance is ahead by more than the margin."""
+    """Return where the paths disagree and retrieval's chance is ahead by more than the margin."""
     ahead = advantage(signals, gate.classifier, gate.similarity) > gate.margin
     return ahead & (signals.label_cls != signals.label_sim)
 
 
 def confidence_features(signals: GateSignals) -> Float[Tensor, "n 3"]:
-    """An intercept and the logits of the two confidences."""
+    """Return an intercept and the logits of the two confidences."""
     both = torch.stack([signals.gamma_cls, signals.gamma_sim], 1).double().clamp(_LEAST_DOUBT, 1 - _LEAST_DOUBT)
     return torch.cat([torch.ones_like(both[:, :1]), both.logit()], 1)
 
 
 def fit_chance(x: Float[Array, "n 3"], right: Bool[Array, " n"], prior: Weights) -> Weights:
-    r"""The most probable weights: :math:`\min_w \sum_i \log(1 + e^{-s_i w^\top x_i}) + \tfrac12 \|w - w_0\|^2`.
+    r"""Return the most probable weights: :math:`\min_w \sum_i \log(1 + e^{-s_i w^\top x_i}) + \tfrac12 \|w - w_0\|^2`.
 
-    The objective is strictly convex, so that Newton's method with halved steps finds its one minimum.
+    The objective is strictly convex: Newton's method with halved steps finds its only minimum.
     """
     w = start = np.asarray(prior, dtype=np.float64)
 

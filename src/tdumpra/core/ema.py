@@ -15,8 +15,8 @@ class EmaTeacher(nn.Module):
     .. math:: \bar\theta \leftarrow \mu \bar\theta + (1 - \mu) \theta
 
     Parameters and floating-point buffers are averaged (BatchNorm's statistics belong to the weights that they were
-    measured with), integer buffers are copied. The copy is in evaluation mode for good: a parent's ``.train()`` does
-    not reach it. Half-precision weights are widened to float32, where an update of one in a thousand does not vanish.
+    measured with), integer buffers are copied. The copy always stays in evaluation mode, also when a parent calls
+    ``.train()``. Half-precision weights are widened to float32, where an update of one in a thousand does not vanish.
 
     Args:
         student: the network to follow; it is copied.
@@ -25,7 +25,7 @@ class EmaTeacher(nn.Module):
             forgotten in the first epoch. The paper has none.
     """
 
-    step: int  # updates so far; a Python number, because reading a tensor back would stall a GPU at every update
+    step: int  # updates so far; not a tensor, because reading one would stall a GPU at every update
 
     def __init__(self, student: nn.Module, momentum: float = 0.999, warmup: bool = True) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class EmaTeacher(nn.Module):
         self.eval()
 
     def current_momentum(self, step: int) -> float:
-        """The momentum of the update that follows ``step`` updates."""
+        """Return the momentum of the update that follows ``step`` updates."""
         return min(self.momentum, (1 + step) / (10 + step)) if self.warmup else self.momentum
 
     @torch.no_grad()
@@ -62,28 +62,28 @@ class EmaTeacher(nn.Module):
         self.step += 1
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles, which take the teacher alone: whom it follows is found again at the next update."""
+        """Leave the student out of copies and pickles; the next update finds it again."""
         return {**self.__dict__, "_pairs": None}
 
     def get_extra_state(self) -> Tensor:
-        """The number of updates, for the state dict."""
+        """Return the number of updates, for the state dict."""
         return torch.tensor(self.step)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """The inverse of :meth:`get_extra_state`."""
+        """Restore the number of updates."""
         self.step = int(state)
 
     def train(self, mode: bool = True) -> EmaTeacher:
-        """Stays in evaluation mode, whatever a parent asks."""
+        """Stay in evaluation mode."""
         return super().train(False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The teacher's own output."""
+        """Return the teacher's output."""
         return self.module(*args, **kwargs)
 
 
 class _Slot(NamedTuple):
-    """A tensor and the place it was found in, where another may have taken its turn."""
+    """A tensor and where it was found, to notice when it is replaced."""
 
     home: dict[str, Any]
     name: str
@@ -91,8 +91,10 @@ class _Slot(NamedTuple):
 
 
 class _Pairs(NamedTuple):
-    """Which of the teacher's tensors follows which of the student's. Walking two networks at each step costs more
-    than the update itself, so the walk is kept, and walked again only if a tensor was replaced (by ``.to``, say)."""
+    """Which of the teacher's tensors follows which of the student's.
+
+    Finding the pairs costs more than an update, so they are kept until a tensor is replaced (by ``.to``, say).
+    """
 
     student: nn.Module
     slots: list[_Slot]  # of both networks
@@ -135,7 +137,7 @@ def _kind(tensor: Tensor) -> tuple[torch.dtype, torch.device]:
 
 
 def _slots(module: nn.Module) -> dict[str, _Slot]:
-    """Parameters and buffers by name; one that stands in two places is listed once."""
+    """Return parameters and buffers by name; a shared one is listed once."""
     slots: dict[str, _Slot] = {}
     seen: set[int] = set()
     for prefix, part in module.named_modules():

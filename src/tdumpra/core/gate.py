@@ -49,26 +49,26 @@ class GateThresholds:
                 raise TypeError(f"{field.name} must be a number, not {value!r}")
             if not 0 <= value <= upper:  # false for NaN too
                 raise ValueError(f"{field.name} must lie between 0 and {upper:.4g}, not {value!r}")
-            object.__setattr__(self, field.name, float(value))  # NumPy's numbers are no JSON
+            object.__setattr__(self, field.name, float(value))  # JSON cannot hold NumPy's numbers
 
     @property
     def guarantees_similarity(self) -> bool:
         r"""Whether an open gate with linear fusion always follows retrieval (appendix, alpha_bound).
 
         The paper asks for :math:`(1-\alpha) m > \alpha \theta`; its gate's own inequalities are strict, so equality
-        suffices. It is a statement about real numbers: of rows that lie within rounding of :math:`\theta` and of
-        :math:`m` at once, the two classes can come out equal.
+        suffices. This holds for real numbers: where a row lies within rounding of :math:`\theta` and of :math:`m` at
+        once, the two classes can come out equal.
         """
         return self.alpha < 1 and (1 - self.alpha) * self.margin >= self.alpha * self.theta
 
     @classmethod
     def shut(cls) -> GateThresholds:
-        """The gate that never opens: no top-1 probability lies below zero."""
+        """Return the gate that never opens: no top-1 probability lies below zero."""
         return cls(theta=0.0, beta=1.0, margin=1.0, delta=LN2, alpha=1.0)
 
 
 class GateSignals(NamedTuple):
-    """What the gate looks at, row by row."""
+    """The signals that the gate compares with thresholds, by row."""
 
     gamma_cls: Float[Tensor, " n"]
     entropy_cls: Float[Tensor, " n"]
@@ -80,7 +80,7 @@ class GateSignals(NamedTuple):
 
 
 class Fused(NamedTuple):
-    """The final posterior, where the gate opened, and why."""
+    """The final posterior, where the gate opened, and the signals."""
 
     p: Float[Tensor, "n c"]
     opened: Bool[Tensor, " n"]
@@ -98,14 +98,14 @@ def js_divergence(p: Float[Tensor, "n c"], q: Float[Tensor, "n c"]) -> Float[Ten
 
     .. math:: D_{JS} = \tfrac12 KL(p \Vert \tfrac{p+q}2) + \tfrac12 KL(q \Vert \tfrac{p+q}2)
 
-    The divergence itself, not its square root, which is what SciPy's ``jensenshannon`` gives.
+    This is the divergence; SciPy's ``jensenshannon`` gives its square root.
     """
     middle = ((p + q) / 2).clamp(min=torch.finfo(p.dtype).tiny)  # where both are zero, neither counts
     return ((torch.xlogy(p, p / middle) + torch.xlogy(q, q / middle)).sum(-1) / 2).clamp(0, LN2)
 
 
 def gate_signals(p_cls: Float[Tensor, "n c"], p_sim: Float[Tensor, "n c"]) -> GateSignals:
-    """Confidence, reliability and disagreement of the two posteriors (paper, gamma_cls to js_div)."""
+    """Compute confidence, reliability and disagreement of the two posteriors (paper, gamma_cls to js_div)."""
     gamma_cls, label_cls = p_cls.max(-1)
     gamma_sim, label_sim = p_sim.max(-1)  # the first of equals
     second = p_sim.scatter(1, label_sim[:, None], -1.0).amax(-1)
@@ -121,7 +121,7 @@ def gate_signals(p_cls: Float[Tensor, "n c"], p_sim: Float[Tensor, "n c"]) -> Ga
 
 
 def gate_opens(signals: GateSignals, thresholds: GateThresholds) -> Bool[Tensor, " n"]:
-    r"""The gate (paper, gate_full): all clauses hold, each strictly.
+    r"""Return where the gate opens (paper, gate_full): all clauses hold, each strictly.
 
     .. math:: g = [\gamma_{cls} < \theta][\gamma_{sim} > \beta][\Delta_{sim} > m][D_{JS} > \delta]
         [\hat y_{cls} \ne \hat y_{sim}]
@@ -146,10 +146,10 @@ def fuse_linear(p_cls: Float[Tensor, "n c"], p_sim: Float[Tensor, "n c"], *, alp
 def fuse_log_linear(p_cls: Float[Tensor, "n c"], p_sim: Float[Tensor, "n c"], *, alpha: float) -> Float[Tensor, "n c"]:
     r"""Log-linear fusion, ours: :math:`p \propto p_{cls}^{\alpha} \, p_{sim}^{1-\alpha}`.
 
-    A class that one path rules out (with weight above zero) stays ruled out. Should the two rule out every class
-    between them, the linear fusion is returned: there is nothing to multiply.
+    A class to which a path of positive weight gives zero stays at zero. If that holds for every class, the linear
+    fusion is returned.
     """
-    # xlogy, not a product: 0 * log 0 is 0, so that a path of weight zero has no say
+    # xlogy, not a product: 0 * log 0 is 0, so that a path of weight zero has no effect
     log_p = torch.xlogy(torch.full_like(p_cls, alpha), p_cls) + torch.xlogy(torch.full_like(p_sim, 1 - alpha), p_sim)
     impossible = log_p.isneginf().all(-1, keepdim=True)
     fused = softmax_rows(log_p.masked_fill(impossible, 0.0))
@@ -166,7 +166,7 @@ def fuse_where_open(
     prior: Float[Tensor, " c"] | None = None,
     exponent: float = 0.0,
 ) -> Float[Tensor, "n c"]:
-    """The final posterior (paper, final_posterior): fused where the gate is open, else ``p_cls`` to the bit."""
+    """Return the final posterior (paper, final_posterior): fused where the gate is open, else ``p_cls`` unchanged."""
     final = p_cls.clone()
     rows = opened.nonzero().squeeze(1)
     final[rows] = fuse_rows(p_cls[rows], p_sim[rows], alpha=alpha, rule=rule, prior=prior, exponent=exponent)
@@ -182,10 +182,10 @@ def fuse_rows(
     prior: Float[Tensor, " c"] | None = None,
     exponent: float = 0.0,
 ) -> Float[Tensor, "n c"]:
-    r"""Fusion by either rule, and, ours, its result divided by a power of the class prior: :math:`p / \pi^t`.
+    r"""Fuse by either rule and, our addition, divide by a power of the class prior: :math:`p / \pi^t`.
 
-    A classifier is drawn to common classes and retrieval is not. Where the two disagree, dividing gives rare classes
-    their due; where they agree the classifier is not touched, so that nothing is called rare without a second opinion.
+    A classifier favours common classes, retrieval does not. Dividing corrects this where the two disagree; where they
+    agree, the classifier's result is left as it is.
     """
     fused = (fuse_linear if rule == "linear" else fuse_log_linear)(p_cls, p_sim, alpha=alpha)
     return fused if prior is None else adjust_prior(fused, prior, exponent)
@@ -194,7 +194,7 @@ def fuse_rows(
 def fuse(
     p_cls: Float[Tensor, "n c"], p_sim: Float[Tensor, "n c"], thresholds: GateThresholds, *, rule: FusionRule
 ) -> Fused:
-    """Signals, gate and fusion in one."""
+    """Compute signals, gate and fusion."""
     signals = gate_signals(p_cls, p_sim)
     opened = gate_opens(signals, thresholds)
     return Fused(fuse_where_open(p_cls, p_sim, opened, alpha=thresholds.alpha, rule=rule), opened, signals)

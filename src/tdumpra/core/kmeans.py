@@ -2,7 +2,7 @@ r"""Spherical k-means (paper, spherical_kmeans_obj and spherical_kmeans_update).
 
 .. math:: \min_{\lVert p_k \rVert = 1} \sum_i w_i \min_k (1 - x_i^\top p_k)
 
-Seeding, one run and restarts are kept apart. A run is a function, so that another engine can take its place.
+Seeding, one run and restarts are separate functions, so that another engine can replace the run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class KMeansResult(NamedTuple):
 
 @runtime_checkable
 class Engine(Protocol):
-    """One run from given centres: rows of length one in, a result out."""
+    """A function that runs k-means from given centres on rows of length one."""
 
     def __call__(self, x: Tensor, centers: Tensor, weight: Tensor, *, max_iter: int) -> KMeansResult:
         """Improve ``centers`` for at most ``max_iter`` iterations."""
@@ -41,7 +41,7 @@ class Engine(Protocol):
 
 class _Assigned(NamedTuple):
     label: Tensor
-    distance: Tensor  # 1 - cosine to the own centre
+    distance: Tensor  # 1 - cosine to its centre
     objective: float
     sums: Tensor  # (k, d) weighted sum of each cluster's rows
     mass: Tensor  # (k,) its total weight
@@ -58,13 +58,13 @@ def spherical_kmeans(
     sample_weight: Float[Tensor, " n"] | None = None,
     engine: Engine | None = None,
 ) -> KMeansResult:
-    """Cluster directions: rows are normalised first, and centres have length one.
+    """Cluster directions. Rows are normalised first, and centres have length one.
 
     Args:
         x: rows with a direction; half precision is computed in float32.
-        n_clusters: how many centres to look for. Fewer come back, with a warning, where fewer rows differ.
+        n_clusters: number of centres. Fewer are returned, with a warning, where fewer rows differ.
         n_init: restarts from new k-means++ seeds; the best objective wins.
-        max_iter: iterations at most; a run ends sooner when no row changes its cluster.
+        max_iter: most iterations of a run, which ends sooner when no row changes its cluster.
         seed: of the seeding.
         sample_weight: weights of the rows, not negative; a weight of two equals two copies.
         engine: runs one descent; :func:`lloyd` unless given.
@@ -88,7 +88,7 @@ def spherical_kmeans(
 
 
 def seed_centers(x: Tensor, n_clusters: int, generator: torch.Generator, weight: Tensor) -> Float[Tensor, "k d"]:
-    """Greedy k-means++ on the cosine distance: each new centre is the best of a few drawn by their distance.
+    """Seed by greedy k-means++ on the cosine distance: each new centre is the best of a few drawn by distance.
 
     On the sphere 1 - cosine is half the squared distance, so the usual guarantee holds. Stops early when every row
     coincides with a centre.
@@ -123,7 +123,7 @@ def lloyd(x: Tensor, centers: Tensor, weight: Tensor, *, max_iter: int) -> KMean
 
 
 def _assign(x: Tensor, centers: Tensor, weight: Tensor) -> _Assigned:
-    """Nearest centre of each row, and what the update needs, in one pass over the rows."""
+    """Assign each row to its nearest centre and sum up clusters, in one pass over the rows."""
     k = len(centers)
     label = torch.empty(len(x), dtype=torch.int64, device=x.device)
     cosine = torch.empty(len(x), dtype=x.dtype, device=x.device)
@@ -142,8 +142,8 @@ def _assign(x: Tensor, centers: Tensor, weight: Tensor) -> _Assigned:
 def _add_by_cluster(sums: Tensor, x: Tensor, label: Tensor, weight: Tensor, scratch: Tensor) -> None:
     """Add each row, times its weight, to its cluster's sum.
 
-    A GPU adds scattered rows in an order that changes from run to run; there a product with the one-hot memberships,
-    in memory that is at hand, gives the same sum every time.
+    A GPU adds scattered rows in an order that changes from run to run. There a product with the one-hot memberships,
+    in memory that is already allocated, gives the same sum every time.
     """
     if x.is_cuda:
         sums += scratch.zero_().scatter_(1, label[:, None], weight[:, None]).T @ x
@@ -152,7 +152,7 @@ def _add_by_cluster(sums: Tensor, x: Tensor, label: Tensor, weight: Tensor, scra
 
 
 def _update(x: Tensor, centers: Tensor, weight: Tensor, assigned: _Assigned) -> Tensor:
-    """Normalised means; a cluster whose rows cancel keeps its centre, an empty one moves to the worst-served row."""
+    """Return normalised means. A cluster whose rows cancel keeps its centre, an empty one moves to the farthest row."""
     norm = torch.linalg.vector_norm(assigned.sums, dim=1, keepdim=True)
     cancels = norm <= torch.finfo(x.dtype).eps * assigned.mass[:, None]
     updated = torch.where(cancels, centers, assigned.sums / torch.where(cancels, 1, norm))
@@ -161,7 +161,7 @@ def _update(x: Tensor, centers: Tensor, weight: Tensor, assigned: _Assigned) -> 
         return updated
     cost = assigned.distance * weight
     worst = cost.topk(min(len(empty), len(x))).indices
-    worst = worst[cost[worst] > torch.finfo(x.dtype).eps * 8]  # a row that is well served needs no centre of its own
+    worst = worst[cost[worst] > torch.finfo(x.dtype).eps * 8]  # a row close to its centre needs no centre of its own
     updated[empty[: len(worst)]] = x[worst]
     return updated
 
@@ -193,13 +193,13 @@ def _prepare(
 
 
 def _cosine_distance(x: Tensor, centers: Tensor) -> Tensor:
-    """(k, n) distances; rounding leaves coincident rows a hair apart, which must count as nothing."""
+    """Return distances (k, n), with those that are mere rounding set to zero."""
     distance = 1 - centers @ x.T
     return distance.masked_fill_(distance < 8 * torch.finfo(x.dtype).eps, 0)
 
 
 def _draw(mass: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """``n`` indices drawn in proportion to ``mass``. By bisection: ``multinomial`` ends at 2^24 rows."""
+    """Draw ``n`` indices in proportion to ``mass``. By bisection, because ``multinomial`` is limited to 2^24 rows."""
     cumulative = mass.flatten().double().cumsum(0)
     points = torch.rand(n, generator=generator, dtype=torch.float64).to(mass.device) * cumulative[-1]
     return torch.searchsorted(cumulative, points, right=True).clamp(max=mass.numel() - 1)

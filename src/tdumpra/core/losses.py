@@ -39,11 +39,11 @@ def joint_loss(
     class_weights: Float[Tensor, " c"] | None = None,
     label_smoothing: float = 0.0,
 ) -> JointLoss:
-    r"""Cross-entropy plus the weighted supervised contrastive loss (paper, train_total).
+    r"""Add cross-entropy and the weighted supervised contrastive loss (paper, train_total).
 
     .. math:: \mathcal L = \mathcal L_{CE} + \lambda \, \mathcal L_{SCL}
 
-    Cross-entropy is the plain mean over all rows, with class weights too, so that equal shards of a batch average to
+    Cross-entropy is the plain mean over all rows, also with class weights, so that equal shards of a batch average to
     the whole. With ``reduction="sum"``, as the paper writes :math:`\mathcal L_{SCL}`, 128 views and
     :math:`\lambda = 0.03` the contrastive term outweighs cross-entropy about tenfold.
     """
@@ -73,7 +73,7 @@ def supervised_contrastive_loss(
 
     An anchor without positives is left out. ``"mean"`` divides by the number of anchors that count, ``"sum"`` is the
     equation as written. Half precision is computed in float32, also under autocast. Memory grows linearly with the
-    number of rows: the similarity matrix is made in blocks, and made again for the gradient.
+    number of rows: the similarity matrix is made in blocks.
 
     Args:
         z: rows of length one (not checked: that would stall a GPU); all views of the batch.
@@ -99,7 +99,7 @@ def supervised_contrastive_loss(
 
 
 def _row_blocks(n: int) -> list[slice]:
-    """Whole rows of an n × n matrix, as many at a time as memory allows."""
+    """Split the rows of an n × n matrix into blocks of bounded memory."""
     step = max(1, _CHUNK_ENTRIES // max(1, n))
     return [slice(start, min(start + step, n)) for start in range(0, n, step)]
 
@@ -108,8 +108,8 @@ class _SupervisedContrast(torch.autograd.Function):
     r"""The loss and its gradient, block of rows by block of rows.
 
     With :math:`G_{ia} = \mathrm{softmax}_{ia} - [a \in P(i)] / |P(i)|` for anchors that count and 0 for others, the
-    gradient is :math:`(G + G^\top) z / \tau`. It is known as soon as a block is, so it is taken at once and kept, as
-    large as ``z``: no block is ever made twice, and a training step launches a third of what autograd would.
+    gradient is :math:`(G + G^\top) z / \tau`. It is computed with each block and kept, as large as ``z``: no block is
+    made twice, and a training step launches a third of the kernels of autograd.
     """
 
     @staticmethod

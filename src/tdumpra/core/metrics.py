@@ -1,8 +1,8 @@
 r"""Scores of a posterior against labels, in float64.
 
-Symbols: ``p`` (n, C) probabilities, ``y`` (n,) labels. The predicted class is the first of the most probable ones. What
-the data do not define is NaN, never 0: a class that is absent from ``y`` has no recall and no ROC curve, and is left
-out of the averages.
+Symbols: ``p`` (n, C) probabilities, ``y`` (n,) labels. The predicted class is the first of the most probable ones.
+Undefined values are NaN, never 0: a class that is absent from ``y`` has no recall and no ROC curve, and averages leave
+it out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.stats import rankdata
 
 Array = np.ndarray
-Objective = Literal["balanced_accuracy", "accuracy", "macro_f1", "nll", "cost"]  # figures that tuning can better
+Objective = Literal["balanced_accuracy", "accuracy", "macro_f1", "nll", "cost"]  # that tuning can improve
 OBJECTIVES: tuple[Objective, ...] = ("balanced_accuracy", "accuracy", "macro_f1", "nll")  # those that need no costs
 _ONE_SIDED = 1.6448536269514722  # the normal quantile of 95 %
 METRICS = ("accuracy", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "nll", "brier")  # of every results table
@@ -23,7 +23,7 @@ SMALLEST_PROBABILITY = float(np.finfo(np.float64).eps)  # as in scikit-learn's l
 
 
 class ClassCounts(NamedTuple):
-    """What accuracy, recall and F1 are made of; leading axes hold many settings or replicates at once."""
+    """Counts from which accuracy, recall and F1 follow; leading axes hold many settings or replicates at once."""
 
     correct: Float[Array, "*many c"]  # rows of the class that were predicted as it
     support: Float[Array, "*many c"]  # rows of the class
@@ -48,22 +48,22 @@ def class_counts(predicted: Int[Array, " n"], y: Int[Array, " n"], n_classes: in
 
 
 def accuracy(counts: ClassCounts) -> Float[Array, "*many"]:
-    """Share of rows predicted correctly."""
+    """Return the share of rows predicted correctly."""
     return ratio(counts.correct.sum(-1), counts.support.sum(-1))
 
 
 def balanced_accuracy(counts: ClassCounts) -> Float[Array, "*many"]:
-    """Mean recall over the classes that occur."""
+    """Return the mean recall over the classes that occur."""
     return mean_of_defined(ratio(counts.correct, counts.support))
 
 
 def macro_f1(counts: ClassCounts) -> Float[Array, "*many"]:
-    """Mean F1 over the classes that occur or are predicted."""
+    """Return the mean F1 over the classes that occur or are predicted."""
     return mean_of_defined(ratio(2 * counts.correct, counts.support + counts.predicted))
 
 
 def auroc_by_class(p: Float[Array, "n c"], y: Int[Array, " n"]) -> Float[Array, " c"]:
-    """Area under each class's one-vs-rest ROC curve: the chance that a member outranks a non-member, ties half."""
+    """Return the area under each one-vs-rest ROC curve: the chance that a member outranks a non-member, ties half."""
     member = y[:, None] == np.arange(p.shape[1])
     positives = member.sum(0).astype(np.float64)
     negatives = len(y) - positives
@@ -72,13 +72,13 @@ def auroc_by_class(p: Float[Array, "n c"], y: Int[Array, " n"]) -> Float[Array, 
 
 
 def macro_auroc(p: Float[Array, "n c"], y: Int[Array, " n"]) -> float:
-    """Mean one-vs-rest AUROC over the classes that occur; for two classes the AUROC of the positive class, 1."""
+    """Return the mean one-vs-rest AUROC over the classes that occur; for two classes, the AUROC of class 1."""
     areas = auroc_by_class(p, y)
     return float(areas[1] if len(areas) == 2 else mean_of_defined(areas))
 
 
 def bin_numbers(confidence: Float[Array, " n"], n_bins: int = N_BINS) -> Int[Array, " n"]:
-    """The bin ``(lo, hi]`` of each row; zero falls into the first, anything above one by rounding into the last."""
+    """Return the bin ``(lo, hi]`` of each row; 0 falls into the first, and values above 1 by rounding into the last."""
     edges = np.linspace(0, 1, n_bins + 1)
     numbers: Array = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
     return numbers
@@ -87,7 +87,7 @@ def bin_numbers(confidence: Float[Array, " n"], n_bins: int = N_BINS) -> Int[Arr
 def calibration_bins(
     confidence: Float[Array, " n"], correct: Bool[Array, " n"], n_bins: int = N_BINS
 ) -> CalibrationBins:
-    """Equal-width bins, as :func:`bin_numbers` numbers them."""
+    """Sort rows into bins of equal width, as numbered by :func:`bin_numbers`."""
     bins = bin_numbers(confidence, n_bins)
     rows = np.bincount(bins, minlength=n_bins)
     return CalibrationBins(
@@ -98,14 +98,14 @@ def calibration_bins(
 
 
 def calibration_error(bins: CalibrationBins) -> float:
-    r"""Expected calibration error: :math:`\sum_b \frac{n_b}{n} |\mathrm{acc}_b - \mathrm{conf}_b|`."""
+    r"""Return the expected calibration error: :math:`\sum_b \frac{n_b}{n} |\mathrm{acc}_b - \mathrm{conf}_b|`."""
     filled = bins.rows > 0
     gaps = np.abs(bins.accuracy[filled] - bins.confidence[filled])
     return float((bins.rows[filled] * gaps).sum() / bins.rows.sum())
 
 
 def calibration_noise(confidence: Float[Array, " n"], n_bins: int = N_BINS) -> tuple[float, float]:
-    r"""The error that a perfectly calibrated posterior shows on these rows: its mean, and what it exceeds in 5 %.
+    r"""Return the mean and 95 % quantile of the calibration error of a perfectly calibrated posterior on these rows.
 
     Bins are finite, so it is not zero. A bin's gap is a sum of independent rows with variance :math:`q(1-q)`, nearly
     normal, and the size of a normal variable has mean :math:`\sigma\sqrt{2/\pi}`.
@@ -117,40 +117,40 @@ def calibration_noise(confidence: Float[Array, " n"], n_bins: int = N_BINS) -> t
 
 
 def expected_calibration_error(p: Float[Array, "n c"], y: Int[Array, " n"], n_bins: int = N_BINS) -> float:
-    """Calibration error of the top-1 probability."""
+    """Return the calibration error of the top-1 probability."""
     return calibration_error(calibration_bins(p.max(1), p.argmax(1) == y, n_bins))
 
 
 def classwise_calibration_error(p: Float[Array, "n c"], y: Int[Array, " n"], n_bins: int = N_BINS) -> float:
-    """Calibration error of each class's probability as a statement about that class, averaged over all classes."""
+    """Return the calibration error of each class's probability, averaged over classes."""
     return float(np.mean([calibration_error(calibration_bins(p[:, c], y == c, n_bins)) for c in range(p.shape[1])]))
 
 
 def log_loss_by_row(p: Float[Array, "n c"], y: Int[Array, " n"]) -> Float[Array, " n"]:
-    """-log p_y in nats; a true class with probability zero costs 36 nats, not infinitely many."""
+    """Return -log p_y in nats, at most 36, for a true class with probability zero."""
     loss: Array = -np.log(np.maximum(p[np.arange(len(y)), y], SMALLEST_PROBABILITY))
     return loss
 
 
 def negative_log_likelihood(p: Float[Array, "n c"], y: Int[Array, " n"]) -> float:
-    """Mean of -log p_y in nats."""
+    """Return the mean of -log p_y in nats."""
     return float(log_loss_by_row(p, y).mean())
 
 
 def brier_score(p: Float[Array, "n c"], y: Int[Array, " n"]) -> float:
-    """Mean squared distance to the one-hot truth, summed over classes; for two classes the usual half of it."""
+    """Return the mean squared distance to the one-hot truth, summed over classes; for two classes half of it."""
     truth = y[:, None] == np.arange(p.shape[1])
     return float(((p - truth) ** 2).sum(1).mean() / (2 if p.shape[1] == 2 else 1))
 
 
 def cost_by_row(predicted: Int[Array, " n"], y: Int[Array, " n"], costs: Float[Array, "c c"]) -> Float[Array, " n"]:
-    """What each decision costs: ``costs[truth, decision]``."""
+    """Return the cost of each decision: ``costs[truth, decision]``."""
     cost: Array = costs[y, predicted]
     return cost
 
 
 def cheapest_decision(p: Float[Array, "n c"], costs: Float[Array, "c c"]) -> Int[Array, " n"]:
-    r"""The decision of least expected cost: :math:`\arg\min_d \sum_c p_c \, \mathrm{costs}_{c,d}`."""
+    r"""Return the decision of least expected cost: :math:`\arg\min_d \sum_c p_c \, \mathrm{costs}_{c,d}`."""
     decision: Array = (p @ costs).argmin(1)
     return decision
 
@@ -158,7 +158,7 @@ def cheapest_decision(p: Float[Array, "n c"], costs: Float[Array, "c c"]) -> Int
 def sensitivity_at_specificity(
     score: Float[Array, " n"], positive: Bool[Array, " n"], specificity: float
 ) -> tuple[float, float]:
-    """The best sensitivity at no less than ``specificity``, and the threshold that reaches it.
+    """Return the best sensitivity with at least this ``specificity``, and the threshold that reaches it.
 
     A row is called positive where its score is at least the threshold. NaN without positives or without negatives.
     """
@@ -172,7 +172,7 @@ def sensitivity_at_specificity(
 
 
 def classification_metrics(p: Float[Array, "n c"], y: Int[Array, " n"]) -> dict[str, float]:
-    """The seven figures of every results table."""
+    """Return the seven metrics of every results table."""
     counts = class_counts(p.argmax(1), y, p.shape[1])
     return {
         "accuracy": float(accuracy(counts)),
@@ -186,13 +186,13 @@ def classification_metrics(p: Float[Array, "n c"], y: Int[Array, " n"]) -> dict[
 
 
 def ratio(numerator: Array | np.generic, denominator: Array | np.generic) -> Array:
-    """Element by element, NaN where the denominator is zero."""
+    """Divide element by element; NaN where the denominator is zero."""
     numerator, denominator = np.broadcast_arrays(np.asarray(numerator, np.float64), denominator)
     quotient: Array = np.divide(numerator, denominator, out=np.full(numerator.shape, np.nan), where=denominator > 0)
     return quotient
 
 
 def mean_of_defined(values: Float[Array, "*many c"]) -> Float[Array, "*many"]:
-    """Mean along the last axis of what is not NaN."""
+    """Return the mean along the last axis of the values that are not NaN."""
     defined = ~np.isnan(values)
     return ratio(np.where(defined, values, 0.0).sum(-1), defined.sum(-1))

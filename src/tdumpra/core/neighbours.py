@@ -1,4 +1,4 @@
-"""What the labelled rows around a query say of its class: retrieval without prototypes."""
+"""Retrieval without prototypes: classify a query by the training rows around it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def cache_affinity(
     sharpness: tuple[float, ...],
     n_classes: int,
 ) -> Float[Tensor, "s n c"]:
-    r"""For each sharpness :math:`b`, the mean over a class's training rows of :math:`e^{-b (1 - \cos)}`.
+    r"""Return, for each sharpness :math:`b`, the mean over a class's training rows of :math:`e^{-b (1 - \cos)}`.
 
-    A class without rows has 0.
+    It is 0 for a class without rows.
     """
     keys = normalise(z_train)
     queries = normalise(z).to(keys)
@@ -44,7 +44,7 @@ def nearest_neighbour_shares(
     n_classes: int,
     n_neighbours: int = N_NEIGHBOURS,
 ) -> Float[Tensor, "n c"]:
-    """Class shares among the training rows with the largest cosine."""
+    """Return class shares among the training rows with the largest cosine."""
     bank = normalise(z_train)
     queries = normalise(z).to(bank)
     votes = torch.nn.functional.one_hot(y_train, n_classes).to(bank.dtype)

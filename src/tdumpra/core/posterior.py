@@ -14,7 +14,7 @@ from tdumpra.core.rowwise import softmax_rows
 
 
 def prototype_similarity(z: Float[Tensor, "n d"], prototypes: Float[Tensor, "c k d"]) -> Float[Tensor, "n c k"]:
-    r"""Cosine of each row with each prototype: :math:`s_{c,k} = z^\top p_{c,k}`."""
+    r"""Return the cosine of each row with each prototype: :math:`s_{c,k} = z^\top p_{c,k}`."""
     c, k, d = prototypes.shape
     return (z @ prototypes.reshape(c * k, d).T).view(len(z), c, k)
 
@@ -22,7 +22,7 @@ def prototype_similarity(z: Float[Tensor, "n d"], prototypes: Float[Tensor, "c k
 def vmf_class_scores(
     similarity: Float[Tensor, "n c k"], mask: Bool[Tensor, "c k"], *, kappa: float
 ) -> Float[Tensor, "n c"]:
-    r"""Unnormalised class scores of the mixture (paper, vmf_mixture_score).
+    r"""Return unnormalised class scores of the mixture (paper, vmf_mixture_score).
 
     .. math:: q_c = \log \sum_k \exp(\kappa \, s_{c,k}) + \log(K / K_c)
 
@@ -39,5 +39,5 @@ def vmf_class_scores(
 
 
 def similarity_posterior(scores: Float[Tensor, "n c"], *, tau: float) -> Float[Tensor, "n c"]:
-    r"""Class probabilities from scores (paper, sim_posterior): :math:`p_{sim} = \mathrm{softmax}(q / \tau_{sim})`."""
+    r"""Turn scores into probabilities (paper, sim_posterior): :math:`p_{sim} = \mathrm{softmax}(q / \tau_{sim})`."""
     return softmax_rows(scores / tau)

@@ -1,4 +1,4 @@
-r"""The paper's appendix as functions: what a gate can win, and what it can lose.
+r"""The paper's appendix as functions: what a gate can gain and lose.
 
 Symbols: expert 0 is the classifier, expert 1 is retrieval; :math:`r_e` ``risk_e`` is an expert's probability of being
 wrong at a row (or simply whether it was wrong); :math:`g` the expert that a gate chose; :math:`G` the open rows.
@@ -15,7 +15,7 @@ Array = np.ndarray
 
 
 class RiskDecomposition(NamedTuple):
-    """How the risk changed, and that it changed only where the gate was open."""
+    """The change of the risk, which comes from the rows where the gate is open."""
 
     change: float  # R(final) - R(classifier)
     open_share: float  # P(G)
@@ -23,7 +23,7 @@ class RiskDecomposition(NamedTuple):
 
 
 class Regret(NamedTuple):
-    """How far a gate is from the best one, and the bound of Proposition A.5."""
+    """The distance of a gate from the best one, and the bound of Proposition A.5."""
 
     excess: float  # R(gate) - R(best gate)
     misranked: float  # P(E): share of rows on which the gate took the worse expert

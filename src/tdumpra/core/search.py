@@ -1,8 +1,8 @@
-r"""Every combination of thresholds at once.
+r"""Score every combination of thresholds at once.
 
-A row's gate is open for exactly those combinations whose every threshold is loose enough for it: an orthant of the
-grid. What the row contributes (a prediction fixed in its class, one broken, one opening) is therefore added once, at
-the corner of its orthant, and running sums along each axis carry it to all the others. A grid of a hundred thousand
+A row's gate is open for exactly those combinations in which every threshold is loose enough: an orthant of the grid.
+The row's contribution (a prediction fixed, one broken, one opening) is therefore added once, at the corner of its
+orthant, and cumulative sums along each axis carry it to all other combinations. A grid of a hundred thousand
 combinations costs little more than a single one.
 """
 
@@ -17,26 +17,26 @@ Array = np.ndarray
 
 
 class Axis(NamedTuple):
-    """One threshold's candidates from strict to loose, and the first of them that is loose enough for each row."""
+    """The candidates of a threshold from strict to loose, and for each row the first that is loose enough."""
 
     values: Float[Array, " size"]
     first_open: Int[Array, " n"]  # equal to the number of values where none is
 
 
 def below(signal: Float[Array, " n"], candidates: tuple[float, ...]) -> Axis:
-    """The clause ``signal < threshold``: the smallest threshold is the strictest."""
+    """Return the axis of the clause ``signal < threshold``: the smallest threshold is the strictest."""
     values = np.sort(np.asarray(candidates, dtype=signal.dtype))  # compared in the signal's own precision
     return Axis(values, np.searchsorted(values, signal, side="right"))
 
 
 def above(signal: Float[Array, " n"], candidates: tuple[float, ...]) -> Axis:
-    """The clause ``signal > threshold``: the largest threshold is the strictest."""
+    """Return the axis of the clause ``signal > threshold``: the largest threshold is the strictest."""
     values = np.sort(np.asarray(candidates, dtype=signal.dtype))
     return Axis(values[::-1], len(values) - np.searchsorted(values, signal, side="left"))
 
 
 def orthant_sums(axes: tuple[Axis, ...], contributions: Float[Array, "n w"]) -> Float[Array, "*grid w"]:
-    """For each combination of thresholds, the sum of the contributions of the rows that it lets through."""
+    """Return, for each combination of thresholds, the summed contributions of the rows whose gate it opens."""
     shape = tuple(len(axis.values) for axis in axes)
     reachable = np.all([axis.first_open < len(axis.values) for axis in axes], axis=0)
     corner = np.ravel_multi_index(tuple(axis.first_open[reachable] for axis in axes), shape)
@@ -51,7 +51,7 @@ def orthant_sums(axes: tuple[Axis, ...], contributions: Float[Array, "n w"]) -> 
 
 
 class GridTally(NamedTuple):
-    """What each combination of thresholds changes, against leaving every row as it was."""
+    """The changes that each combination of thresholds makes, compared with a gate that is shut."""
 
     correct: Float[Array, "*grid c"]  # rows of each class that are predicted as it: gained minus lost
     predicted: Float[Array, "*grid c"]  # rows predicted as each class: gained minus lost
@@ -77,7 +77,7 @@ def tally(
     *,
     n_classes: int,
 ) -> GridTally:
-    """For each combination, what opening the gate of the rows that it lets through does to labels and losses.
+    """Count, for each combination, how opening the gate changes labels and losses.
 
     ``before`` and ``after`` are each row's labels with its gate shut and open.
     """

@@ -1,4 +1,4 @@
-r"""Answering only where sure: risk against coverage, and the point at which cases go to a human.
+r"""Selective prediction: risk against coverage, and the threshold below which cases go to a human.
 
 Symbols: ``confidence`` (n,) larger is surer; ``wrong`` (n,) whether the answer is wrong; coverage is the share of rows
 that are answered, surest first; risk is the share of wrong answers among them.
@@ -23,7 +23,7 @@ class RiskCoverage(NamedTuple):
 
 
 class OperatingPoint(NamedTuple):
-    """What happens if only rows of at least this confidence are answered."""
+    """Coverage and risk if only rows of at least this confidence are answered."""
 
     threshold: float
     coverage: float
@@ -31,7 +31,7 @@ class OperatingPoint(NamedTuple):
 
 
 def risk_coverage(confidence: Float[Array, " n"], wrong: Bool[Array, " n"]) -> RiskCoverage:
-    """The whole curve. Rows of equal confidence come in no order: each counts with their mean error."""
+    """Return the whole curve. Rows of equal confidence have no order: each counts with their mean error."""
     _, level, rows = np.unique(-confidence, return_inverse=True, return_counts=True)  # surest first
     mean_error = np.bincount(level, weights=wrong) / rows
     answered = np.arange(1, len(wrong) + 1)
@@ -39,14 +39,14 @@ def risk_coverage(confidence: Float[Array, " n"], wrong: Bool[Array, " n"]) -> R
 
 
 def area_under_risk_coverage(confidence: Float[Array, " n"], wrong: Bool[Array, " n"]) -> float:
-    """AURC: the mean risk over all coverages. Smaller is better; a random order gives the error rate."""
+    """Return the AURC, the mean risk over all coverages. Smaller is better; a random order gives the error rate."""
     return float(risk_coverage(confidence, wrong).risk.mean())
 
 
 def weighted_areas(
     confidence: Float[Array, " n"], wrong: Bool[Array, " n"], w: Float[Array, "n b"]
 ) -> Float[Array, " b"]:
-    r"""The AURC of each column of weights: a row counts as often as its weight says. Ties keep the rows' order.
+    r"""Return the AURC of each column of weights: a row counts as often as its weight. Ties keep the rows' order.
 
     After :math:`a` answers of which :math:`e` are wrong, :math:`k` copies of a right row meet the risks
     :math:`e/(a+1), …, e/(a+k)`; those of a wrong one, in the same way, one minus such terms of :math:`a-e`. Sums of
@@ -64,12 +64,12 @@ def weighted_areas(
 
 
 def best_area(wrong: Bool[Array, " n"]) -> float:
-    """The AURC of a confidence that ranks every right answer above every wrong one, with the same errors."""
+    """Return the AURC of a confidence that ranks every right answer above every wrong one."""
     return area_under_risk_coverage(-wrong.astype(np.float64), wrong)
 
 
 def refer_below(confidence: Float[Array, " n"], wrong: Bool[Array, " n"], *, risk: float) -> float:
-    """The lowest threshold under which no more than ``risk`` of the answers are wrong; infinite where none is."""
+    """Return the lowest threshold at which at most ``risk`` of the answers are wrong; infinity if there is none."""
     order = np.argsort(-confidence, kind="stable")
     sorted_confidence, errors = confidence[order], wrong[order].cumsum()
     answered = np.arange(1, len(wrong) + 1)
@@ -79,7 +79,7 @@ def refer_below(confidence: Float[Array, " n"], wrong: Bool[Array, " n"], *, ris
 
 
 def operating_point(confidence: Float[Array, " n"], wrong: Bool[Array, " n"], threshold: float) -> OperatingPoint:
-    """Coverage and risk at a threshold that was chosen elsewhere."""
+    """Return coverage and risk at a given threshold."""
     answered = confidence >= threshold
     risk = float(wrong[answered].mean()) if answered.any() else float("nan")
     return OperatingPoint(threshold, float(answered.mean()), risk)

@@ -1,4 +1,4 @@
-"""Whether a difference could be chance. All tests here are exact: no resampling, no seed."""
+"""Tests of whether a difference could be chance. All are exact: no resampling, no seed."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from scipy.stats import beta, binomtest
 
 
 def mcnemar_exact(fixed: int, broken: int) -> float:
-    """Two-sided exact McNemar test of ``fixed`` against ``broken`` predictions; 1 where none changed."""
+    """Return the two-sided p-value of McNemar's exact test of ``fixed`` against ``broken``; 1 where both are 0."""
     changed = fixed + broken
     return float(binomtest(fixed, changed, 0.5).pvalue) if changed else 1.0
 
 
 def clopper_pearson_upper(events: int, trials: int, *, level: float = 0.95) -> float:
-    """The largest rate that ``events`` in ``trials`` do not reject, one-sided; 1 without trials."""
+    """Return the one-sided upper confidence bound of a rate with ``events`` in ``trials``; 1 without trials."""
     return float(beta.ppf(level, events + 1, trials - events)) if events < trials else 1.0
 
 
 def sign_flip_test(
     differences: Int[np.ndarray, " groups"], *, alternative: Literal["two-sided", "greater"] = "two-sided"
 ) -> float:
-    r"""Sign-flip test of whole-number differences, one for each independent group.
+    r"""Return the p-value of the sign-flip test of whole-number differences, one for each independent group.
 
     Under the null hypothesis each group's difference (fixed minus broken predictions, summed over its images and
     seeds) is as likely negative as positive. The distribution of the sum over all :math:`2^G` flips is the product
@@ -43,7 +43,7 @@ def sign_flip_test(
 
 
 def holm(p_values: Float[np.ndarray, " m"], level: float) -> Bool[np.ndarray, " m"]:
-    """Which hypotheses Holm's step-down method rejects: the chance of one false rejection is at most ``level``."""
+    """Return which hypotheses Holm's method rejects: the chance of any false rejection is at most ``level``."""
     order = np.argsort(p_values, kind="stable")
     passes = p_values[order] <= level / np.arange(len(order), 0, -1)
     rejected = np.empty(len(order), dtype=bool)
@@ -52,7 +52,7 @@ def holm(p_values: Float[np.ndarray, " m"], level: float) -> Bool[np.ndarray, " 
 
 
 def fixed_sequence(p_values: Float[np.ndarray, " m"], level: float) -> Bool[np.ndarray, " m"]:
-    """Which hypotheses are rejected when tested in their given order, each at ``level``, until one is not.
+    """Return which hypotheses are rejected when tested in the given order, each at ``level``, until one is not.
 
     The order must be fixed beforehand; then the chance of one false rejection is at most ``level``.
     """

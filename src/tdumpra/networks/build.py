@@ -1,4 +1,4 @@
-"""Networks that give a posterior and an embedding: built for joint training, or a finished classifier as it is."""
+"""Build networks that give logits and an embedding: for joint training, or from a finished classifier."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tdumpra.core.rowwise import normalise
+from tdumpra.data.images.framing import IMAGENET_MEAN, IMAGENET_STD
 from tdumpra.errors import TdumpraError
 from tdumpra.networks.settings import NetworkConfig, Precision
 from tdumpra.networks.weights import load_backbone_weights, load_classifier_weights
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+Colour = tuple[float, float, float]
 
 
 class NetworkError(TdumpraError):
-    """A network cannot be built, or cannot take the images it is given."""
+    """A network cannot be built, or its input or output is not usable."""
 
 
 class Encoding(NamedTuple):
-    """What both kinds of network give for a batch of images."""
+    """The output of every network for a batch of images."""
 
     logits: Float[Tensor, "n c"]
     z: Float[Tensor, "n d"]  # rows of length one, float32
 
 
 class _ExactFloat32:
-    """Keeps a GPU from rounding what it multiplies to eleven bits, as long as any thread asks for it."""
+    """Keep a GPU from rounding factors to eleven bits, as long as any thread asks for it."""
 
     def __init__(self) -> None:
-        cudnn: Any = torch.backends.cudnn  # whose types do not know its parts
+        cudnn: Any = torch.backends.cudnn  # its type stubs lack the parts
         self._switches: list[Any] = [cudnn.conv, torch.backends.cuda.matmul]
         self._lock, self._asking, self._before = Lock(), 0, ["", ""]
 
@@ -64,7 +65,7 @@ _exact_float32 = _ExactFloat32()
 
 @contextmanager
 def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Compute in this precision; ``float32`` means it on a GPU too."""
+    """Compute in this precision; ``float32`` is exact on a GPU too."""
     exact = _exact_float32 if precision == "float32" and device.type == "cuda" else nullcontext()
     with exact, torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
         yield
@@ -73,7 +74,7 @@ def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
 class DualHeadNetwork(nn.Module):
     """A backbone with a linear classifier and a projection head on its pooled features.
 
-    A head that nobody asks may be missing (``None``): its output then has no columns.
+    An unused head may be ``None``: its output then has no columns.
     """
 
     classifier: nn.Module | None
@@ -88,22 +89,17 @@ class DualHeadNetwork(nn.Module):
         )
 
     def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
-        """Logits and unit embeddings; the length is taken in float32, also under autocast."""
+        """Return logits and unit embeddings. The classifier and the norm are float32, also under autocast."""
         features = _pooled(self.backbone(images))
+        nothing = features.new_empty(len(features), 0, dtype=torch.float32)
         projected = None if self.projection is None else self.projection(features)
         with torch.autocast(images.device.type, enabled=False):
-            logits = _no_columns(features) if self.classifier is None else self.classifier_logits(features)
-            return Encoding(logits, _no_columns(features) if projected is None else normalise(projected))
-
-    def classifier_logits(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n c"]:
-        """The linear classifier in float32: its few thousand weights cost nothing, and logits decide labels."""
-        assert self.classifier is not None
-        logits: Tensor = self.classifier(features.float())
-        return logits
+            logits = nothing if self.classifier is None else self.classifier(features.float())
+            return Encoding(logits, nothing if projected is None else normalise(projected))
 
 
 class AttachedClassifier(nn.Module):
-    """A finished classifier as it is: its own logits, and the input of its last linear layer as the embedding."""
+    """A finished classifier: its own logits, and the input of its last linear layer as the embedding."""
 
     def __init__(self, classifier: nn.Module, image_size: int) -> None:
         super().__init__()
@@ -114,17 +110,17 @@ class AttachedClassifier(nn.Module):
         head.register_forward_pre_hook(lambda _, inputs: self._captured.append(inputs[0]))
 
     def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
-        """Logits and normalised penultimate features."""
+        """Return logits and normalised penultimate features."""
         self._captured.clear()
         logits = self.classifier(images)
-        features = self._captured.pop()
+        features = self._captured[-1]
         self._captured.clear()
         with torch.autocast(images.device.type, enabled=False):
             return Encoding(logits.float(), normalise(features.flatten(1)))
 
 
 class FrozenEncoder(nn.Module):
-    """A pretrained backbone as it is, a space for a bank. It knows no classes: all its logits are zero."""
+    """A pretrained backbone as the space of a bank. It knows no classes: all logits are zero."""
 
     def __init__(self, backbone: nn.Module, n_classes: int) -> None:
         super().__init__()
@@ -132,14 +128,14 @@ class FrozenEncoder(nn.Module):
         self.n_classes = n_classes
 
     def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
-        """Normalised pooled features."""
+        """Return normalised pooled features."""
         features = _pooled(self.backbone(images))
         with torch.autocast(images.device.type, enabled=False):
             return Encoding(features.new_zeros(len(features), self.n_classes).float(), normalise(features))
 
 
 class SeveralViews(nn.Module):
-    """A network that looks at each image several times, mirrored and turned, and averages what it sees.
+    """Average a network's outputs over mirrored and turned views of each image.
 
     Two views: the image and its mirror image; four: upside down too; eight: all of these with rows and columns
     exchanged. Probabilities are averaged, and so are embeddings, back onto the sphere.
@@ -151,7 +147,7 @@ class SeveralViews(nn.Module):
         self.views = views
 
     def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
-        """Logarithms of the mean probabilities, and the mean direction."""
+        """Return logarithms of the mean probabilities, and the mean direction."""
         seen = [self.network(view) for view in _views(images, self.views)]
         with torch.autocast(images.device.type, enabled=False):
             log_p = torch.stack([each.logits.float().log_softmax(1) for each in seen]).logsumexp(0)
@@ -165,38 +161,46 @@ def _views(images: Tensor, views: int) -> list[Tensor]:
     return kinds[:views]
 
 
-class Built(NamedTuple):
-    """A network and what its weights expect of the images."""
+class BuiltNetwork(NamedTuple):
+    """A network, and the mean and deviation of the colours that its weights expect."""
 
     network: nn.Module
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: Colour
+    std: Colour
 
 
-def build_network(config: NetworkConfig, n_classes: int, *, load: bool = True) -> Built:
-    """Backbone, classifier and projection head, with the weights that ``config`` names, unless ``load`` is false.
+def build_network(config: NetworkConfig, n_classes: int, *, load: bool = True) -> BuiltNetwork:
+    """Build a backbone with two heads, and load the weights that ``config`` names, unless ``load`` is false.
 
-    With ``config.finished`` it is a trained classifier, with ``config.frozen`` a backbone alone; nothing is added then.
+    With ``config.finished`` it is a trained classifier, with ``config.frozen`` a backbone without heads.
     """
     weights = config.weights if load else "none"
+    network: nn.Module
     if config.finished:
-        classifier = _create(config, n_classes)
-        load_classifier_weights(classifier, weights)
-        _check_classes(classifier, config.image_size, n_classes)
-        return Built(AttachedClassifier(classifier, config.image_size), *_normalisation(config, classifier))
-    backbone = _create(config, 0)
-    load_backbone_weights(backbone, config.backbone, weights, create=lambda: _create(config, 0, pretrained=True))
-    n_features = _probe(backbone, config.image_size, f"the backbone {config.backbone!r}").shape[1]
-    if config.frozen:
-        return Built(FrozenEncoder(backbone, n_classes), *_normalisation(config, backbone))
-    network = DualHeadNetwork(backbone, n_features, n_classes, config.embedding)
-    return Built(network, *_normalisation(config, backbone))
+        created = _create(config, n_classes)
+        load_classifier_weights(created, weights)
+        width = _probe(created, config.image_size, "the classifier").shape[1]
+        if width != n_classes:
+            raise NetworkError(f"the classifier gives {width} logits, and the data have {n_classes} classes")
+        network = AttachedClassifier(created, config.image_size)
+    else:
+        created = _create(config, 0)
+        load_backbone_weights(created, config.backbone, weights, create=lambda: _create(config, 0, pretrained=True))
+        n_features = _probe(created, config.image_size, f"the backbone {config.backbone!r}").shape[1]
+        if config.frozen:
+            network = FrozenEncoder(created, n_classes)
+        else:
+            network = DualHeadNetwork(created, n_features, n_classes, config.embedding)
+    expected = getattr(created, "pretrained_cfg", None) or {}
+    mean = config.mean or tuple(expected.get("mean", IMAGENET_MEAN))
+    std = config.std or tuple(expected.get("std", IMAGENET_STD))
+    return BuiltNetwork(network, cast(Colour, mean), cast(Colour, std))
 
 
 def _create(config: NetworkConfig, num_classes: int, *, pretrained: bool = False) -> nn.Module:
     if ":" in config.backbone:
         return _from_factory(config.backbone, num_classes)
-    import timm  # takes seconds to load, and most commands make no network
+    import timm  # takes seconds to import, and most commands build no network
 
     if not timm.is_model(config.backbone.split(".")[0]):
         near = difflib.get_close_matches(config.backbone, timm.list_models(), n=3)
@@ -205,7 +209,7 @@ def _create(config: NetworkConfig, num_classes: int, *, pretrained: bool = False
     arguments: dict[str, Any] = {"pretrained": pretrained, "num_classes": num_classes}
     try:
         default = timm.get_pretrained_cfg_value(config.backbone, "input_size")
-    except RuntimeError as error:  # what follows the point is none of its pretrained weights
+    except RuntimeError as error:  # the part after the point names no pretrained weights
         name, _, tag = config.backbone.partition(".")
         known = timm.list_pretrained(f"{name}.*")
         raise NetworkError(f"timm knows no weights {tag!r} of {name}; it has {', '.join(known) or 'none'}") from error
@@ -232,18 +236,9 @@ def _from_factory(path: str, num_classes: int) -> nn.Module:
     return network
 
 
-def _normalisation(
-    config: NetworkConfig, module: nn.Module
-) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
-    expected = getattr(module, "pretrained_cfg", None) or {}
-    mean = config.mean if config.mean is not None else tuple(expected.get("mean", IMAGENET_MEAN))
-    std = config.std if config.std is not None else tuple(expected.get("std", IMAGENET_STD))
-    return cast(tuple[float, float, float], mean), cast(tuple[float, float, float], std)
-
-
 @torch.no_grad()
 def _probe(module: nn.Module, image_size: int, name: str) -> Tensor:
-    """The module's pooled output for one image of noise: its width, and whether it takes that size at all."""
+    """Return the module's pooled output for an image of noise; refuse a module that cannot take that size."""
     was_training = module.training
     module.eval()
     noise = torch.rand(1, 3, image_size, image_size, generator=torch.Generator().manual_seed(0))
@@ -254,54 +249,31 @@ def _probe(module: nn.Module, image_size: int, name: str) -> Tensor:
     finally:
         module.train(was_training)
     if not isinstance(output, Tensor) or output.ndim not in (2, 4):
-        raise NetworkError(f"{name} must give features (n, f) or (n, f, h, w), not {_describe(output)}")
+        found = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+        raise NetworkError(f"{name} must give features (n, f) or (n, f, h, w), not {found}")
     return _pooled(output)
-
-
-def _no_columns(features: Tensor) -> Tensor:
-    return features.new_empty(len(features), 0, dtype=torch.float32)
 
 
 def _pooled(features: Tensor) -> Tensor:
     return features.mean((2, 3)) if features.ndim == 4 else features
 
 
-def _check_classes(classifier: nn.Module, image_size: int, n_classes: int) -> None:
-    width = _probe(classifier, image_size, "the classifier").shape[1]
-    if width != n_classes:
-        raise NetworkError(f"the classifier gives {width} logits, and the data have {n_classes} classes")
-
-
 @torch.no_grad()
 def _last_linear(classifier: nn.Module, image_size: int) -> str:
-    """The name of the linear layer whose output is the classifier's output: its input is the embedding."""
+    """Return the name of the linear layer whose output is the classifier's output."""
     outputs: dict[str, Tensor] = {}
 
     def remember(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
-        def hook(_: nn.Module, __: Any, output: Tensor) -> None:
-            outputs[name] = output
+        return lambda _, __, output: outputs.update({name: output})
 
-        return hook
-
-    hooks = [
-        module.register_forward_hook(remember(name))
-        for name, module in classifier.named_modules()
-        if isinstance(module, nn.Linear | nn.Conv2d)
+    layers = [
+        (name, module) for name, module in classifier.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)
     ]
+    hooks = [module.register_forward_hook(remember(name)) for name, module in layers]
     logits = _probe(classifier, image_size, "the classifier")
     for handle in hooks:
         handle.remove()
-    found = [
-        name
-        for name, output in outputs.items()
-        if output.numel() == logits.numel() and torch.equal(output.flatten(1), logits)
-    ]
-    if not found:
-        raise NetworkError(
-            "no linear layer of the classifier gives its logits, so it has no penultimate features to match"
-        )
-    return found[-1]
-
-
-def _describe(output: Any) -> str:
-    return f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+    for name, output in reversed(outputs.items()):
+        if output.numel() == logits.numel() and torch.equal(output.flatten(1), logits):
+            return name
+    raise NetworkError("no linear layer of the classifier gives its logits, so it has no penultimate features to match")

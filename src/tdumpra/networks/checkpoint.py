@@ -1,32 +1,90 @@
-"""The whole state of a training run in one sealed file, so that a resumed run is the uninterrupted one to the bit.
+"""The files of a training run: a log, and checkpoints from which training resumes bit for bit.
 
-Everything random in the data is a function of (seed, epoch, position), so a position is all that the data need. What
-else is random, dropout and stochastic depth, follows the generators saved here. No pickle: tensors and JSON.
+A checkpoint is one sealed file of tensors and JSON, without pickle. Everything random in the data is a function of
+(seed, epoch, position), so the data need nothing but a position. Dropout and stochastic depth follow the generators
+saved here.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import random
+import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tdumpra.artifacts import read_artifact, write_artifact
+from tdumpra.artifacts import fingerprint, jsonable, read_artifact, write_artifact, write_bytes
 from tdumpra.core.ema import EmaTeacher
-from tdumpra.errors import ArtifactError
+from tdumpra.errors import ArtifactError, TdumpraError
+from tdumpra.networks.settings import WITHOUT_EFFECT, TrainConfig
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric  # takes a second to import, and most commands train nothing
 
 KIND, SCHEMA = "checkpoint", 1
 
 
+class RunFolderError(TdumpraError):
+    """A run folder is in use, cannot be written to, or belongs to another configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingFiles:
+    """The paths of one training run, and its log."""
+
+    root: Path
+
+    def checkpoint(self, name: str) -> Path:
+        """Return the path of a checkpoint, ``last`` or ``best``."""
+        return self.root / "checkpoints" / f"{name}.safetensors"
+
+    @property
+    def metrics(self) -> Path:
+        """The log: one JSON object per line."""
+        return self.root / "metrics.jsonl"
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        """Add a line to the log."""
+        try:
+            with self.metrics.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(jsonable(row)) + "\n")
+        except OSError as error:
+            raise RunFolderError(f"cannot write {self.metrics}: {error.strerror or error}") from error
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return the rows of the log. A line that a crash cut short is left out."""
+        if not self.metrics.exists():
+            return []
+        rows = []
+        for line in self.metrics.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+        return rows
+
+    def rewind_metrics(self, step: int, epoch: int) -> None:
+        """Drop rows after ``step``, and validations after ``epoch``, from which training resumes."""
+        rows = [
+            row
+            for row in self.read_metrics()
+            if row.get("step", 0) <= step and ("validation" not in row or row["epoch"] <= epoch)
+        ]
+        if rows or self.metrics.exists():
+            write_bytes(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
 @dataclass(slots=True)
 class Progress:
-    """Where training stands: the next batch to take, and the best validation so far."""
+    """The next batch to take, and the best validation so far."""
 
     epoch: int = 0
     batch: int = 0  # of the epoch, the next one
@@ -36,64 +94,80 @@ class Progress:
     finished: bool = False
 
 
-def save_checkpoint(
-    path: Path,
-    *,
-    network: nn.Module,
-    teacher: EmaTeacher,
-    optimizer: Optimizer,
-    scaler: dict[str, Any],
-    progress: Progress,
-    generators: list[dict[str, Tensor]],
-    identity: dict[str, Any],
-) -> None:
-    """Write the state; ``identity`` says what it belongs to, ``generators`` holds one entry per process."""
-    tensors = {
-        **_prefixed("student", network.state_dict()),
-        **_prefixed("teacher", teacher.state_dict()),
-        **_optimizer_tensors(optimizer),
-    }
-    for rank, states in enumerate(generators):
-        tensors |= _prefixed(f"generator.{rank}", states)
-    groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    meta = {
-        "progress": asdict(progress),
-        "scaler": scaler,
-        "groups": groups,
-        "identity": identity,
-        "python": _python_generator(),
-    }
-    write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
+@dataclass(slots=True, eq=False)
+class Checkpointer:
+    """Save and restore the whole state of training."""
+
+    network: nn.Module
+    teacher: EmaTeacher
+    optimizer: Optimizer
+    identity: dict[str, str]
+    folder: TrainingFiles
+    fabric: Fabric
+    minutes: float = math.inf  # between saves within an epoch
+    saved_at: float = field(default_factory=time.monotonic)
+
+    def is_due(self) -> bool:
+        """Whether it is time to save again."""
+        due = time.monotonic() - self.saved_at > 60 * self.minutes
+        # one clock decides for all processes: otherwise those that save would wait for ever for those that do not
+        return due if self.fabric.world_size == 1 else bool(self.fabric.broadcast(due))
+
+    def save(self, progress: Progress, name: str = "last") -> None:
+        """Write a checkpoint, with the generators of all processes."""
+        fabric = self.fabric
+        generators = {key: value[None] for key, value in _generator_states().items()}
+        if fabric.world_size > 1:
+            generators = {key: cast(Tensor, fabric.all_gather(value[0])).cpu() for key, value in generators.items()}
+        if fabric.is_global_zero:
+            tensors = {
+                **_prefixed("student", self.network.state_dict()),
+                **_prefixed("teacher", self.teacher.state_dict()),
+                **_optimizer_tensors(self.optimizer),
+                **{f"generator.{r}.{key}": each for key, value in generators.items() for r, each in enumerate(value)},
+            }
+            groups = self.optimizer.param_groups
+            meta = {
+                "progress": asdict(progress),
+                "scaler": dict(fabric.strategy.precision.state_dict()),
+                "groups": [{key: value for key, value in group.items() if key != "params"} for group in groups],
+                "identity": self.identity,
+                "python": _python_generators(),
+            }
+            write_artifact(self.folder.checkpoint(name), kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
+        fabric.barrier()
+        self.saved_at = time.monotonic()
+
+    def restore(self) -> Progress:
+        """Restore the last checkpoint, if there is one; return where training stands.
+
+        A checkpoint of other data, another seed or other settings is refused: it may have been trained on test images.
+        """
+        path = self.folder.checkpoint("last")
+        if not path.exists():
+            return Progress()
+        tensors, meta = read_artifact(path, kind=KIND, schema=SCHEMA)
+        refuse_other_identity(path, meta["identity"], self.identity)
+        try:
+            self.network.load_state_dict(_unprefixed("student", tensors))
+            self.teacher.load_state_dict(_unprefixed("teacher", tensors))
+            _restore_optimizer(self.optimizer, tensors, meta["groups"])
+            _set_generators(_unprefixed(f"generator.{self.fabric.global_rank}", tensors), meta["python"])
+            if meta["scaler"]:
+                self.fabric.strategy.precision.load_state_dict(meta["scaler"])
+            return Progress(**meta["progress"])
+        except (KeyError, RuntimeError, TypeError) as error:
+            raise ArtifactError(f"{path} does not belong to this network: {str(error).splitlines()[0]}") from error
 
 
-def load_checkpoint(
-    path: Path,
-    *,
-    network: nn.Module,
-    teacher: EmaTeacher,
-    optimizer: Optimizer,
-    identity: Mapping[str, str],
-    rank: int,
-) -> tuple[Progress, dict[str, Any], dict[str, Tensor]]:
-    """Put a saved state back; returns the progress, the scaler's state and this process's generators.
-
-    A state that belongs to other data is refused: images that are tested now may have been trained on then.
-    """
-    artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
-    refuse_other_identity(path, artifact.meta["identity"], identity)
-    try:
-        network.load_state_dict(_unprefixed("student", artifact.tensors))
-        teacher.load_state_dict(_unprefixed("teacher", artifact.tensors))
-        _restore_optimizer(optimizer, artifact.tensors, artifact.meta["groups"])
-        generators = _unprefixed(f"generator.{rank}", artifact.tensors)
-        _set_python_generator(artifact.meta["python"])
-        return Progress(**artifact.meta["progress"]), artifact.meta["scaler"], generators
-    except (KeyError, RuntimeError, TypeError) as error:
-        raise ArtifactError(f"{path} does not belong to this network: {str(error).splitlines()[0]}") from error
+def training_identity(config: TrainConfig, seed: int) -> dict[str, str]:
+    """Return what ties a checkpoint to its seed and to the settings that it was trained with."""
+    settings = {name: value for name, value in asdict(config).items() if name not in WITHOUT_EFFECT}
+    return {"seed": str(seed), "training settings": fingerprint(json.dumps(settings, sort_keys=True))}
 
 
 def refuse_other_identity(path: Path, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
-    """What a checkpoint was trained with must be what the configuration names now."""
+    """Refuse a checkpoint that was trained with anything else than ``expected``."""
     differing = [key for key in expected if found.get(key, expected[key]) != expected[key]]
     if differing:
         told = {"data", "split", "images"} & set(differing)
@@ -105,7 +179,7 @@ def refuse_other_identity(path: Path, found: Mapping[str, str], expected: Mappin
 
 
 class Networks(NamedTuple):
-    """The weights of a checkpoint, the teacher's without its step, and what they belong to."""
+    """The weights of a checkpoint, and the data and settings that they belong to."""
 
     student: dict[str, Tensor]
     teacher: dict[str, Tensor]
@@ -113,48 +187,46 @@ class Networks(NamedTuple):
 
 
 def read_networks(path: Path) -> Networks:
-    """What embedding and prediction need of a checkpoint."""
+    """Read the weights of a checkpoint, for embedding and prediction."""
     artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
     student = _unprefixed("student", artifact.tensors)
     teacher = _unprefixed("teacher.module", artifact.tensors)
     return Networks(student, teacher, artifact.meta["identity"])
 
 
-def is_finished(path: Path) -> bool:
-    """Whether training has reached its end in this checkpoint, if it exists."""
-    return path.exists() and bool(read_artifact(path, kind=KIND, schema=SCHEMA).meta["progress"]["finished"])
+def is_finished(path: Path, identity: Mapping[str, str] | None = None) -> bool:
+    """Whether there is a checkpoint of finished training; refuse one that does not have this ``identity``."""
+    if not path.exists():
+        return False
+    meta = read_artifact(path, kind=KIND, schema=SCHEMA).meta
+    refuse_other_identity(path, meta["identity"], identity or {})
+    return bool(meta["progress"]["finished"])
 
 
-def generator_states() -> dict[str, Tensor]:
-    """The generators that training draws from on this process."""
+def _generator_states() -> dict[str, Tensor]:
+    """Return the states of the generators from which training draws in this process."""
     states = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()
     return states
 
 
-def set_generator_states(states: dict[str, Tensor]) -> None:
-    """The inverse of :func:`generator_states`; a state for a device that is not here is left out."""
+def _python_generators() -> dict[str, Any]:
+    """Return the states of Python's and NumPy's generators: training draws from neither, but a user's module might."""
+    version, state, gauss = random.getstate()
+    name, keys, *rest = np.random.get_state()  # noqa: NPY002  # the global one is meant
+    return {"random": [version, list(state), gauss], "numpy": [name, np.asarray(keys).tolist(), *rest]}
+
+
+def _set_generators(states: dict[str, Tensor], python: dict[str, Any]) -> None:
+    """Restore all generators; a state of a GPU is left out where there is none."""
+    version, state, gauss = python["random"]
+    random.setstate((version, tuple(state), gauss))
+    name, keys, *rest = python["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002
     torch.set_rng_state(states["torch"].cpu())
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"].cpu())
-
-
-def _python_generator() -> dict[str, Any]:
-    """Python's and NumPy's generators: training draws from neither, but a user's own module might."""
-    version, state, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002  # the global one is meant
-    return {
-        "random": [version, list(state), gauss],
-        "numpy": [name, np.asarray(keys).tolist(), position, has_gauss, cached],
-    }
-
-
-def _set_python_generator(saved: dict[str, Any]) -> None:
-    version, state, gauss = saved["random"]
-    random.setstate((version, tuple(state), gauss))
-    name, keys, position, has_gauss, cached = saved["numpy"]
-    np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))  # noqa: NPY002
 
 
 def _optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:

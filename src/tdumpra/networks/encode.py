@@ -1,8 +1,8 @@
-"""A network over images in order: logits and embeddings, sharded over processes and put together again."""
+"""Run networks over images in order: logits and embeddings, sharded over processes and joined again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from tdumpra.data.batches.pipeline import Pipeline
-from tdumpra.networks.build import Encoding, arithmetic
+from tdumpra.networks.build import Encoding, NetworkError, arithmetic
 from tdumpra.networks.settings import Precision
 
 
@@ -26,13 +26,12 @@ def encode(
     precision: Precision | None = None,
     on_batch: Callable[[int], object] | None = None,
 ) -> list[Encoding]:
-    """Each network's outputs on the images ``numbers``, on the CPU, in that order, the same on every process.
+    """Return each network's outputs on the images ``numbers``, on the CPU, in that order, the same on every process.
 
-    Without a ``precision`` it is training's. ``on_batch`` is told of each batch how many images all processes did.
+    The ``precision`` is training's unless given. ``on_batch`` gets the number of images that all processes did.
 
-    Process r of w takes every w-th batch from the r-th on, so that any number of processes runs the very batches of
+    Process r of w takes every w-th batch from the r-th on. Any number of processes thus runs exactly the batches of
     one, and rounding cannot differ. Shards are padded to equal length for the gather, and the padding is dropped.
-    Networks are put back into the mode they were in.
     """
     modes = [network.training for network in networks]
     for network in networks:
@@ -53,15 +52,26 @@ def encode(
     return [Encoding(*(_gather(column, len(numbers), batch_size, fabric).cpu() for column in each)) for each in joined]
 
 
+def refuse_non_finite(encodings: Sequence[Encoding], ids: Sequence[str]) -> None:
+    """Refuse logits or embeddings that are not finite: their class would be arbitrary."""
+    for encoding in encodings:
+        bad = ~(encoding.logits.isfinite().all(1) & encoding.z.isfinite().all(1))
+        if bad.any():
+            raise NetworkError(
+                f"the network's output is not finite for {int(bad.sum())} of {len(bad)} images, the first of them "
+                f"{ids[int(bad.nonzero()[0])]}: train again with a lower learning rate, or embed in float32"
+            )
+
+
 def _shard(numbers: Int64[np.ndarray, " n"], batch_size: int, fabric: Fabric) -> Int64[np.ndarray, " m"]:
-    """This process's batches, one after the other; one image at least, so that all take part in the gather."""
+    """Return this process's images, at least one, so that all processes take part in the gather."""
     batch = np.arange(len(numbers)) // batch_size
     mine = numbers[batch % fabric.world_size == fabric.global_rank]
     return mine if len(mine) else numbers[:1]
 
 
 def _gather(shard: Tensor, total: int, batch_size: int, fabric: Fabric) -> Tensor:
-    """Interleave the processes' batches: batch i came from process i modulo their number. Only the last is short."""
+    """Interleave the processes' batches: batch i came from process i modulo their number."""
     world = fabric.world_size
     if world == 1:
         return shard

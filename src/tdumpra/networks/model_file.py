@@ -1,4 +1,4 @@
-"""The one file of a run that predicts: networks with their preprocessing, bank, thresholds and small pictures."""
+"""The model file: networks with their preprocessing, bank, thresholds and small pictures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KIND, SCHEMA = "model", 3
 
 OWN_FACTORIES = frozenset({"tdumpra.texture_network:texture_network"})  # code that any model file may name
 
-_REMEDY = {  # what to do with a file of another kind
+_REMEDY = {  # by the kind of file that was given instead
     "dual-path classifier": ": it was made from saved arrays and has no network to look at images with. Load it with "
     "DualPathClassifier.load and hand it probabilities and embeddings of your own model, or make a model of images "
     "with  tdumpra run",
@@ -38,7 +38,7 @@ class Encoder:
     transform: EvalTransform
     state: Mapping[str, Tensor]
     views: int = 1  # of each image, averaged
-    precision: Precision = "float32"  # that the tables were made in, on which everything was tuned
+    precision: Precision = "float32"  # of the tables on which everything was tuned
 
     @property
     def fingerprint(self) -> str:
@@ -50,55 +50,47 @@ class Encoder:
             self.precision,
         ]
         for name, tensor in sorted(self.state.items()):
-            parts.append(name)
-            parts.append(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+            parts += [name, tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()]
         return fingerprint(*parts)
 
     def build(self, n_classes: int, device: torch.device, *, trusted: Collection[str] = ()) -> nn.Module:
-        """Build the network and load its weights. Another run's encoder may have other classes than this one's.
+        """Build the network and load its weights. An encoder of another run may have other classes.
 
         A model file may come from a stranger, and a backbone ``package.module:function`` is code to import and call.
         Only the factories of tdumpra itself and those in ``trusted`` are called.
         """
-        self._refuse_untrusted(trusted)
-        if "classifier.weight" in self.state and not self.network.finished:
-            n_classes = len(self.state["classifier.weight"])
-        network = build_network(self.network, n_classes, load=False).network
-        for head in self._missing_heads():
-            setattr(network, head, None)
-        try:
-            network.load_state_dict(self.state)
-        except RuntimeError as error:
-            raise NetworkError(
-                f"the model's weights do not fit {self.network.backbone!r}, which builds another network now than when "
-                "they were trained: restore its code, or train again"
-            ) from error
-        return (network if self.views == 1 else SeveralViews(network, self.views)).eval().to(device)
-
-    def _refuse_untrusted(self, trusted: Collection[str]) -> None:
         name = self.network.backbone
         if ":" in name and name not in OWN_FACTORIES and name not in trusted:
             raise UntrustedCodeError(
                 f"the model asks to import and call {name!r}, which was not done: a model file may come from anyone. "
                 f"If you trust that code, name it: --trust-code {name}  or  Predictor.load(path, trusted=[{name!r}])"
             )
+        if "classifier.weight" in self.state and not self.network.finished:
+            n_classes = len(self.state["classifier.weight"])
+        network = build_network(self.network, n_classes, load=False).network
+        if not self.network.as_it_is:
+            present = {name.split(".")[0] for name in self.state}
+            for head in {"classifier", "projection"} - present:  # dropped because nobody uses it
+                setattr(network, head, None)
+        try:
+            network.load_state_dict(self.state)
+        except RuntimeError as error:
+            raise NetworkError(
+                f"the model's weights do not fit {name!r}, which builds another network now than when "
+                "they were trained: restore its code, or train again"
+            ) from error
+        return (network if self.views == 1 else SeveralViews(network, self.views)).eval().to(device)
 
     def without(self, head: Literal["classifier", "projection"]) -> Encoder:
-        """The same without a head that nobody asks. A network that is taken as it is stays whole."""
+        """Drop an unused head. A finished or frozen network stays as it is."""
         if self.network.as_it_is:
             return self
         return replace(self, state={name: t for name, t in self.state.items() if not name.startswith(f"{head}.")})
 
-    def _missing_heads(self) -> list[str]:
-        if self.network.as_it_is:
-            return []
-        present = {name.split(".")[0] for name in self.state}
-        return [head for head in ("classifier", "projection") if head not in present]
-
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Model:
-    """What ``model.safetensors`` holds."""
+    """The contents of ``model.safetensors``."""
 
     decision: Decision
     class_names: tuple[str, ...]
@@ -129,7 +121,7 @@ class Model:
 
     @classmethod
     def read(cls, path: str | Path) -> Model:
-        """Read what :meth:`write` wrote."""
+        """Read a model file."""
         try:
             artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
         except OtherKindError as error:

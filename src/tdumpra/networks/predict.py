@@ -273,13 +273,10 @@ def _check_device(asked: str | torch.device) -> torch.device:
         device = torch.device(asked)
     except RuntimeError as error:
         raise ValueError(f"device must be 'cpu', 'cuda' or the like, not {asked!r}") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"PyTorch sees no CUDA device here, and device is {str(device)!r}: use 'cpu'")
-    sentence = f"PyTorch cannot compute on the device {str(device)!r} here: use 'cpu'"
     try:
         torch.empty(0, device=device)
-    except Exception as error:  # each backend that is not there says so in its own way
-        raise ValueError(sentence) from error
+    except Exception as error:  # each backend that is missing raises its own
+        raise ValueError(f"PyTorch cannot compute on the device {str(device)!r} here: use 'cpu'") from error
     if device.type == "meta":  # shapes without numbers
-        raise ValueError(sentence)
+        raise ValueError("the device 'meta' holds no numbers: use 'cpu'")
     return device

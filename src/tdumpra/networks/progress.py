@@ -1,4 +1,4 @@
-"""What training and embedding show: a progress bar where there is a terminal, else a line per epoch or part."""
+"""Show training and embedding: a progress bar on a terminal, otherwise a line per epoch or split."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from rich.console import Console
 
 from tdumpra import screen
 from tdumpra.core.losses import JointLoss
-from tdumpra.networks.checkpoint import Progress
-from tdumpra.networks.training_files import TrainingFiles
+from tdumpra.networks.checkpoint import Progress, TrainingFiles
 
 
 class Screen:
-    """Shows and logs the course of training; on processes other than the first it stays silent."""
+    """Show and log the progress of training; silent on processes other than the first."""
 
     def __init__(self, console: Console, *, name: str, quiet: bool = False, tensorboard: Any = None) -> None:
         self.console, self.name, self.quiet, self.tensorboard = console, name, quiet, tensorboard
@@ -28,7 +27,7 @@ class Screen:
 
     @contextmanager
     def training(self, epochs: int, n_batches: int, progress: Progress) -> Iterator[None]:
-        """The bar of the whole run, from where it stands."""
+        """Show a bar of the whole run while the block runs."""
         self._batches = n_batches
         self._mark = (time.monotonic(), progress.step)
         with screen.progress(self.name, epochs * n_batches, console=self.console, show=not self.quiet) as self._step:
@@ -36,7 +35,7 @@ class Screen:
             yield
 
     def advance(self, progress: Progress) -> None:
-        """One batch further."""
+        """Move the bar to ``progress``."""
         done = progress.epoch * self._batches + progress.batch
         self._step(done, what=f"{self.name}  {self._text}".rstrip())
 
@@ -69,7 +68,7 @@ class Screen:
             self._track({f"train/{key}": value for key, value in row.items() if key not in ("step", "epoch")}, progress)
 
     def validated(self, progress: Progress, scores: dict[str, dict[str, float]]) -> None:
-        """Say how an epoch went."""
+        """Show the validation scores of an epoch."""
         if self.quiet:
             return
         student, teacher = scores["student"], scores["teacher"]

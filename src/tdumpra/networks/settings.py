@@ -9,6 +9,7 @@ from tdumpra.checks import check_count, check_positive, check_unit_interval
 from tdumpra.core.losses import Reduction
 
 Precision = Literal["float32", "bfloat16"]  # of a pass that trains nothing
+WITHOUT_EFFECT = ("accelerator", "checkpoint_every", "checkpoint_minutes", "log_every", "tensorboard")  # on the weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Joint training: cross-entropy and supervised contrastive loss on two views, followed by an EMA teacher.
 
-The loop reads from top to bottom in :func:`train`. A run that was killed goes on from its last checkpoint and ends, on
-a CPU with deterministic algorithms, with the very weights of a run that was not.
+:func:`train` is the whole loop. A run that was killed resumes from its last checkpoint. On a CPU with deterministic
+algorithms it ends with exactly the weights of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -25,32 +25,31 @@ from tdumpra.data.batches.prefetch import prefetch
 from tdumpra.data.batches.sampling import BatchPlan
 from tdumpra.errors import StopRequestedError
 from tdumpra.networks.build import Encoding
-from tdumpra.networks.checkpoint import Progress, load_checkpoint, set_generator_states
+from tdumpra.networks.checkpoint import Checkpointer, Progress, TrainingFiles, training_identity
 from tdumpra.networks.encode import encode
-from tdumpra.networks.keeper import FiniteWatch, Keeper, restore_scaler, stop_signals
-from tdumpra.networks.keeper import TrainingError as TrainingError
 from tdumpra.networks.progress import Screen
 from tdumpra.networks.settings import TrainConfig
-from tdumpra.networks.training_files import TrainingFiles
+from tdumpra.networks.watch import FiniteWatch, stop_signals
+from tdumpra.networks.watch import TrainingError as TrainingError
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Task:
-    """What is to be learned: images by number, their labels, and which of them are for training and validation."""
+    """The images, by number, and their labels; which of them are for training and which for validation."""
 
     pipeline: Pipeline
     labels: Tensor  # of every image in the store, on the device
     train: Array
     validation: Array  # empty where training takes validation images too
     ids: tuple[str, ...]
-    n_classes: int  # those without a training image included
-    identity: dict[str, Any]  # fingerprints of data, split, preprocessing and network
+    n_classes: int  # including those without a training image
+    identity: dict[str, str]  # fingerprints of data, split, preprocessing and network
 
 
 def make_fabric(config: TrainConfig) -> Fabric:
-    """The distributed engine, for the devices that ``config`` asks for."""
+    """Set up the devices that ``config`` asks for."""
     if config.accelerator == "cuda" and not torch.cuda.is_available():
         raise TrainingError('train.accelerator is "cuda", and PyTorch sees no CUDA device here: use "auto" or "cpu"')
     accelerator = config.accelerator
@@ -82,7 +81,7 @@ def train(
     fabric: Fabric,
     screen: Screen,
 ) -> Progress:
-    """Train ``network`` in place, from the folder's last checkpoint if there is one; returns where training stands."""
+    """Train ``network`` in place, from the last checkpoint if there is one; return where training stands."""
     plan = _plan(config, task, seed, fabric)
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses to be deterministic
@@ -100,22 +99,16 @@ def train(
         # a fused optimiser unscales float16 gradients itself, too late for them to be clipped
         fused=fabric.device.type == "cuda" and not (config.precision == "16-mixed" and config.clip_norm is not None),
     )
-    progress = Progress()
     torch.manual_seed(seed * fabric.world_size + fabric.global_rank)  # dropout differs between processes
-    if folder.checkpoint("last").exists():
-        progress, scaler, generators = load_checkpoint(
-            folder.checkpoint("last"), network=network, teacher=teacher, optimizer=optimizer, identity=task.identity,
-            rank=fabric.global_rank,
-        )  # fmt: skip
-        set_generator_states(generators)
-        restore_scaler(fabric, scaler)
+    identity = {**task.identity, **training_identity(config, seed)}
+    checkpointer = Checkpointer(network, teacher, optimizer, identity, folder, fabric, config.checkpoint_minutes)
+    progress = checkpointer.restore()
     if fabric.is_global_zero:
         folder.rewind_metrics(progress.step, progress.epoch)
     if progress.finished:
         return progress
     compiled = torch.compile(network) if config.compile else network
     student, optimizer = fabric.setup(cast(nn.Module, compiled), optimizer)
-    keeper = Keeper(network, teacher, optimizer, task.identity, folder, fabric, config)
     class_weights = _class_weights(config, task, fabric.device)
     steps_per_epoch = math.ceil(plan.n_batches / config.accumulate)
     watch = FiniteWatch(fabric.device, plan, task.ids, folder)
@@ -153,12 +146,12 @@ def train(
                     if progress.step % config.log_every == 0:
                         watch.refuse_non_finite(learning_rate)
                         screen.log(folder, progress, loss, learning_rate, len(views) * fabric.world_size, fabric)
-                    # processes agree on a stop or a save by talking, which they do only now and then
+                    # agreeing on a stop or a save makes processes wait for each other, so do it only now and then
                     if fabric.world_size == 1 or progress.step % config.log_every == 0:
                         stopping = stop.is_set(fabric)
-                        if stopping or keeper.is_due():
+                        if stopping or checkpointer.is_due():
                             watch.refuse_non_finite(learning_rate, network)
-                            keeper.save(progress)
+                            checkpointer.save(progress)
                         if stopping:
                             raise StopRequestedError(
                                 f"stopped after step {progress.step}; the same command goes on from there"
@@ -168,22 +161,22 @@ def train(
             better = _validate(network, teacher, task, config, folder, progress, fabric, screen)
             patience_ended = config.early_stop is not None and progress.epochs_since_best >= config.early_stop
             progress.finished = progress.epoch == config.epochs or patience_ended
-            if better:  # before "last", which knows of it: were the run killed in between, it would be saved never
-                keeper.save(progress, "best")
+            if better:  # before "last": a run killed in between would know of the best loss and never save its weights
+                checkpointer.save(progress, "best")
             if progress.epoch % config.checkpoint_every == 0 or progress.finished:
-                keeper.save(progress)
+                checkpointer.save(progress)
             if progress.finished:
                 break
     return progress
 
 
 def batches_in_step(batch: int, n_batches: int, accumulate: int) -> int:
-    """How many batches make up the step that ``batch`` belongs to; the last step of an epoch may have fewer."""
+    """Return how many batches make up the step of ``batch``; the last step of an epoch may have fewer."""
     return min(accumulate, n_batches - batch // accumulate * accumulate)
 
 
 def learning_rate_at(step: int, steps_per_epoch: int, config: TrainConfig) -> float:
-    """Linear warm-up, then a half cosine to zero, or constant."""
+    """Return the learning rate: linear warm-up and then a half cosine to zero, or constant."""
     warmup = config.warmup_epochs * steps_per_epoch if config.schedule == "cosine" else 0
     if step < warmup:
         return config.learning_rate * (step + 1) / (warmup + 1)
@@ -212,9 +205,9 @@ def _plan(config: TrainConfig, task: Task, seed: int, fabric: Fabric) -> BatchPl
 def _joined_loss(
     encoding: Encoding, labels: Tensor, config: TrainConfig, class_weights: Tensor | None, fabric: Fabric
 ) -> JointLoss:
-    """The loss of the batch of all processes together.
+    """Return the loss of the batch of all processes together.
 
-    Each process computes it whole. The gather's gradient sums over processes and DDP's averages over them, so every
+    Each process computes all of it. The gather's gradient sums over processes and DDP's averages over them, so every
     parameter gets exactly the gradient that one process would compute on the joined batch.
     """
     logits, z = encoding
@@ -239,7 +232,7 @@ def _flat_gather(fabric: Fabric, part: Tensor, *, sync_grads: bool) -> Tensor:
 
 @torch.no_grad()
 def _average_buffers(network: nn.Module, fabric: Fabric) -> None:
-    """BatchNorm's statistics are each process's own: their mean goes to all, so that all teachers are the same."""
+    """Average BatchNorm's statistics over processes, so that all teachers are the same."""
     buffers = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
     if fabric.world_size == 1 or not buffers:
         return
@@ -249,12 +242,12 @@ def _average_buffers(network: nn.Module, fabric: Fabric) -> None:
 
 
 def _class_weights(config: TrainConfig, task: Task, device: torch.device) -> Tensor | None:
-    """Inverse class shares, scaled so that the average training image weighs one."""
+    """Return inverse class shares, scaled so that the average training image has weight one."""
     if config.class_weights == "none":
         return None
     counts = torch.bincount(task.labels.cpu()[torch.from_numpy(task.train)], minlength=task.n_classes).float()
     present = int((counts > 0).sum())
-    return (counts.sum() / (present * counts.clamp(min=1))).to(device)  # an absent class weighs on nothing
+    return (counts.sum() / (present * counts.clamp(min=1))).to(device)  # a class without images weights none
 
 
 def _validate(
@@ -267,7 +260,7 @@ def _validate(
     fabric: Fabric,
     screen: Screen,
 ) -> bool:
-    """Score student and teacher on validation images; whether the student's loss is the best so far."""
+    """Score student and teacher on validation images; return whether the student's loss is the best so far."""
     if not len(task.validation):
         return False
     student, followed = encode(

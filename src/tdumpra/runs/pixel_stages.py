@@ -20,16 +20,16 @@ from rich.console import Console
 from torch import Tensor
 
 from tdumpra.artifacts import fingerprint
-from tdumpra.networks.checkpoint import is_finished, read_networks, refuse_other_identity
+from tdumpra.networks.checkpoint import is_finished, read_networks, refuse_other_identity, training_identity
 from tdumpra.checks import SPLITS
 from tdumpra.runs.config import Config
 from tdumpra.data.manifest import Record
 from tdumpra.data.batches.pipeline import Pipeline, make_pipeline
 from tdumpra.data.images.framing import EvalTransform
-from tdumpra.networks.encode import encode
+from tdumpra.networks.encode import encode, refuse_non_finite
 from tdumpra.errors import ArtifactError, MissingExtraError, TdumpraError
 from tdumpra.networks.model_file import Encoder
-from tdumpra.networks.build import Built, Encoding, build_network
+from tdumpra.networks.build import BuiltNetwork, Encoding, build_network
 from tdumpra.data.dataset import Dataset, open_data
 from tdumpra.runs.folder import RunFolder
 from tdumpra.screen import progress, show_notes
@@ -50,7 +50,9 @@ def train_stage(
     config: Config, dataset: Dataset, folder: RunFolder, *, seed: int, fabric: Fabric, console: Console
 ) -> bool:
     """Train student and teacher, from the last checkpoint if there is one; whether there was anything to do."""
-    if config.network.as_it_is or is_finished(folder.checkpoint("last")):
+    if config.network.as_it_is:
+        return False
+    if is_finished(folder.checkpoint("last"), training_identity(config.train, seed)):
         return False
     torch.manual_seed(seed)  # the heads, and the backbone where it has no weights
     built = build_network(config.network, len(dataset.manifest.class_names))
@@ -90,7 +92,7 @@ def train_and_embed(config: Config, folder: RunFolder, seed: int) -> None:
         if fabric.is_global_zero:
             data.split.write(folder.split)
         train_stage(config, data, folder, seed=seed, fabric=fabric, console=console)
-        embed_stage(config, data, folder, fabric=fabric, console=console)
+        embed_stage(config, data, folder, seed=seed, fabric=fabric, console=console)
 
 
 @contextmanager
@@ -118,11 +120,15 @@ def claimed_by_first(folder: RunFolder, config: Config, seed: int, fabric: Fabri
         claim.__exit__(None, None, None)
 
 
-def load_encoders(config: Config, dataset: Dataset, folder: RunFolder) -> Encoders:
-    """The networks that training left, or those that are taken as they are; refused if they belong to other data."""
+def load_encoders(config: Config, dataset: Dataset, folder: RunFolder, seed: int | None = None) -> Encoders:
+    """The networks that training left, or those that are taken as they are.
+
+    Networks of other data are refused, and, given the ``seed``, those of another training.
+    """
     encoders = read_encoders(config, folder, len(dataset.manifest.class_names))
     expected = _identity(config, dataset, encoders.student.transform)
-    refuse_other_identity(folder.checkpoint(config.embed.checkpoint), encoders.identity, expected)
+    training = {} if seed is None else training_identity(config.train, seed)
+    refuse_other_identity(folder.checkpoint(config.embed.checkpoint), encoders.identity, {**expected, **training})
     return encoders._replace(identity={**expected, "encoder": encoders.identity["encoder"]})
 
 
@@ -149,9 +155,11 @@ def read_encoders(config: Config, folder: RunFolder, n_classes: int) -> Encoders
     return Encoders(student, teacher, {**states.identity, "encoder": weights})
 
 
-def embed_stage(config: Config, dataset: Dataset, folder: RunFolder, *, fabric: Fabric, console: Console) -> bool:
+def embed_stage(
+    config: Config, dataset: Dataset, folder: RunFolder, *, seed: int | None = None, fabric: Fabric, console: Console
+) -> bool:
     """Write the three tables; whether there was anything to do."""
-    encoders = load_encoders(config, dataset, folder)
+    encoders = load_encoders(config, dataset, folder, seed)
     last = folder.checkpoint("last")
     finished = config.network.as_it_is or not last.exists() or is_finished(last)  # who keeps the best alone is done
     made = how_made(config.embed, finished=finished)
@@ -182,6 +190,7 @@ def embed_stage(config: Config, dataset: Dataset, folder: RunFolder, *, fabric: 
                 networks, pipeline, rows, batch_size=config.embed.batch_size, fabric=fabric,
                 precision=config.embed.precision, on_batch=lambda images: step(by=images),
             )  # fmt: skip
+        refuse_non_finite(encodings, [dataset.manifest.records[row].id for row in rows])
         if fabric.is_global_zero:
             table = _table(dataset, rows, encodings, encoders.identity)
             replace(table, made=made).write(folder.outputs(part))
@@ -190,7 +199,7 @@ def embed_stage(config: Config, dataset: Dataset, folder: RunFolder, *, fabric: 
     return True
 
 
-def _transform(config: Config, built: Built) -> EvalTransform:
+def _transform(config: Config, built: BuiltNetwork) -> EvalTransform:
     return EvalTransform(framing=config.data.framing, size=config.network.image_size, mean=built.mean, std=built.std)
 
 
