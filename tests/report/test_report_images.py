@@ -278,6 +278,16 @@ def test_a_table_that_goes_on_has_a_shadow(browser, attached):
     assert left < right - 20
 
 
+def test_on_a_phone_row_names_stay_while_the_figures_scroll(browser, attached):
+    tab, _ = look(browser, attached / "report" / "index.html", width=390)
+    place = tab.locator("#results .scroll").first
+    hidden = place.evaluate("e => { e.scrollLeft = e.scrollWidth; return e.scrollLeft; }")
+    assert hidden > 50
+    name, box = place.locator("th[scope=row]").first.bounding_box(), place.bounding_box()
+    assert abs(name["x"] - box["x"]) <= 1
+    assert name["width"] < box["width"] / 2
+
+
 def test_on_paper_nothing_is_cut_off(browser, run):
     for path in (run / "report" / "index.html", run / "seed-0" / "report" / "index.html"):
         tab, _ = look(browser, path, width=690)  # A4 less its margins, at 96 dots per inch

@@ -29,7 +29,7 @@ _CLAUSES = {
 
 def gate_story(material: Material) -> dict[str, Any]:
     """Return the gate's settings in words, and how many test cases pass each of its clauses."""
-    gate, tuning = material.evaluation["gate"], material.tuning
+    gate, tuning, decision, decided = material.evaluation["gate"], material.tuning, material.decision, material.decided
     shut = gate["thresholds"] == asdict(GateThresholds.shut())
     if shut:
         did = "Tuning left the gate shut: no prediction on test differs from the calibrated classifier’s."
@@ -57,9 +57,7 @@ def gate_story(material: Material) -> dict[str, Any]:
         ],
         "settings": [(name, f"{value:.3g}", words) for name, value, words in _settings(gate, shut)],
         "guarantee": None if shut else guarantee,
-        "funnel": None
-        if shut or material.decided is None or material.decision is None
-        else funnel(material.decision, material.decided),
+        "funnel": funnel(decision, decided) if decision and decided and not shut else None,
     }
 
 
@@ -127,8 +125,7 @@ def confusion(splits: SplitOutputs, decided: Decided, names: Sequence[str]) -> d
         "data": csv_link(
             [
                 {"truth": names[i], "predicted": names[j], "before": int(before[i, j]), "after": int(after[i, j])}
-                for i in range(n)
-                for j in range(n)
+                for i, j in np.ndindex(n, n)
             ]
         ),
     }

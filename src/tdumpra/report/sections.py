@@ -15,7 +15,7 @@ from tdumpra.report import charts, kit
 from tdumpra.report.drawing import Chart, csv_text
 from tdumpra.report.kit import number, signed
 from tdumpra.report.material import Material
-from tdumpra.report.summary import COMPARATORS, p_text
+from tdumpra.report.summary import p_text, words_of
 
 if TYPE_CHECKING:
     from tdumpra.runs.config import Config
@@ -71,7 +71,7 @@ def results(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "headings": [f"{_SHORT[metric]} {'↓' if metric in charts.LOWER_IS_BETTER else '↑'}" for metric in metrics],
         "rows": [
-            {"name": name, "words": COMPARATORS.get(name, name), "cells": [cell(name, metric) for metric in metrics]}
+            {"name": name, "words": words_of(name), "cells": [cell(name, metric) for metric in metrics]}
             for name in scores
         ],
         "words": words,
@@ -98,7 +98,7 @@ def paired(evaluation: Mapping[str, Any]) -> dict[str, Any] | None:
         "rows": [
             {
                 "name": rival,
-                "words": COMPARATORS.get(rival, rival),
+                "words": words_of(rival),
                 "cells": [cell(found[metric]) for metric in _PAIRED_METRICS],
                 "counts": f"{found['fixed']:,} : {found['broken']:,}",
                 "p": p_text(found["sign_flip_p"]).removeprefix("p = ").removeprefix("p "),
@@ -154,7 +154,7 @@ def parts(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     unsure = evaluation["ambiguous"]
     title = f"Where the classifier is unsure (top probability below {unsure['below']:.2g})"
     subgroups = {f"By {column}": values for column, values in evaluation.get("subgroups", {}).items()}
-    shown = {name: COMPARATORS[name] for name in _IN_PARTS if name in evaluation["comparators"]}
+    shown = {name: words_of(name) for name in _IN_PARTS if name in evaluation["comparators"]}
     return {"comparators": shown, "tables": {title: {"unsure": unsure}, **subgroups}}
 
 

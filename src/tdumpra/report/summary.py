@@ -130,6 +130,11 @@ def verdict(gate: Mapping[str, Any]) -> Verdict:
     return "better" if gate["fixed"] > gate["broken"] else "worse"
 
 
+def words_of(comparator: str) -> str:
+    """Return a comparator's name for a reader; one that a caller added keeps its own."""
+    return COMPARATORS.get(comparator, comparator)
+
+
 def p_text(p: float) -> str:
     """Format a p-value; a very small one is a bound."""
     return f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
