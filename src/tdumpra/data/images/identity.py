@@ -86,7 +86,7 @@ def image_files(record: Record, framing: Framing) -> list[Path]:
 
 
 def reader_key(reader: Reader) -> str:
-    """Return the fingerprint of a reader: its pickle (with its module), the content of files in place of their paths."""
+    """Return the fingerprint of a reader: its pickle, with the content of each file in place of its path."""
     buffer = io.BytesIO()
     _ContentPickler(buffer, protocol=4).dump(reader)
     return fingerprint(buffer.getvalue())
