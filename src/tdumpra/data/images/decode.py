@@ -55,41 +55,35 @@ class ImageProbe(NamedTuple):
 
 def decode_file(path: Path) -> UInt8[np.ndarray, "h w 3"]:
     """Decode an image to upright RGB, or raise ``BrokenImageError`` with the reason."""
-    refuse_unreadable(path)
-    with _reasons():
+    with _reasons(path):
         if is_dicom(path):
             with _quiet():
                 width, height, _ = probe_dicom(path)
                 _refuse_size(width, height)
                 return decode_dicom(path)
         with _open(path) as image:
-            _refuse_size(image.width, image.height)
             image.load()
             return np.array(_upright(_to_rgb(image), image))  # a copy, which torch may share
 
 
 def probe_file(path: Path) -> ImageProbe:
     """Read size, mode and format from the header, or raise ``BrokenImageError``."""
-    refuse_unreadable(path)
-    with _reasons():
+    with _reasons(path):
         if is_dicom(path):
             with _quiet():
                 probe = ImageProbe(*probe_dicom(path), "DICOM")
-        else:
-            with _open(path) as image:
-                probe = ImageProbe(image.width, image.height, image.mode, image.format or "?")
-        _refuse_size(probe.width, probe.height)
-        return probe
+            _refuse_size(probe.width, probe.height)
+            return probe
+        with _open(path) as image:
+            return ImageProbe(image.width, image.height, image.mode, image.format or "?")
 
 
 def decode_mask(path: Path) -> UInt8[np.ndarray, "h w"]:
     """Decode a lesion mask to 255 inside: pixels that are not zero or, in a file with transparency, not transparent."""
-    refuse_unreadable(path)
-    with _reasons():
+    with _reasons(path):
         if is_dicom(path):
             return np.asarray(decode_file(path).max(axis=2))
         with _open(path) as image:
-            _refuse_size(image.width, image.height)
             image.load()
             marked = Image.fromarray(np.where(_marked(image), 255, 0).astype(np.uint8))
             return np.array(_upright(marked, image))
@@ -126,8 +120,9 @@ def refuse_unreadable(path: Path) -> None:
 
 
 @contextmanager
-def _reasons() -> Iterator[None]:
+def _reasons(path: Path) -> Iterator[None]:
     """Turn whatever a decoder raises into ``BrokenImageError``."""
+    refuse_unreadable(path)
     try:
         yield
     except (BrokenImageError, MissingExtraError):
@@ -151,10 +146,14 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _open(path: Path) -> Image.Image:
-    """Read the header, without Pillow's warning about size: ``_refuse_size`` judges that."""
+@contextmanager
+def _open(path: Path) -> Iterator[Image.Image]:
+    """Read the header and check the size; Pillow's own warning about it is silenced."""
     with _quiet():
-        return Image.open(path, formats=FORMATS)
+        opened = Image.open(path, formats=FORMATS)
+    with opened as image:
+        _refuse_size(image.width, image.height)
+        yield image
 
 
 def _refuse_size(width: int, height: int) -> None:

@@ -31,7 +31,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framing:
-    """How a photograph of any size becomes one of ``height`` × ``width``: by one antialiased bicubic resize.
+    """Bring a photograph of any size to ``height`` × ``width`` by one antialiased bicubic resize.
 
     ``stretch`` keeps the whole picture and gives up its proportions: the paper's resize to 224×224. It is the default
     because a lesion's border is diagnostic and often near the edge. ``crop`` keeps the proportions and cuts the longer
