@@ -30,7 +30,7 @@ def run() -> list[Row]:
 
         def ours() -> None:
             with tempfile.TemporaryDirectory() as out:
-                prepare(manifest, out, Framing(height=SIDE, width=SIDE), mode="cache")
+                prepare(manifest, out, Framing(height=SIDE, width=SIDE))
 
         def theirs() -> None:
             with ProcessPoolExecutor(available_cores(), mp_context=get_context("fork")) as pool:

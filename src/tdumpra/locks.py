@@ -1,8 +1,8 @@
 """A lock between processes that no crash can leave behind.
 
-The operating system drops it with the last process that holds the file open. Forked workers inherit it where they
-write: were their parent killed, nobody could take over a file while an orphan might still write to it. Where they only
-read, they let go of it at once, and a killed run can be taken up again at once.
+The operating system releases it with the last process that holds the file open. Forked workers that write inherit it:
+if their parent is killed, nobody can take over a file to which an orphan may still write. Workers that only read drop
+it at once, so that a killed run can be resumed at once.
 """
 
 from __future__ import annotations

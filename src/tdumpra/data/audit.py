@@ -1,4 +1,4 @@
-"""The audit of a data set under a protocol: what leaks from training into the test, by table and by eye."""
+"""Audit a data set under a protocol: what leaks from training into the test, by group and by look."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LISTED_PAIRS = 1000  # the closest; a data set of copies has millions
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """A data set, its split, and the pairs of look-alikes where they were searched for."""
+    """A data set, its split, and its near-duplicates where they were searched for."""
 
     manifest: Manifest
     split: Split
     near_duplicates: NearDuplicates | None = None
 
     def document(self) -> dict[str, Any]:
-        """The audit as JSON values; classes go by name, shares are between 0 and 1."""
+        """Return the audit as JSON values; classes go by name, shares are between 0 and 1."""
         manifest, split = self.manifest, self.split
         leak = audit_leakage(split.codes, manifest.groups, manifest.labels)
         leak["by_class"] = {manifest.class_names[label]: counts for label, counts in leak["by_class"].items()}
@@ -46,11 +46,11 @@ class Audit:
         }
 
     def crosses(self, pair: DuplicatePair) -> bool:
-        """Whether the two images stand in different parts of the split: a leak that no group shows."""
+        """Return whether the two images are in different parts of the split: a leak that no group shows."""
         return bool(self.split.codes[pair.first] != self.split.codes[pair.second])
 
     def pair_document(self, pair: DuplicatePair) -> dict[str, Any]:
-        """One pair as JSON values."""
+        """Return one pair as JSON values."""
         both = [self.manifest.records[row] for row in pair[:2]]
         return {
             "ids": [record.id for record in both],
@@ -67,7 +67,7 @@ class Audit:
         return {"images": len(rows), "groups": len(np.unique(groups)), "by_class": by_class}
 
     def _unreadable(self) -> dict[str, Any] | None:
-        """The images whose pixels cannot be had, which the counts include; ``None`` where nobody looked."""
+        """Return the images that cannot be decoded, which the counts include; ``None`` if none was opened."""
         if self.near_duplicates is None:
             return None
         broken = self.near_duplicates.broken
@@ -78,13 +78,11 @@ class Audit:
         found = self.near_duplicates
         if found is None:
             return None
+        labels = self.manifest.labels.tolist()
         return {
             "pairs": len(found.pairs),
             "crossing": sum(map(self.crosses, found.pairs)),
-            "other_label": sum(
-                self.manifest.records[pair.first].label != self.manifest.records[pair.second].label
-                for pair in found.pairs
-            ),
+            "other_label": sum(labels[pair.first] != labels[pair.second] for pair in found.pairs),
             "listed": [self.pair_document(pair) for pair in found.pairs[:LISTED_PAIRS]],
             "broken": found.broken,
             "flat": found.flat,

@@ -1,4 +1,4 @@
-"""The images of a run: read, split, and decoded once."""
+"""Read, split and decode the images of a run."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Dataset:
 
     @property
     def manifest(self) -> Manifest:
-        """The records whose pixels can be had."""
+        """The records that can be decoded."""
         return self.prepared.manifest
 
     def rows(self, *parts: str) -> np.ndarray:
-        """Numbers of the images of these parts, in the manifest's order."""
+        """Return the numbers of the images of these parts, in the manifest's order."""
         wanted = [SPLITS.index(part) for part in parts]
         return np.flatnonzero(np.isin(self.codes, wanted))
 
 
 def _test_manifest(data: DataConfig, source: str) -> Manifest:
-    """The test source, grouped as the training source is, if it can be."""
+    """Open the test source, grouped like the training source where possible."""
     try:
         return open_source(source, allow_missing=data.allow_missing, group_column=data.group_by)
     except SourceError:
@@ -48,7 +48,7 @@ def _test_manifest(data: DataConfig, source: str) -> Manifest:
 
 
 def open_data(data: DataConfig, seed: int = 0, *, progress: bool = False) -> Dataset:
-    """Read the source, split it, and decode its images once; ``seed`` matters where each holds out lesions of its own.
+    """Read the source, split it, and decode its images once; ``seed`` matters only where ``val_by_seed`` is set.
 
     The split is drawn over all records before any pixel is looked at, so that a broken image moves no other one.
     """

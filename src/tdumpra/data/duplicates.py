@@ -1,4 +1,4 @@
-r"""Images that look the same and carry different groups: leaks that no table mentions.
+r"""Find images that look the same and have different groups: leaks that no table mentions.
 
 Two steps. A *perceptual hash* proposes: the signs of the low-frequency DCT coefficients of a small grey version.
 Under a mirroring the coefficient :math:`(u, v)` changes sign with the parity of :math:`u` or :math:`v`, under
@@ -55,14 +55,8 @@ class NearDuplicates(NamedTuple):
     flat: list[str]  # ids of images of a single colour
 
 
-def find_near_duplicates(
-    manifest: Manifest,
-    *,
-    max_distance: int = MAX_DISTANCE,
-    min_similarity: float = MIN_SIMILARITY,
-    on_step: Callable[[], object] | None = None,
-) -> NearDuplicates:
-    """Pairs of images of different groups that show the same picture, mirrored or turned, moved a little, resized."""
+def find_near_duplicates(manifest: Manifest, *, on_step: Callable[[], object] | None = None) -> NearDuplicates:
+    """Find images of different groups that show the same picture, even mirrored, turned, resized or moved a little."""
 
     def look(record: Record) -> UInt8[np.ndarray, "side side"]:
         return small_version(manifest.reader(record))
@@ -81,24 +75,24 @@ def find_near_duplicates(
     rows = np.array([row for row, _ in kept])
     small = np.stack([image for _, image in kept])
     _, groups = np.unique(manifest.groups[rows], return_inverse=True)
-    candidates = hash_neighbours(perceptual_hashes(small), groups, max_distance)
+    candidates = hash_neighbours(perceptual_hashes(small), groups, MAX_DISTANCE)
     similarity = phase_correlation(small, candidates)
     pairs = [
         DuplicatePair(int(rows[first]), int(rows[second]), int(distance), float(peak))
         for (first, second, distance, _), peak in zip(candidates, similarity, strict=True)
-        if peak >= min_similarity
+        if peak >= MIN_SIMILARITY
     ]
     return NearDuplicates(sorted(pairs, key=lambda pair: (-pair.similarity, pair)), broken, flat)
 
 
 def small_version(image: UInt8[np.ndarray, "height width 3"]) -> UInt8[np.ndarray, "side side"]:
-    """The image in grey, squeezed into a square: so that a quarter turn is a transposition and a mirroring."""
+    """Return the image in grey as a small square, so that a quarter turn is a transposition and a mirroring."""
     grey = Image.fromarray(image).convert("L")
     return np.asarray(grey.resize((_SIDE, _SIDE), Image.Resampling.BOX))
 
 
 def perceptual_hashes(small: UInt8[np.ndarray, "n side side"]) -> UInt64[np.ndarray, "8 n words"]:
-    """Packed hashes of each image in its eight orientations, in the order of :func:`orient`; the first is as it is."""
+    """Return packed hashes of each image in the eight orientations of :func:`orient`."""
     block = dctn(small.astype(np.float32), axes=(1, 2))[:, :_BAND, :_BAND]
     frequency = np.arange(_BAND)
     low = frequency[:, None] + frequency < _BAND
@@ -117,7 +111,7 @@ def perceptual_hashes(small: UInt8[np.ndarray, "n side side"]) -> UInt64[np.ndar
 
 
 def orient(images: NDArray[Any], orientation: int) -> NDArray[Any]:
-    """Square images transposed (4), turned upside down (2), mirrored left to right (1), or any sum of these."""
+    """Transpose (4), turn upside down (2) or mirror (1) square images, or any sum of these."""
     images = images.swapaxes(-1, -2) if orientation & 4 else images
     images = images[..., ::-1, :] if orientation & 2 else images
     return images[..., ::-1] if orientation & 1 else images
@@ -126,9 +120,9 @@ def orient(images: NDArray[Any], orientation: int) -> NDArray[Any]:
 def hash_neighbours(
     hashes: UInt64[np.ndarray, "8 n words"], groups: Int[np.ndarray, " n"], max_distance: int
 ) -> Int[np.ndarray, "pairs 4"]:
-    """Pairs of images of different groups within a Hamming distance: first, second, distance, orientation of the first.
+    """Find pairs of different groups within a Hamming distance: first, second, distance, orientation of the first.
 
-    Exact, over all pairs: 10,000 images take seconds, since eight comparisons of 135 bits are three words each.
+    All pairs are compared: 10,000 images take seconds, since a comparison of 135 bits takes three words.
     """
     n = hashes.shape[1]
     found = [np.empty((0, 4), dtype=np.int64)]
@@ -154,7 +148,7 @@ def hash_neighbours(
 def phase_correlation(
     small: UInt8[np.ndarray, "n side side"], pairs: Int[np.ndarray, "pairs 4"]
 ) -> Float[np.ndarray, " pairs"]:
-    r"""The highest peak of the phase correlation of each pair, wherever it lies: 1 for the same picture, moved or not.
+    r"""Return the highest peak of each pair's phase correlation: 1 for the same picture, moved or not.
 
     .. math:: \max_x \; \mathcal F^{-1}\!\left[ \frac{F_1 \bar F_2}{|F_1| \, |F_2|} \right](x)
 

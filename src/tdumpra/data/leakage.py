@@ -1,4 +1,4 @@
-"""Whether a split keeps its groups apart: the audit that reports, and the check that refuses."""
+"""Report the groups that leak between the parts of a split, or refuse the split."""
 
 from __future__ import annotations
 

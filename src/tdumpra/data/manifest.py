@@ -1,4 +1,4 @@
-"""The one form in which every data source arrives: records, class names, and a way to read a record's pixels."""
+"""The form in which every data source arrives: records, class names, and a reader of pixels."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tdumpra.artifacts import fingerprint
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One image: what it is called, where it lies, what it shows, and which images belong with it."""
+    """One image: its name, file, class, and group."""
 
     id: str
     path: Path | None  # None where the pixels come from no file of their own (an array, a generator)
     label: int
-    group: str  # lesion, patient, ...: images of one group never stand on both sides of a split
+    group: str  # lesion, patient, ...: images of one group never stand in two parts of a split
     split: str | None = None  # train, val or test, where the source says so itself
     mask: Path | None = None  # a lesion segmentation
     meta: Mapping[str, str] = field(default_factory=dict)  # sex, age, site, source, ...: for subgroups, never a feature
 
 
 class Reader(Protocol):
-    """Turns a record into pixels. It must survive pickling: worker processes carry it along."""
+    """Turns a record into pixels. It must be picklable for worker processes."""
 
     def __call__(self, record: Record) -> UInt8[np.ndarray, "height width 3"]:
-        """The record's image as RGB. Raises ``BrokenImageError`` with a reason if there is none to be had."""
+        """Return the record's image as RGB, or raise ``BrokenImageError`` with the reason."""
         ...
 
 
@@ -61,6 +61,6 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when a record, a label, a group or the class order does; not when the folder moves."""
+        """A hash that changes when a record, a label, a group or the class order does; not when the folder moves."""
         rows = (f"{r.id}\t{r.label}\t{r.group}\t{r.split}" for r in self.records)
         return fingerprint(self.name, "\n".join(self.class_names), "\n".join(rows))

@@ -1,15 +1,15 @@
-"""Train, validation and test: which image stands where, under a stated protocol.
+"""Split a data set into train, validation and test under a protocol.
 
 ==========  ===========================================================================================================
 protocol    how the parts are drawn
 ==========  ===========================================================================================================
-`grouped`   stratified by class, no group (lesion, patient) on two sides: the basis of every claim
-`paper`     stratified by image, as the paper does it; groups cross, and the audit says how many
+`grouped`   stratified by class, no group (lesion, patient) in two parts: the basis of every claim
+`paper`     stratified by image, as the paper does it; groups leak, and the audit says how many
 `external`  the test part is a data set of its own; validation is drawn as in `grouped`
 ==========  ===========================================================================================================
 
-A source's own split is honoured under each of them: what it says of an image stands, and only a part that it does not
-name at all is drawn, from its training images.
+A source's own split is kept under each of them; only a part that it does not name at all is drawn, from its training
+images.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from tdumpra.data.manifest import Manifest
 from tdumpra.errors import ArtifactError
 
 PROTOCOLS = ("grouped", "paper", "external")
-TEST_SHARE = 0.2
-VAL_SHARE = 0.1  # of what the test part leaves
 
 _SCHEMA = 1
 _TRAIN, _VAL, _TEST = range(3)
@@ -38,7 +36,7 @@ _TOLERANCE = 0.03  # a class whose share of a part is further off than this gets
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """Where each image of one data set stands. ``codes`` follows the order of the manifest's records."""
+    """The part of each image of one data set, in the order of the manifest's records."""
 
     protocol: str
     seed: int
@@ -56,24 +54,24 @@ class Split:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when any image moves, or when the data set does."""
+        """A hash that changes when any image moves, or when the data set does."""
         return fingerprint(self.source, self.protocol, "\n".join(self.ids), self.codes.tobytes())
 
     def rows(self, part: str) -> NDArray[np.int64]:
-        """The positions of the records of ``train``, ``val`` or ``test``."""
+        """Return the positions of the records of ``train``, ``val`` or ``test``."""
         if part not in SPLITS:
             raise ValueError(f"a split has the parts {', '.join(SPLITS)}, not {part!r}")
         return np.flatnonzero(self.codes == SPLITS.index(part))
 
     def write(self, path: str | Path) -> None:
-        """Write the split as sealed JSON that a person can read too: the ids of each part."""
+        """Write the ids of each part as sealed JSON."""
         parts = {part: [self.ids[row] for row in self.rows(part)] for part in SPLITS}
         content = {"protocol": self.protocol, "seed": self.seed, "source": self.source, "notes": self.notes, **parts}
         write_json(path, kind="split", schema=_SCHEMA, content=content)
 
     @classmethod
     def read(cls, path: str | Path, manifest: Manifest) -> Split:
-        """Read a split back for the data set that it was made for; any other is refused."""
+        """Read a split; ``ArtifactError`` if it was made for another data set."""
         content = read_json(path, kind="split", schema=_SCHEMA)
         where = {image: code for code, part in enumerate(SPLITS) for image in content[part]}
         ids = tuple(record.id for record in manifest.records)
@@ -93,14 +91,14 @@ def make_split(
     protocol: str = "grouped",
     *,
     seed: int = 0,
-    test_share: float = TEST_SHARE,
-    val_share: float = VAL_SHARE,
+    test_share: float = 0.2,
+    val_share: float = 0.1,
     val_fold: int = 0,
 ) -> Split:
     """Draw the parts of a data set under a protocol.
 
     Args:
-        manifest: the data set; its own split, where it has one, is kept.
+        manifest: the data set.
         protocol: ``grouped``, ``paper`` or ``external``.
         seed: the same seed, data set and protocol give the same split.
         test_share: share of test images.
@@ -108,8 +106,8 @@ def make_split(
         val_fold: which of the disjoint validation parts of that share; test stays the same.
 
     Raises:
-        ValueError: no training image is left, or the source's own split lets groups cross under another protocol
-            than ``paper``.
+        ValueError: no training image is left, or groups of the source's own split leak although the protocol is not
+            ``paper``.
     """
     if protocol not in PROTOCOLS:
         raise ValueError(f"unknown protocol {protocol!r}; use {', '.join(PROTOCOLS)}")
@@ -159,12 +157,12 @@ def make_split(
 
 
 def val_folds(val_share: float) -> int:
-    """How many disjoint validation parts of this share there are."""
+    """Return how many disjoint validation parts of this share there are."""
     return int(1 / val_share + 1e-9)
 
 
 def _own_split(manifest: Manifest, *, by_group: bool) -> tuple[NDArray[np.int8], list[str]]:
-    """What the source says; images of which it says nothing are train, or where the rest of their group is."""
+    """Return the source's own split; an image without a part goes to train, or with the rest of its group."""
     words = [record.split for record in manifest.records]
     codes = np.array([SPLITS.index(word) if word else _TRAIN for word in words], dtype=np.int8)
     free = np.array([word is None for word in words], dtype=bool)
@@ -181,9 +179,9 @@ def _own_split(manifest: Manifest, *, by_group: bool) -> tuple[NDArray[np.int8],
 def _draw(labels: NDArray[Any], groups: NDArray[Any], share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Mark about ``share`` of the images of each class, whole groups at a time.
 
-    Groups come in random order, not the largest first, and one is taken if every class has room for it: so lesions with
-    many photographs stay on both sides, and the many lesions with one fill what is left. Exact to one image per class
-    where a class has enough small groups.
+    Groups come in random order, and one is taken if every class has room for it: so lesions with many photographs stay
+    on both sides, and the many lesions with one fill the rest. Exact to one image per class where a class has enough
+    small groups.
     """
     names, inverse = np.unique(groups, return_inverse=True)
     counts = np.zeros((len(names), int(labels.max(initial=0)) + 1), dtype=np.int64)  # images per group and class
@@ -204,7 +202,7 @@ def _draw(labels: NDArray[Any], groups: NDArray[Any], share: float, rng: np.rand
 
 
 def _mend_small_classes(taken: NDArray[np.bool_], counts: NDArray[np.int64]) -> None:
-    """Give each class a group on both sides; a class of a single group stays in training, which cannot do without."""
+    """Give each class a group on both sides; a class of a single group stays in training."""
     members = [np.flatnonzero(counts[:, label]) for label in range(counts.shape[1])]
     smallest = [own[counts[own].sum(1).argmin()] if len(own) else 0 for own in members]
     for own, group in zip(members, smallest, strict=True):
@@ -218,7 +216,7 @@ def _mend_small_classes(taken: NDArray[np.bool_], counts: NDArray[np.int64]) -> 
 def _imbalance(
     labels: NDArray[Any], drawn: NDArray[np.bool_], share: float, part: str, class_names: tuple[str, ...]
 ) -> list[str]:
-    """A note for each class whose share of the part is off by more than a few per cent."""
+    """Return a note for each class whose share of the part is off by more than a few per cent."""
     notes = []
     for label in np.unique(labels):
         count, got = int((labels == label).sum()), int(drawn[labels == label].sum())

@@ -110,15 +110,8 @@ def test_normalisation_is_the_only_change_where_the_size_fits():
     torch.testing.assert_close(transform(images), expected.permute(0, 3, 1, 2).float(), atol=1e-5, rtol=1e-5)
 
 
-def test_the_central_share_is_what_is_resized():
-    transform = EvalTransform(size=8, crop_share=0.5, mean=(0, 0, 0), std=(1, 1, 1))
-    images = torch.zeros(1, 16, 16, 3, dtype=torch.uint8)
-    images[:, 4:12, 4:12] = 255
-    assert (transform(images) == 1).all()
-
-
 def test_a_transform_survives_json_and_keeps_its_fingerprint():
-    transform = EvalTransform(framing=Framing(height=192, width=256, lesion_margin=0.1), size=160, crop_share=0.9)
+    transform = EvalTransform(framing=Framing(height=192, width=256, lesion_margin=0.1), size=160)
     restored = EvalTransform.from_dict(json.loads(json.dumps(transform.to_dict())))
     assert restored == transform
     assert restored.fingerprint == transform.fingerprint

@@ -12,6 +12,7 @@ import textwrap
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -51,12 +52,19 @@ def decoded(monkeypatch) -> list[str]:
     return seen
 
 
+def fill_disk(monkeypatch) -> None:
+    """Leave no room for a cache."""
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10))
+
+
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("mode", ["cache", "stream"])
-def test_images_come_back_under_their_numbers(make_manifest, tmp_path, mode, workers):
+@pytest.mark.parametrize("kind", [CachedImages, StreamedImages])
+def test_images_come_back_under_their_numbers(make_manifest, tmp_path, monkeypatch, kind, workers):
     manifest = make_manifest(70)
-    prepared = prepare(manifest, tmp_path / "out", SMALL, mode=mode, workers=workers)
-    assert isinstance(prepared.images, CachedImages if mode == "cache" else StreamedImages)
+    if kind is StreamedImages:
+        fill_disk(monkeypatch)
+    prepared = prepare(manifest, tmp_path / "out", SMALL, workers=workers)
+    assert isinstance(prepared.images, kind)
     assert prepared.manifest.records == manifest.records
     assert prepared.images.nbytes == 70 * 16 * 20 * 3
     np.testing.assert_array_equal(images(prepared), expected(manifest))
@@ -231,29 +239,28 @@ def test_the_lesion_mask_is_part_of_an_images_identity(make_manifest, tmp_path):
     assert (results[0] != results[1]).any()
 
 
-def test_a_cache_that_would_not_fit_is_streamed_or_refused(make_manifest, tmp_path, monkeypatch):
-    manifest = make_manifest(4)
-    prepared = prepare(manifest, tmp_path / "out", SMALL, max_bytes=1000, workers=0)
-    assert isinstance(prepared.images, StreamedImages)
-    assert prepared.notes == ("the image cache would take 3.8e-06 GB, and 1e-06 GB are allowed: images are streamed",)
-    with pytest.raises(ArtifactError, match="choose a smaller size"):
-        prepare(manifest, tmp_path / "out", SMALL, mode="cache", max_bytes=1000, workers=0)
-    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10})())
-    assert "has 1e-08 GB free" in prepare(manifest, tmp_path / "out", SMALL, workers=0).notes[0]
+def test_images_that_are_streamed_are_noted(make_manifest, tmp_path, monkeypatch):
+    fill_disk(monkeypatch)
+    (note,) = prepare(make_manifest(4), tmp_path / "out", SMALL, workers=0).notes
+    assert "needs 3.8e-06 GB" in note
+    assert "has 1e-08 GB free" in note
 
 
 def test_streamed_images_are_tried_once_and_cached_later(make_manifest, tmp_path, monkeypatch):
     manifest = make_manifest(4)
     manifest.records[3].path.write_bytes(b"")
-    assert len(prepare(manifest, tmp_path / "out", SMALL, mode="stream", workers=0).quarantine) == 1
     seen = decoded(monkeypatch)
-    prepare(manifest, tmp_path / "out", SMALL, mode="stream", workers=0)
-    assert seen == []  # the empty file is refused before it is decoded
+    with monkeypatch.context() as full:
+        fill_disk(full)
+        assert len(prepare(manifest, tmp_path / "out", SMALL, workers=0).quarantine) == 1
+        assert len(seen) == 3  # the empty file is refused before it is decoded
+        prepare(manifest, tmp_path / "out", SMALL, workers=0)
+        assert len(seen) == 3
     np.testing.assert_array_equal(
         images(prepare(manifest, tmp_path / "out", SMALL, workers=0)),
         expected(replace(manifest, records=manifest.records[:3])),
     )
-    assert len(seen) == 3
+    assert len(seen) == 6
 
 
 def test_damaged_rows_are_made_again(make_manifest, tmp_path, caplog):
@@ -290,11 +297,6 @@ def test_a_cache_that_cannot_be_written_is_said_in_a_sentence(make_manifest, tmp
     (tmp_path / "out").write_text("a file where the folder should be")
     with pytest.raises(ArtifactError, match="cannot write the image cache"):
         build(make_manifest(2), tmp_path / "out", SMALL)
-
-
-def test_a_wrong_mode_is_refused(make_manifest, tmp_path):
-    with pytest.raises(ValueError, match="mode must be"):
-        prepare(make_manifest(1), tmp_path / "out", SMALL, mode="disk")  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

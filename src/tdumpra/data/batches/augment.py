@@ -62,7 +62,7 @@ class AugmentConfig:
 
 @dataclass(frozen=True, slots=True)
 class AugmentParams:
-    """What is done to each of n images, in this order: crop and resize, flip, jitter, grayscale."""
+    """Parameters of n images, applied in this order: crop and resize, flip, jitter, grayscale."""
 
     box: Int64[np.ndarray, "n 4"]  # top, left, height, width
     horizontal: Bool[np.ndarray, " n"]
@@ -75,7 +75,7 @@ class AugmentParams:
         return int(self.box.shape[0])
 
     def __getitem__(self, rows: slice) -> AugmentParams:
-        """The parameters of some of the images."""
+        """Return the parameters of some of the images."""
         return AugmentParams(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
@@ -89,7 +89,7 @@ def draw(
     height: int,
     width: int,
 ) -> AugmentParams:
-    """Parameters for images ``index`` of ``height`` × ``width``. Each row depends on its own index and view only.
+    """Draw parameters for images ``index`` of ``height`` × ``width``. Each row depends on its own index and view only.
 
     A sampler that shows one image several times in an epoch gives each showing a ``view`` of its own.
     """
@@ -108,7 +108,7 @@ def draw(
 
 
 def apply_one(image: UInt8[Tensor, "3 h w"], params: AugmentParams, size: int) -> UInt8[Tensor, "3 size size"]:
-    """One image through torchvision, in the 8-bit arithmetic that is fastest on a CPU."""
+    """Augment one image with torchvision, in the 8-bit arithmetic that is fastest on a CPU."""
     from torchvision.transforms.v2 import InterpolationMode  # takes seconds to load, and only training needs it
     from torchvision.transforms.v2 import functional as tv
 
@@ -135,7 +135,7 @@ def apply_one(image: UInt8[Tensor, "3 h w"], params: AugmentParams, size: int) -
 def _crop_boxes(
     config: AugmentConfig, u: Float64[np.ndarray, "n attempts 4"], height: int, width: int
 ) -> Int64[np.ndarray, "n 4"]:
-    """The first of ten random boxes that fits, else the largest central one: torchvision's rule, row by row."""
+    """Return the first of ten random boxes that fits, else the largest central one: torchvision's rule, row by row."""
     area = height * width * _between(u[..., 0], *config.crop_area)
     ratio = np.exp(_between(u[..., 1], *map(math.log, config.crop_ratio)))
     columns = np.rint(np.sqrt(area * ratio)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""The augmentation of a whole batch at once, on any device, each image with parameters of its own.
+"""Augment a whole batch at once, on any device, each image with parameters of its own.
 
 Cropping, resizing and flipping are one linear map along each axis, so they are two matrix products per image; the
 matrices hold torchvision's antialiased bilinear weights. Brightness, contrast and saturation all blend the image with
@@ -39,7 +39,7 @@ def apply_batch(images: UInt8[Tensor, "n 3 h w"], params: AugmentParams, size: i
 
 
 class _Turn(NamedTuple):
-    """What one place in the order of the jitter does to each image: at most one of blending and turning the hue."""
+    """One step of the jitter for all images: each is either blended with grey or has its hue turned."""
 
     factor: Float[Tensor, "n 1 1 1"]  # of the image; the rest is something grey
     contrast: Float[Tensor, "n 1 1 1"]  # 1 where the grey is the image's mean
@@ -116,7 +116,7 @@ def _resize_weights(
 
 
 def _jitter(x: Float[Tensor, "n 3 h w"], params: _OnDevice) -> Float[Tensor, "n 3 h w"]:
-    """Each image's first operation, then each one's second, ... A factor of one leaves a row as it is."""
+    """Apply each image's first operation, then each one's second, ... A factor of one changes nothing."""
     for turn in params.turns:
         luma = _luma(x)
         grey = torch.addcmul(turn.contrast * luma.mean((2, 3), keepdim=True), turn.saturation, luma)
@@ -127,7 +127,7 @@ def _jitter(x: Float[Tensor, "n 3 h w"], params: _OnDevice) -> Float[Tensor, "n 
 
 
 def _turn_hue(x: Float[Tensor, "n 3 h w"], turn: Float[Tensor, "n 1 1 1"]) -> Float[Tensor, "n 3 h w"]:
-    """Through HSV and back. Value and chroma stay; each channel is value − chroma · a clipped triangle of the hue."""
+    """Turn the hue in HSV. Value and chroma stay; each channel is value − chroma · a clipped triangle of the hue."""
     value, least = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
     chroma = value - least
     red, green, blue = x.unsqueeze(2).unbind(1)
@@ -148,6 +148,6 @@ def _luma(x: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 1 h w"]:
 
 
 def _to(values: np.ndarray, device: torch.device) -> Tensor:
-    """To the device without waiting for it."""
+    """Copy to the device without waiting for it."""
     tensor = torch.from_numpy(np.ascontiguousarray(values))
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

@@ -1,4 +1,4 @@
-"""Random numbers that are a function of where they are used, not of what was drawn before.
+"""Random numbers that depend on where they are used, not on what was drawn before.
 
 Image 4711's crop in epoch 3 must be the same whether a run was resumed, split over eight processes, or fed by another
 pipeline. So there is no state: the numbers are Philox-4x32-10 (Salmon et al., "Parallel random numbers: as easy as
@@ -19,7 +19,7 @@ _ROUNDS = 10
 
 
 def philox(seed: int, counter: UInt32[np.ndarray, "*shape 4"]) -> UInt32[np.ndarray, "*shape 4"]:
-    """Four random words for each counter of four words."""
+    """Return four random words for each counter of four words."""
     x0, x1, x2, x3 = (counter[..., i].astype(np.uint64) for i in range(4))
     key0, key1 = np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32 & 0xFFFFFFFF)
     for _ in range(_ROUNDS):
@@ -37,7 +37,7 @@ def uniforms(
     stream: Int64[np.ndarray, " n"],
     blocks: int,
 ) -> Float64[np.ndarray, "n blocks 4"]:
-    """Numbers in [0, 1): ``blocks`` × 4 of them for each ``(seed, epoch, index, stream)``."""
+    """Return ``blocks`` × 4 numbers in [0, 1) for each ``(seed, epoch, index, stream)``."""
     counter = np.empty((len(index), blocks, 4), dtype=np.uint32)
     counter[:, :, 0] = index[:, None]
     counter[:, :, 1] = epoch
@@ -47,7 +47,7 @@ def uniforms(
 
 
 def permutation(seed: int, *, epoch: int, length: int, stream: int) -> NDArray[np.int64]:
-    """The numbers below ``length`` in an order that ``(seed, epoch, stream)`` settles."""
+    """Return the numbers below ``length`` in an order that ``(seed, epoch, stream)`` determines."""
     counter = np.zeros((length, 4), dtype=np.uint32)
     counter[:, 0] = np.arange(length)
     counter[:, 1] = epoch

@@ -1,4 +1,4 @@
-"""Batches for training and evaluation, by either of two routes behind one interface.
+"""Make batches for training and evaluation, by either of two routes behind one interface.
 
 :class:`WorkerPipeline` augments images in CPU processes through torchvision and sends them to the device.
 :class:`DevicePipeline` keeps all images on the device and augments whole batches there. Both follow the same
@@ -62,11 +62,11 @@ class Pipeline(ABC):
 
     @abstractmethod
     def train(self, plan: BatchPlan, epoch: int, *, start: int = 0) -> Iterator[TrainBatch]:
-        """Two augmented views of each batch of ``epoch``, from batch ``start`` on."""
+        """Yield two augmented views of each batch of ``epoch``, from batch ``start`` on."""
 
     @abstractmethod
     def evaluate(self, numbers: Int64[np.ndarray, " n"], batch_size: int) -> Iterator[EvalBatch]:
-        """The images ``numbers`` in that order, unaugmented; the last batch may be smaller."""
+        """Yield the images ``numbers`` in that order, unaugmented; the last batch may be smaller."""
 
     def _normalise(self, x: Float32[Tensor, "*batch 3 h w"]) -> Float32[Tensor, "*batch 3 h w"]:
         mean, std = self._colours
@@ -88,7 +88,7 @@ def make_pipeline(
     device: torch.device | str,
     workers: int | None = None,
 ) -> Pipeline:
-    """The pipeline of that kind. ``auto`` takes the faster one.
+    """Return the pipeline of that kind. ``auto`` takes the faster one.
 
     That is the device's where the device is a GPU and the images fit into 0.4 of its free memory. On CPU cores it is
     the workers': one image at a time stays in a core's cache, and 8-bit arithmetic moves a quarter of the bytes
@@ -181,7 +181,7 @@ class DevicePipeline(Pipeline):
 
 
 def draw_views(config: AugmentConfig, sample: Sample, store: ImageStore, *, seed: int, epoch: int) -> AugmentParams:
-    """Parameters of all first views, then of all second ones. Each showing of an image has views of its own."""
+    """Draw parameters of all first views, then of all second ones. Each showing of an image has views of its own."""
     view = (np.arange(VIEWS)[:, None] + VIEWS * sample.copy).ravel()
     height, width = store.framing.height, store.framing.width
     index = np.tile(sample.numbers, VIEWS)
@@ -216,7 +216,7 @@ class _Views(_SampleDataset):
 
 
 def _leave_signals_to_parent(_: int) -> None:
-    """Ctrl-C reaches every process of a terminal, and SLURM's SIGTERM every process of a job: the parent decides."""
+    """Ignore Ctrl-C, which reaches every process of a terminal, and SLURM's SIGTERM: the parent decides."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 

@@ -1,4 +1,4 @@
-"""The next batch is made while the network works on this one."""
+"""Make the next batch while the network works on this one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _AHEAD = 1  # batches that are made or wait; each takes device memory
 
 
 def prefetch(batches: Iterator[TrainBatch], device: torch.device) -> Iterator[TrainBatch]:
-    """``batches`` in the same order, made by a thread on a stream of its own. Only a GPU gains from it.
+    """Yield ``batches`` in the same order, made by a thread on a CUDA stream of its own. Only a GPU gains from it.
 
-    Launching a batch's augmentation takes the host some milliseconds, which it would otherwise spend between two steps
-    while the GPU waits. The thread does it during the backward pass, when Python has nothing to do.
+    Launching a batch's augmentation takes the host some milliseconds, during which the GPU would wait between two
+    steps. The thread does it during the backward pass, when Python has nothing to do.
     """
     if device.type != "cuda":
         yield from batches

@@ -1,4 +1,4 @@
-"""Which images make up which batch: a function of (seed, epoch), never of what ran before.
+"""Plan which images make up which batch, as a function of (seed, epoch) alone.
 
 A plan describes whole batches, however many processes share them. Process r of w takes every w-th image of each batch,
 starting with its r-th, so that all of them together see what a single process would.
@@ -68,7 +68,7 @@ class BatchPlan:
         return whole + (rest > 0 and not self.drop_last)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Sample]:
-        """This process's part of each batch of ``epoch``, from batch ``start`` on."""
+        """Yield this process's part of each batch of ``epoch``, from batch ``start`` on."""
         check_count(epoch, "epoch", least=0)
         check_count(start, "start", least=0)
         epoch_sample = self._balanced(epoch) if self.balanced else self._shuffled(epoch)
@@ -90,7 +90,7 @@ class BatchPlan:
         return Sample(numbers[order], copy[order])
 
     def _turns(self, members: Int64[np.ndarray, " m"], quota: int, epoch: int, c: int) -> Sample:
-        """``quota`` showings of one class: each member as often as any other, give or take one."""
+        """Return ``quota`` showings of one class: each member as often as any other, give or take one."""
         order = permutation(self.seed, epoch=epoch, length=len(members), stream=_CLASSES + c)
         showing = np.arange(quota)
         return Sample(self.numbers[members[order[showing % len(members)]]], showing // len(members))

@@ -1,8 +1,7 @@
-"""From a file of unknown origin to RGB pixels, or to the reason why not.
+"""Decode a file of unknown origin to RGB pixels, or say why it cannot be decoded.
 
-A data set of thousands of files always holds a few that are broken, and a few that are legal but unusual. Everything
-unusual becomes plain 8-bit RGB by a stated rule; everything broken raises ``BrokenImageError`` with a reason short
-enough for a table. Size and format are judged from the header, before a single pixel is decoded.
+Every unusual file becomes plain 8-bit RGB by a stated rule; every broken one raises ``BrokenImageError`` with a reason
+short enough for a table. Size and format are checked in the header, before a single pixel is decoded.
 
 =====================  ================================================================================================
 what the file holds    what comes out
@@ -46,7 +45,7 @@ _filters = threading.Lock()  # `warnings` keeps its filters per process, not per
 
 
 class ImageProbe(NamedTuple):
-    """What a file's header says, as stored: before any rotation that EXIF asks for."""
+    """The contents of a file's header, before any rotation that EXIF asks for."""
 
     width: int
     height: int
@@ -55,49 +54,43 @@ class ImageProbe(NamedTuple):
 
 
 def decode_file(path: Path) -> UInt8[np.ndarray, "h w 3"]:
-    """The image in ``path`` as upright RGB. Raises ``BrokenImageError`` whose message is the reason."""
-    refuse_unreadable(path)
-    with _reasons():
+    """Decode an image to upright RGB, or raise ``BrokenImageError`` with the reason."""
+    with _reasons(path):
         if is_dicom(path):
             with _quiet():
                 width, height, _ = probe_dicom(path)
                 _refuse_size(width, height)
                 return decode_dicom(path)
         with _open(path) as image:
-            _refuse_size(image.width, image.height)
             image.load()
             return np.array(_upright(_to_rgb(image), image))  # a copy, which torch may share
 
 
 def probe_file(path: Path) -> ImageProbe:
-    """Size, mode and format from the header alone. Raises like :func:`decode_file`, for what a header can show."""
-    refuse_unreadable(path)
-    with _reasons():
+    """Read size, mode and format from the header, or raise ``BrokenImageError``."""
+    with _reasons(path):
         if is_dicom(path):
             with _quiet():
                 probe = ImageProbe(*probe_dicom(path), "DICOM")
-        else:
-            with _open(path) as image:
-                probe = ImageProbe(image.width, image.height, image.mode, image.format or "?")
-        _refuse_size(probe.width, probe.height)
-        return probe
+            _refuse_size(probe.width, probe.height)
+            return probe
+        with _open(path) as image:
+            return ImageProbe(image.width, image.height, image.mode, image.format or "?")
 
 
 def decode_mask(path: Path) -> UInt8[np.ndarray, "h w"]:
-    """A lesion segmentation, 255 inside: whatever is not zero, or not transparent where a part of the file is."""
-    refuse_unreadable(path)
-    with _reasons():
+    """Decode a lesion mask to 255 inside: pixels that are not zero or, in a file with transparency, not transparent."""
+    with _reasons(path):
         if is_dicom(path):
             return np.asarray(decode_file(path).max(axis=2))
         with _open(path) as image:
-            _refuse_size(image.width, image.height)
             image.load()
             marked = Image.fromarray(np.where(_marked(image), 255, 0).astype(np.uint8))
             return np.array(_upright(marked, image))
 
 
 def _marked(image: Image.Image) -> np.ndarray:
-    """Labels are small numbers, which conversion to 8-bit colours would lose."""
+    """Mark pixels before any conversion to 8 bits, which would lose small labels."""
     if image.has_transparency_data:
         alpha = np.asarray(image.convert("RGBA"))[..., 3]
         if alpha.min() < 255:
@@ -127,8 +120,9 @@ def refuse_unreadable(path: Path) -> None:
 
 
 @contextmanager
-def _reasons() -> Iterator[None]:
-    """Decoders fed with arbitrary bytes raise nearly anything; all of it means that this one image is broken."""
+def _reasons(path: Path) -> Iterator[None]:
+    """Turn whatever a decoder raises into ``BrokenImageError``."""
+    refuse_unreadable(path)
     try:
         yield
     except (BrokenImageError, MissingExtraError):
@@ -146,16 +140,20 @@ def _reasons() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """A header's oddities either break the image, and we say so, or are nobody's concern."""
+    """Silence warnings about odd headers: what breaks an image is raised anyway."""
     with _filters, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
-def _open(path: Path) -> Image.Image:
-    """Read the header. Pillow warns of a large size here; the cap is ours to judge."""
+@contextmanager
+def _open(path: Path) -> Iterator[Image.Image]:
+    """Read the header and check the size; Pillow's own warning about it is silenced."""
     with _quiet():
-        return Image.open(path, formats=FORMATS)
+        opened = Image.open(path, formats=FORMATS)
+    with opened as image:
+        _refuse_size(image.width, image.height)
+        yield image
 
 
 def _refuse_size(width: int, height: int) -> None:
@@ -182,7 +180,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _upright(rgb: Image.Image, original: Image.Image) -> Image.Image:
-    """Turn as EXIF says. A damaged EXIF block costs the rotation, not the picture."""
+    """Turn the picture as EXIF says; ignore a damaged EXIF block."""
     try:
         with _quiet():
             orientation = original.getexif().get(0x0112, 1)

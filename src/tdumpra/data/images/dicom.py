@@ -1,4 +1,4 @@
-"""DICOM pixels as 8-bit RGB. Needs the extra ``dicom``; nothing is imported before a DICOM file turns up.
+"""Decode DICOM files to 8-bit RGB. Needs the extra ``dicom``, which is imported only when a DICOM file turns up.
 
 Grey images go through the modality transform, then through the window that the file itself states (its VOI lookup
 table, or its first window centre and width); a file that states none is stretched from its darkest to its brightest
@@ -22,7 +22,7 @@ _PREAMBLE = 128  # bytes before the letters DICM
 
 
 def is_dicom(path: Path) -> bool:
-    """By its name, or, where the name says nothing (DICOM files often end in a number), by its first bytes."""
+    """Recognise DICOM by its suffix or, where that says nothing (it is often a number), by the first bytes."""
     suffix = path.suffix.lower()
     if suffix in _DICOM_SUFFIXES or suffix in _RASTER_SUFFIXES:
         return suffix in _DICOM_SUFFIXES
@@ -31,7 +31,7 @@ def is_dicom(path: Path) -> bool:
 
 
 def probe_dicom(path: Path) -> tuple[int, int, str]:
-    """Width, height and photometric interpretation, from the header."""
+    """Read width, height and photometric interpretation from the header."""
     header = _read(path, stop_before_pixels=True)
     try:
         return int(header.Columns), int(header.Rows), str(header.PhotometricInterpretation)
@@ -40,7 +40,7 @@ def probe_dicom(path: Path) -> tuple[int, int, str]:
 
 
 def decode_dicom(path: Path) -> UInt8[np.ndarray, "h w 3"]:
-    """The first frame of ``path``, windowed and coloured as its header says."""
+    """Decode the first frame of ``path`` with the window and colours of its header."""
     pixels = _pydicom().pixels
     dataset = _read(path)
     photometric = str(dataset.PhotometricInterpretation)
@@ -62,7 +62,7 @@ def decode_dicom(path: Path) -> UInt8[np.ndarray, "h w 3"]:
 
 
 def _grey(frame: np.ndarray, dataset: Any, pixels: ModuleType) -> Float64[np.ndarray, "h w"]:
-    """The frame as shades from 0 to 1."""
+    """Return the frame as shades from 0 to 1."""
     values = np.asarray(pixels.apply_modality_lut(frame, dataset), dtype=np.float64)
     if dataset.get("VOILUTSequence"):
         return _look_up(values, dataset.VOILUTSequence[0])

@@ -1,8 +1,7 @@
-"""The deterministic part of preprocessing: from pixels of any size to the network's input, the same for ever.
+"""The deterministic part of preprocessing: from pixels of any size to the network's input.
 
-:class:`Framing` brings a photograph to the fixed size at which it is cached; :class:`EvalTransform` adds what the
-network needs on top. The second holds the first, so that a model which stores its ``EvalTransform`` sees a new file
-exactly as it saw its validation set.
+:class:`Framing` brings a photograph to the fixed size at which it is cached; :class:`EvalTransform` holds a framing and
+adds what the network needs, so that a model which stores it sees a new file exactly as it saw its validation set.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framing:
-    """How a photograph of any size becomes one of ``height`` × ``width``: by one antialiased bicubic resize.
+    """Bring a photograph of any size to ``height`` × ``width`` by one antialiased bicubic resize.
 
     ``stretch`` keeps the whole picture and gives up its proportions: the paper's resize to 224×224. It is the default
     because a lesion's border is diagnostic and often near the edge. ``crop`` keeps the proportions and cuts the longer
@@ -85,7 +84,7 @@ class Framing:
         return _resize(pixels[top:bottom, left:right], self.height, self.width)
 
     def mask_of(self, path: Path | None) -> UInt8[np.ndarray, "h w"] | None:
-        """The decoded lesion mask, if this framing looks at one."""
+        """Decode the lesion mask, if this framing uses one."""
         if path is None or self.lesion_margin is None:
             return None
         try:
@@ -106,22 +105,18 @@ class Framing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalTransform:
-    """What the network sees at validation, test and prediction time; stored with the model.
+    """The preprocessing at validation, test and prediction time; stored with the model.
 
-    ``crop_share`` keeps the central part of each side (timm's ``crop_pct``) before the framed image is brought to
-    ``size``; where the framing already has that size there is no second resampling.
+    A framed image that does not have ``size`` yet is resized once more.
     """
 
     framing: Framing = field(default_factory=Framing)
     size: int = 224
-    crop_share: float = 1.0
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
 
     def __post_init__(self) -> None:
         check_count(self.size, "size", least=8)
-        check_positive(self.crop_share, "crop_share")
-        check_unit_interval(self.crop_share, "crop_share")
         if len(self.mean) != 3 or len(self.std) != 3:
             raise ValueError(f"mean and std need one value for each of R, G, B; got {self.mean} and {self.std}")
         for value in self.std:
@@ -133,12 +128,12 @@ class EvalTransform:
         return fingerprint(json.dumps(self.to_dict(), sort_keys=True))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON or TOML; :meth:`from_dict` reads them back."""
+        """Return plain values for JSON; :meth:`from_dict` reads them back."""
         return {**asdict(self), "mean": list(self.mean), "std": list(self.std), "decoder": DECODER_VERSION}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EvalTransform:
-        """The transform that :meth:`to_dict` described. An unknown or missing key is an error, not a default."""
+        """Return the transform that :meth:`to_dict` described; an unknown or missing key is an error."""
         expected = {f.name for f in fields(cls)} | {"decoder"}
         if set(values) != expected or set(values["framing"]) != {f.name for f in fields(Framing)}:
             odd = sorted(set(values) ^ expected) or sorted(values["framing"])
@@ -151,59 +146,46 @@ class EvalTransform:
         return cls(
             framing=Framing(**values["framing"]),
             size=values["size"],
-            crop_share=values["crop_share"],
             mean=tuple(values["mean"]),
             std=tuple(values["std"]),
         )
 
     def read(self, path: Path, mask: Path | None = None) -> UInt8[np.ndarray, "height width 3"]:
-        """One file, framed: what the cache would hold for it."""
+        """Return one file framed, as the cache would hold it."""
         return self.framing.apply(decode_file(path), self.framing.mask_of(mask))
 
     def __call__(self, images: UInt8[Tensor, "n h w 3"]) -> Float32[Tensor, "n 3 size size"]:
-        """Framed images, on any device, as the network's input."""
-        x = images.permute(0, 3, 1, 2)
-        if self.crop_share < 1:
-            rows, columns = (round(side * self.crop_share) for side in x.shape[2:])
-            top, left = (x.shape[2] - rows) // 2, (x.shape[3] - columns) // 2
-            x = x[:, :, top : top + rows, left : left + columns]
-        x = x.float()
+        """Turn framed images, on any device, into the network's input."""
+        x = images.permute(0, 3, 1, 2).float()
         if x.shape[2:] != (self.size, self.size):
             x = torch.nn.functional.interpolate(x, (self.size, self.size), mode="bicubic", antialias=True).clamp(0, 255)
-        return normalise(x / 255, self.mean, self.std)
-
-
-def normalise(
-    x: Float32[Tensor, "*batch 3 h w"], mean: tuple[float, float, float], std: tuple[float, float, float]
-) -> Float32[Tensor, "*batch 3 h w"]:
-    """Colours from 0…1 to the scale that the network was trained on."""
-    scale = x.new_tensor(std).view(3, 1, 1)
-    return (x - x.new_tensor(mean).view(3, 1, 1)) / scale
+        mean, std = (x.new_tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
+        return (x / 255 - mean) / std
 
 
 def _resize(pixels: UInt8[np.ndarray, "h w 3"], height: int, width: int) -> UInt8[np.ndarray, "height width 3"]:
-    """By torch's 8-bit kernel: four times as fast as Pillow's own, and within two grey levels of it."""
+    """Resize with torch's 8-bit kernel: four times as fast as Pillow's, and within two grey levels of it."""
     x = to_tensor(pixels, "pixels").unsqueeze(0).permute(0, 3, 1, 2)  # in this order torch knows the channels as last
     x = torch.nn.functional.interpolate(x, (height, width), mode="bicubic", antialias=True)
     return x.permute(0, 2, 3, 1).squeeze(0).contiguous().numpy()
 
 
 def _bounding_box(mask: UInt8[np.ndarray, "mh mw"], width: int, height: int) -> Box:
-    """Of the nonzero pixels, in the picture's own pixels: masks are often stored smaller."""
+    """Return the box of the nonzero pixels in the picture's own pixels: masks are often stored smaller."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     across, down = width / mask.shape[1], height / mask.shape[0]
     return columns[0] * across, rows[0] * down, (columns[-1] + 1) * across, (rows[-1] + 1) * down
 
 
 def _slide_inside(centre: float, length: float, limit: int) -> tuple[float, float]:
-    """An interval of that length nearest to ``centre`` that does not leave 0…limit."""
+    """Return the interval of that length nearest to ``centre`` within 0…limit."""
     length = min(length, limit)
     start = min(max(centre - length / 2, 0.0), limit - length)
     return start, start + length
 
 
 def _centred(box: Box, aspect: float) -> Box:
-    """The largest part of ``box`` with that width over height, in its middle."""
+    """Return the largest central part of ``box`` with that width over height."""
     left, top, right, bottom = box
     width = min(right - left, (bottom - top) * aspect)
     height = min(bottom - top, (right - left) / aspect)

@@ -1,10 +1,9 @@
-"""What an image is, whatever it is called: the fingerprint of the content that its pixels come from.
+"""Name an image by the content that its pixels come from.
 
-The cache is keyed by it, so that a renamed, copied or moved file is known again, one that was overwritten in place is
-not, and two data sets that share images (HAM10000 is part of ISIC 2019) share their rows. The hash is SHA-256:
-processors have instructions for it, so it runs at more than a gigabyte a second, ten times faster than JPEG decoding,
-and unlike a checksum it does not confuse two files. A file whose size and time of change are as they were when it was
-last hashed is not read again, by the reasoning of git's index and make.
+The cache uses these names, so that a renamed, copied or moved file is known again, an overwritten one is not, and two
+data sets that share images (HAM10000 is part of ISIC 2019) share their rows. The hash is SHA-256: it runs ten times
+faster than JPEG decoding and, unlike a checksum, does not confuse two files. A file is not read again if its size and
+time of change are as they were when it was last hashed.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class KnownFiles:
             self._stamps = {}  # absent or damaged: everything is hashed anew
 
     def digest(self, path: Path) -> str | None:
-        """The digest of ``path``, if it is known and the file has not changed since."""
+        """Return the digest of ``path`` if it is known and the file has not changed since."""
         stamp = self._stamps.get(str(path))
         if stamp is None:
             return None
@@ -62,12 +61,12 @@ class KnownFiles:
             self._stamps[stamp.path] = stamp
 
     def save(self) -> None:
-        """Write all that is known."""
+        """Write all digests."""
         write_bytes(self._path, json.dumps(list(self._stamps.values())).encode())
 
 
 def hash_file(path: Path) -> FileStamp:
-    """Read ``path`` once. Raises ``BrokenImageError`` where there is nothing to read."""
+    """Read and hash ``path``, or raise ``BrokenImageError``."""
     refuse_unreadable(path)
     status = path.stat()
     with path.open("rb") as file:
@@ -76,25 +75,25 @@ def hash_file(path: Path) -> FileStamp:
 
 
 def image_key(record: Record, digests: list[str], reader_key: str) -> str:
-    """The fingerprint of one image, given its files' digests; 64 bits, so no two of a million images are confused."""
+    """Return the fingerprint of one image, given its files' digests; 64 bits suffice for millions of images."""
     return fingerprint(reader_key, *(digests if record.path is not None else [record.id, *digests]))
 
 
 def image_files(record: Record, framing: Framing) -> list[Path]:
-    """The files that a record's pixels come from, beside those that its reader names."""
+    """Return the files that a record's pixels come from, beside those that its reader names."""
     mask = record.mask if framing.lesion_margin is not None else None
     return [path for path in (record.path, mask) if path is not None]
 
 
 def reader_key(reader: Reader) -> str:
-    """What a reader's pixels depend on apart from the record: its pickle, with each file it names as its content."""
+    """Return the fingerprint of a reader: its pickle, with the content of each file in place of its path."""
     buffer = io.BytesIO()
     _ContentPickler(buffer, protocol=4).dump(reader)
     return fingerprint(buffer.getvalue())
 
 
 class _ContentPickler(pickle.Pickler):
-    """Only ever writes; nothing reads these pickles back."""
+    """Only writes; nothing reads these pickles back."""
 
     def persistent_id(self, obj: object) -> str | None:
         return hash_file(obj).digest if isinstance(obj, Path) and obj.is_file() else None

@@ -1,4 +1,4 @@
-"""The masks of new images, found by their names: what ``--masks`` takes."""
+"""Find the masks of new images by their names, for ``--masks``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MASK_ENDS = ("_segmentation", "_mask", "")
 
 
 def find_masks(folder: Path | None, images: list[Path]) -> list[Path | None]:
-    """Each image's mask in the folder or below it: of the same name, or with ``_segmentation`` or ``_mask`` behind it.
+    """Return each image's mask below ``folder``: of the same name, or that name with ``_segmentation`` or ``_mask``.
 
-    Where several have that name, the one in a folder that is called as the image's.
+    Where several have that name, take the one whose folder is named like the image's.
     """
     if folder is None:
         return [None] * len(images)
@@ -33,13 +33,12 @@ def find_masks(folder: Path | None, images: list[Path]) -> list[Path | None]:
     whose: dict[Path, Path] = {}
     own = {image.resolve() for image in images}
     for image, mask in zip(images, found, strict=True):
-        if mask is not None and mask.resolve() in own:
-            raise InputFileError(f"{mask} is an image here, and would be the mask of {image}: lay masks apart")
-    for image, mask in zip(images, found, strict=True):
-        if mask is not None and whose.setdefault(mask, image) != image:
-            raise InputFileError(
-                f"{mask} could be the mask of {whose[mask]} or of {image}: lay masks out like the images"
-            )
+        if mask is None:
+            continue
+        if mask.resolve() in own:
+            raise InputFileError(f"{mask} is an image here, and would be the mask of {image}: put masks elsewhere")
+        if whose.setdefault(mask, image) != image:
+            raise InputFileError(f"{mask} could be the mask of {whose[mask]} or of {image}: name masks like the images")
     return found
 
 
@@ -56,7 +55,7 @@ def _mask_of(image: Path, held: Mapping[str, list[Path]]) -> Path | None:
 
 
 def without_masks(paths: list[Path], masks: Path | None) -> list[Path]:
-    """The images among ``paths``, where a folder held their masks too."""
+    """Return the images among ``paths`` if a folder also holds their masks."""
     if masks is None:
         return paths
     names = {path.stem for path in paths}

@@ -1,4 +1,4 @@
-"""Two sources as one data set: one to train on, and another, collected apart, to test on."""
+"""Join two sources: one to train on, and another, collected apart, to test on."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tdumpra.errors import SourceError
 
 @dataclass(frozen=True, slots=True)
 class JoinedReader:
-    """Reads each record with the reader of the source it came from."""
+    """Read each record with the reader of its own source."""
 
     train: Reader
     test: Reader
 
     def __call__(self, record: Record) -> UInt8[np.ndarray, "height width 3"]:
-        """The record's image as RGB."""
+        """Return the record's image as RGB."""
         return (self.test if record.split == "test" else self.train)(record)
 
 
 def with_external_test(train: Manifest, test: Manifest) -> Manifest:
-    """``train`` with every image of ``test`` as its test part; classes are matched by name, whatever their case.
+    """Return ``train`` with all images of ``test`` as its test part; classes are matched by name, ignoring case.
 
     Raises:
-        SourceError: the test has a class that the training source does not know, or an image that it also has.
+        SourceError: a class of the test is not in the training source, or an image is in both.
     """
     known = {name.casefold(): label for label, name in enumerate(train.class_names)}
     used = sorted({record.label for record in test.records})
@@ -48,15 +48,12 @@ def with_external_test(train: Manifest, test: Manifest) -> Manifest:
         replace(record, label=known[test.class_names[record.label].casefold()], split="test") for record in test.records
     ]
     own_test = len(train) - len(kept)
+    left_out = (f"{own_test:,} test images of {train.name} itself left out",) if own_test else ()
     return Manifest(
         name=f"{train.name}+{test.name}",
         class_names=train.class_names,
         records=(*kept, *moved),
         reader=train.reader if train.reader == test.reader else JoinedReader(train.reader, test.reader),
-        notes=(
-            *train.notes,
-            *((f"{own_test:,} test images of {train.name} itself left out",) if own_test else ()),
-            *test.notes,
-        ),
+        notes=(*train.notes, *left_out, *test.notes),
         missing=(*train.missing, *test.missing),
     )

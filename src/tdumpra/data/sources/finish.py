@@ -33,7 +33,7 @@ _SHOWN = 3  # ids that a sentence names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a user may ask of any source."""
+    """Options of every source."""
 
     allow_missing: bool = False  # count and leave out images without a file, and files without a label
     metadata_only: bool = False  # keep images without a file: enough for splits and leaks, not for pixels

@@ -44,8 +44,7 @@ def open_source(
             ``medmnist:FILE.npz``, or ``synthetic:`` with options (``synthetic:n=600,seed=1``).
         allow_missing: count and leave out images without a file and files without a label, instead of refusing.
         metadata_only: keep images without a file; enough for splits and leak audits.
-        group_column: the column that says which images belong together (``lesion``, ``patient``, ...), where not the
-            source's own.
+        group_column: the column that says which images belong together (``lesion``, ``patient``, ...).
         duplicates: a table ``from_img,to_img`` of images that show the same thing; their groups are merged.
 
     Raises:

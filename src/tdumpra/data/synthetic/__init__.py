@@ -1,4 +1,4 @@
-"""Synthetic skin lesions: a problem worth solving, with no download, whose exact class posterior is known."""
+"""Synthetic skin lesions: a data set without a download, whose exact class posterior is known."""
 
 from __future__ import annotations
 

@@ -25,14 +25,14 @@ _COUNTS, _INDIVIDUAL, _CAMERA = 2, 3, 4  # random streams, beside those of laten
 
 @dataclass(frozen=True, slots=True)
 class LesionReader:
-    """Renders a record when asked. The pixels depend on these fields and the record's id, on nothing else."""
+    """Render a record. The pixels depend on these fields and the record's id alone."""
 
     seed: int
     size: int
     ambiguous: float
 
     def __call__(self, record: Record) -> UInt8[np.ndarray, "size size 3"]:
-        """The record's picture."""
+        """Return the record's picture."""
         parts = _ID.fullmatch(record.id)
         if parts is None:
             raise ValueError(f"{record.id!r} is not the id of a synthetic record")
@@ -45,7 +45,7 @@ class LesionReader:
 
 
 def synthetic_manifest(*, n: int = 1400, seed: int = 0, size: int = 96, ambiguous: float = 0.2) -> Manifest:
-    """Photographs of synthetic skin lesions: seven classes, long-tailed, several modes each, some truly ambiguous.
+    """Return photographs of synthetic skin lesions: seven classes, long-tailed, several modes each, some ambiguous.
 
     A lesion has one to three photographs, which share its group, appearance and outline, and differ in pose, light,
     hair and noise. A record's ``meta`` holds its ``mode``, whether it is ``ambiguous``, and its ``posterior``, the
@@ -90,7 +90,7 @@ def synthetic_manifest(*, n: int = 1400, seed: int = 0, size: int = 96, ambiguou
 
 
 def bayes_posterior(manifest: Manifest) -> NDArray[np.float64]:
-    """The exact class probabilities of each record of a synthetic manifest, or of a part of one: (n, 7)."""
+    """Return the exact class probabilities of each record of a synthetic manifest, or of a part of one: (n, 7)."""
     missing = next((r.id for r in manifest.records if "posterior" not in r.meta), None)
     if missing is not None:
         raise ValueError(f"only synthetic records know their posterior, and {missing!r} has none")

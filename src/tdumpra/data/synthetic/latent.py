@@ -1,4 +1,4 @@
-r"""The statistical half of the synthetic lesions: which appearances exist, and which class each one may be.
+r"""The statistics of the synthetic lesions: which appearances exist, and the class probabilities of each.
 
 A lesion's appearance is a vector of traits :math:`a` (how much pigment, how much network, ...). It is drawn first, from
 a Gaussian mixture; its class is drawn after it, from the posterior:
@@ -7,7 +7,7 @@ a Gaussian mixture; its class is drawn after it, from the posterior:
     p(a) = \sum_k w_k \, \mathcal N(a; \mu_k, \sigma^2 I), \qquad
     p(y \mid a) = \frac{1}{p(a)} \sum_k w_k \, \mathcal N(a; \mu_k, \sigma^2 I) \, B_{ky}
 
-Component :math:`k` is either a *mode*, one typical face of one class (:math:`B_k` is one-hot), or a step on a *bridge*
+Component :math:`k` is either a *mode*, one typical look of one class (:math:`B_k` is one-hot), or a step on a *bridge*
 between two look-alike modes, where both classes occur. The weights :math:`w` are such that the class marginals are
 exactly ``CLASS_SHARES``, whatever the ambiguous share. Everything else in a picture (shape, skin, rotation, light,
 hair, noise) is drawn without regard to the class, so the posterior given the pixels is this one, blurred only by how
@@ -57,7 +57,7 @@ class Mixture:
         return np.asarray(self.classes.max(1) < 1)
 
     def posterior(self, traits: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Exact p(class | traits) for each row."""
+        """Return the exact p(class | traits) for each row."""
         squared = ((traits[:, None, :] - self.means) ** 2).sum(-1)  # (n, K)
         log_joint = np.log(self.weights) - squared / (2 * _SIGMA**2)
         responsibility = np.exp(log_joint - logsumexp(log_joint, axis=1, keepdims=True))
@@ -67,7 +67,7 @@ class Mixture:
 
 @lru_cache(maxsize=16)
 def mixture(ambiguous: float) -> Mixture:
-    """The mixture in which a share ``ambiguous`` of all lesions stands on a bridge."""
+    """Return the mixture in which a share ``ambiguous`` of all lesions lies on a bridge."""
     mode_means = {f"{m.label} {m.name}": np.array(m.traits) for m in MODES}
     one_hot = dict(zip(CLASS_NAMES, np.eye(len(CLASS_NAMES)), strict=True))
 
@@ -94,7 +94,7 @@ def mixture(ambiguous: float) -> Mixture:
 
 
 def stream(seed: int, *place: int) -> np.random.Generator:
-    """The random numbers of one place in the data set, the same in whatever order places are visited."""
+    """Return a generator for one place in the data set, whatever was drawn before."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, *place])))
 
 
@@ -107,11 +107,11 @@ class Appearance(NamedTuple):
 
 
 def appearance(lesion: int, *, seed: int, mix: Mixture) -> Appearance:
-    """The appearance of lesion number ``lesion`` of data set ``seed``, without drawing the others.
+    """Draw lesion number ``lesion`` of data set ``seed``, without drawing the others.
 
     The component comes from the golden-ratio sequence ``u + lesion·φ mod 1`` rather than from independent draws. Each
-    lesion still has the mixture's distribution (``u`` is uniform), but any run of lesions holds every component in very
-    nearly its due number, so that a rare class does not vanish from a small data set by bad luck.
+    lesion still has the mixture's distribution (``u`` is uniform), but any run of lesions holds nearly the expected
+    number of every component, so that a rare class does not vanish from a small data set by bad luck.
     """
     position = (stream(seed, _COMPONENTS).random() + lesion * _GOLDEN) % 1.0
     cumulative = np.cumsum(mix.weights)
@@ -122,7 +122,7 @@ def appearance(lesion: int, *, seed: int, mix: Mixture) -> Appearance:
 
 
 def draw_lesions(n: int, *, seed: int = 0, ambiguous: float = 0.2) -> Lesions:
-    """Lesions ``0 … n-1`` of data set ``seed``: some ten thousand a second, since nothing is rendered.
+    """Draw lesions ``0 … n-1`` of data set ``seed``: some ten thousand a second, since nothing is rendered.
 
     Given the appearances, the classes are independent draws from the posteriors: what a calibration test needs.
     """

@@ -33,7 +33,7 @@ class Layers(NamedTuple):
 
 
 class _Ground(NamedTuple):
-    """What all structures of one lesion stand on."""
+    """Maps that all structures of one lesion share."""
 
     x: Field
     y: Field
@@ -46,7 +46,7 @@ class _Ground(NamedTuple):
 
 
 def paint_lesion(traits: Traits, rng: np.random.Generator, size: int) -> Layers:
-    """The layers of a lesion with these traits; ``rng`` gives it its individual shape and texture.
+    """Paint the layers of a lesion with these traits; ``rng`` gives it its individual shape and texture.
 
     Every lesion draws every structure, present or not: its random numbers, and with them its shape, do not depend on
     its traits.

@@ -1,6 +1,6 @@
-"""What there is to see: the traits of a lesion, the typical faces of each class, and which of them look alike.
+"""The traits of a lesion, the typical looks of each class, and which of them are alike.
 
-The faces follow the textbook of dermoscopy loosely; they are meant to be told apart by eye, not to teach it.
+The looks follow dermoscopy loosely; they are meant to be told apart by eye, not to teach it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ AMBIGUOUS_MAX: Final = 0.4  # beyond it, melanoma would have no typical lesion l
 
 
 class Traits(NamedTuple):
-    """What a dermatologist would read off a lesion, each from 0 (absent) to 1 (as strong as it gets)."""
+    """The visible features of a lesion, each from 0 (absent) to 1 (as strong as possible)."""
 
     melanin: float = 0.0  # depth of brown
     blood: float = 0.0  # redness of the whole lesion
@@ -47,7 +47,7 @@ class Mode(NamedTuple):
 
 
 # Hardly a trait belongs to one class alone: network, haze, cysts, scale, vessels and scars each occur in several, so it
-# takes a combination to tell. The modes of a class differ as much as classes do: their average is no face at all.
+# takes a combination to tell. The modes of a class differ as much as classes do: their average looks like none.
 MODES: Final = (
     Mode("akiec", "actinic", 0.40, Traits(blood=0.45, irregular=0.5, sharp=0.15, scale=0.85)),
     Mode("akiec", "bowen", 0.35, Traits(melanin=0.1, blood=0.4, irregular=0.4, sharp=0.6, dots=0.85, scale=0.4)),

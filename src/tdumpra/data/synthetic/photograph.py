@@ -1,4 +1,4 @@
-"""From a lesion's layers to a photograph of it: skin, light, hair and camera, none of which knows the class."""
+"""Photograph a lesion's layers: skin, light, hair and camera, none of which depends on the class."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Skin(NamedTuple):
 
 
 def draw_skin(rng: np.random.Generator) -> Skin:
-    """Skin for one lesion."""
+    """Draw the skin of one lesion."""
     tone, warmth = rng.normal(0, 0.06), rng.normal(0, 0.05)
     colour = _SKIN + tone + warmth * np.array([0.5, -0.2, -1.0])
     hairiness = rng.choice([0.0, 2.0, 7.0], p=[0.62, 0.28, 0.10])
@@ -42,7 +42,7 @@ def draw_skin(rng: np.random.Generator) -> Skin:
 
 
 def photograph(layers: Layers, skin: Skin, rng: np.random.Generator, size: int) -> UInt8[np.ndarray, "size size 3"]:
-    """One photograph: turn and place the lesion, light it, put hair and gel over it, and expose."""
+    """Take one photograph: turn and place the lesion, light it, put hair and gel over it, and expose."""
     seen = Layers(*_place(layers, rng, size))
     light, brown, flush = _skin(skin, rng, size)
     density = (seen.melanin + brown)[..., None] * _MELANIN + (seen.blood + flush)[..., None] * _BLOOD
@@ -65,7 +65,7 @@ def _place(layers: Layers, rng: np.random.Generator, size: int) -> list[Field]:
 
 
 def _skin(skin: Skin, rng: np.random.Generator, size: int) -> tuple[Field, Field, Field]:
-    """Relief, and the densities of pigment and blood that the skin has of itself."""
+    """Return relief, and the skin's own densities of pigment and blood."""
     wide, patches, pores, grain = (smooth_noise(rng, cells, size) for cells in (3, 11, 24, 44))
     flush = 0.07 * skin.mottling * (0.3 * wide + 0.6 * patches + 0.7 * pores)
     brown = 0.035 * skin.mottling * (smooth_noise(rng, 6, size) + smooth_noise(rng, 17, size))
@@ -76,7 +76,7 @@ def _skin(skin: Skin, rng: np.random.Generator, size: int) -> tuple[Field, Field
 
 
 def _add_hair(picture: Colour, skin: Skin, rng: np.random.Generator) -> None:
-    """Dark arcs, most of them combed one way."""
+    """Add dark arcs, most of them combed one way."""
     size = len(picture)
     x, y = axis(size), axis(size)[:, None]
     comb = rng.uniform(0, np.pi)
@@ -95,7 +95,7 @@ def _add_hair(picture: Colour, skin: Skin, rng: np.random.Generator) -> None:
 
 
 def _add_gel(picture: Colour, rng: np.random.Generator) -> None:
-    """Air bubbles and glints of the contact fluid."""
+    """Add air bubbles and glints of the contact fluid."""
     size = len(picture)
     x, y = axis(size), axis(size)[:, None]
     for _ in range(rng.poisson(0.12)):
@@ -111,7 +111,7 @@ def _add_gel(picture: Colour, rng: np.random.Generator) -> None:
 
 
 def _expose(picture: Colour, rng: np.random.Generator) -> UInt8[np.ndarray, "size size 3"]:
-    """Uneven light, vignette, white balance, focus and sensor noise, in the order in which they happen."""
+    """Apply uneven light, vignette, white balance, focus and sensor noise, in that order."""
     size = len(picture)
     x, y = axis(size), axis(size)[:, None]
     slope = rng.normal(0, 0.05, 2)

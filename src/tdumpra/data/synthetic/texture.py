@@ -1,4 +1,4 @@
-"""The brushes that lesions and skin are painted with, on the square [-1, 1]².
+"""Brushes for lesions and skin, on the square [-1, 1]².
 
 A brush draws the same random numbers at every resolution, so a lesion keeps its shape when the picture grows. All of
 it is float64: in float32 another processor's last bit would change a pixel in every other picture.
@@ -20,12 +20,12 @@ _NEGLIGIBLE = -30.0  # log of what a bump has faded to; beyond it lie the denorm
 
 @lru_cache(maxsize=16)
 def axis(size: int) -> NDArray[np.float64]:
-    """Pixel centres along one side."""
+    """Return the pixel centres along one side."""
     return np.asarray((np.arange(size) + 0.5) * (2 / size) - 1, dtype=np.float64)
 
 
 def smooth_noise(rng: np.random.Generator, cells: int, size: int) -> Field:
-    """Gaussian noise of unit variance whose bumps are about ``2 / cells`` wide."""
+    """Draw Gaussian noise of unit variance whose bumps are about ``2 / cells`` wide."""
     weights = _spline_weights(cells, size)
     knots = rng.standard_normal((cells + 3, cells + 3))
     return _product(weights @ knots, weights.T / _SPLINE_VARIANCE)
@@ -33,7 +33,7 @@ def smooth_noise(rng: np.random.Generator, cells: int, size: int) -> Field:
 
 @lru_cache(maxsize=64)
 def _spline_weights(cells: int, size: int) -> NDArray[np.float64]:
-    """Uniform cubic B-spline basis: (size, cells + 3), rows sum to one."""
+    """Return the uniform cubic B-spline basis: (size, cells + 3), rows sum to one."""
     position = (axis(size) + 1) / 2 * cells
     cell = np.minimum(position.astype(int), cells - 1)
     t = position - cell
@@ -44,14 +44,14 @@ def _spline_weights(cells: int, size: int) -> NDArray[np.float64]:
 
 
 def blobs(x: Field, y: Field, radius: Field, height: Field, size: int) -> Field:
-    """A sum of round Gaussian bumps; each is a product of two profiles, so all of them are one matrix product."""
+    """Sum round Gaussian bumps; each is a product of two profiles, so all of them are one matrix product."""
     offset = (axis(size) - np.stack([x, y])[..., None]) / radius[:, None]  # (2, blobs, size)
     across, down = np.exp(np.maximum(-0.5 * offset * offset, _NEGLIGIBLE))
     return _product((down * height[:, None]).T, across)
 
 
 def _product(left: Field, right: Field) -> Field:
-    """``left @ right`` in slices that BLAS deems too small to share out: its threads fight over busy cores."""
+    """Return ``left @ right`` in slices too small for BLAS to use threads, which fight over busy cores."""
     rows = max(1, _ONE_THREAD // right.size)
     product = np.empty((len(left), right.shape[1]))
     for start in range(0, len(left), rows):
@@ -62,7 +62,7 @@ def _product(left: Field, right: Field) -> Field:
 def scatter(
     rng: np.random.Generator, count: int, radius: tuple[float, float], size: int, *, within: float = 1.0
 ) -> Field:
-    """``count`` bumps of various sizes and heights up to about one, evenly spread over a disc."""
+    """Scatter ``count`` bumps of various sizes and heights up to about one evenly over a disc."""
     distance = within * np.sqrt(rng.random(count))
     angle = rng.uniform(0, 2 * np.pi, count)
     heights = rng.uniform(0.6, 1.0, count)
@@ -70,20 +70,20 @@ def scatter(
 
 
 def step(values: Field, low: float, high: float) -> Field:
-    """A smooth step from 0 at ``low`` to 1 at ``high``."""
+    """Return a smooth step from 0 at ``low`` to 1 at ``high``."""
     t = np.clip((values - low) / (high - low), 0, 1)
     return np.asarray(t * t * (3 - 2 * t))
 
 
 def honeycomb(x: Field, y: Field, period: float) -> Field:
-    """Three plane waves at 60° to each other, in the form that takes two cosines: 1 in the holes, 0 on the mesh."""
+    """Sum three plane waves at 60° to each other, with two cosines: 1 in the holes, 0 on the mesh."""
     k = np.pi / period
     c = np.cos(k * x)
     return np.asarray((2 * c * c + 2 * c * np.cos(np.sqrt(3) * k * y) + 0.5) / 4.5)
 
 
 def branching_curves(rng: np.random.Generator, trunks: int) -> tuple[Field, Field, Field]:
-    """Points (x, y, relative width) along wandering lines that fork twice, as vessels do."""
+    """Return points (x, y, relative width) along wandering lines that fork twice, as vessels do."""
     stride = 0.024  # about two radii of the thinnest vessel, so that the points run together
     x0, y0 = rng.uniform(-0.35, 0.35, (2, trunks))
     heading = rng.uniform(0, 2 * np.pi, trunks)
