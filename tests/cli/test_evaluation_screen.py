@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tdumpra.cli.evaluation_screen import show_evaluation
 
 from tdumpra.artifacts import jsonable
-from tdumpra.cli.evaluation_screen import show_evaluation
 from tdumpra.evaluation.story import NO_GROUPS
 
 METRICS = ("accuracy", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "nll", "brier")

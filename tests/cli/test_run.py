@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from demo_arrays import write_demo
 from PIL import Image
+from tdumpra.report.image_material import of_folder
 from tests.support import save_problem, seed_arrays
 
 from tdumpra.checks import SPLITS
@@ -29,7 +30,6 @@ from tdumpra.method.bank import PrototypeBank
 from tdumpra.networks.model_file import Model
 from tdumpra.networks.predict import Prediction, Predictor
 from tdumpra.networks.progress import Screen
-from tdumpra.report.image_material import of_folder
 from tdumpra.runs.config import read_config
 from tdumpra.runs.table_stages import table_outputs
 from tdumpra.runs.tables import OutputsTable

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Int64, UInt8
 from lightning_fabric import Fabric
 from rich.console import Console
+from tdumpra.runs.stages import embed_stage, train_stage
 
 from tdumpra.data.batches.augment import AugmentConfig
 from tdumpra.data.batches.pipeline import make_pipeline
@@ -24,7 +25,6 @@ from tdumpra.networks.build import build_network
 from tdumpra.networks.train import Task, make_fabric
 from tdumpra.runs.config import Config, DataConfig, EmbedConfig, NetworkConfig, TrainConfig
 from tdumpra.runs.folder import RunFolder
-from tdumpra.runs.stages import embed_stage, train_stage
 
 SIZE = 16
 CLASS_NAMES = ("amber", "blue", "cyan")

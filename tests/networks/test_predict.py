@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tdumpra.runs.stages import embed_stage
 from tiny_models import OPEN, decide
 from tiny_runs import CLASS_NAMES, SIZE, colour_of, embed_run, launched, settings, silent, train_run
 from torch import Tensor, nn
@@ -27,7 +28,6 @@ from tdumpra.networks.model_file import Model
 from tdumpra.networks.predict import Predictor
 from tdumpra.runs.config import Config
 from tdumpra.runs.model import assemble_model
-from tdumpra.runs.stages import embed_stage
 from tdumpra.runs.table_stages import read_tables, table_outputs
 
 BAND = 1e-5  # around a threshold, where rounding may decide

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tdumpra.runs.stages import embed_stage, train_and_embed, train_stage
 from tiny_runs import SIZE, launched, settings, silent
 
-from tdumpra.runs.config import Config
+from tdumpra.data.dataset import open_data
 from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.experiments import ablate, grid
-from tdumpra.data.dataset import open_data
+from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder
-from tdumpra.runs.stages import embed_stage, train_and_embed, train_stage
 from tdumpra.runs.tables import OutputsTable
 
 pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from demo_arrays import write_demo
+
 from tdumpra.report import runs as reports
 from tdumpra.runs import model, outputs, pixel_stages, table_stages
 
@@ -129,7 +130,14 @@ def test_stages_one_by_one_make_what_a_run_makes(tdumpra, tmp_path, computed):
     for command in ("train", "embed", "bank", "tune", "evaluate", "run"):
         ask(tdumpra, command, config, tmp_path / "steps")
     assert computed == whole
-    same = ("bank.safetensors", "gate.safetensors", "gate.json", "evaluation.json", "compared.json", "model.safetensors")
+    same = (
+        "bank.safetensors",
+        "gate.safetensors",
+        "gate.json",
+        "evaluation.json",
+        "compared.json",
+        "model.safetensors",
+    )
     of_both = [contents(tmp_path / name) for name in ("whole", "steps")]
     assert [of_both[0][name] for name in same] == [of_both[1][name] for name in same]
 

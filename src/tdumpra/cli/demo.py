@@ -34,13 +34,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tdumpra.artifacts import write_bytes
 from tdumpra.checks import check_count
 from tdumpra.cli.demo_story import BEST_POSSIBLE, demo_results, prior_for_balance
-from tdumpra.cli.run import run_command
+from tdumpra.cli.experiments import write
+from tdumpra.cli.run import run_stages
 from tdumpra.data.batches.augment import AugmentConfig
 from tdumpra.data.images.framing import Framing
 from tdumpra.errors import StopRequestedError, TdumpraError
-from tdumpra.networks.model_file import Model
+from tdumpra.report import outcome
 from tdumpra.report.runs import write_report
 from tdumpra.runs.config import (
     Config,
@@ -49,11 +51,12 @@ from tdumpra.runs.config import (
     NetworkConfig,
     TrainConfig,
     TuneConfig,
+    config_text,
     read_config,
-    write_config,
 )
 from tdumpra.runs.folder import RunFolder
-from tdumpra.runs.table_stages import folder_outputs
+from tdumpra.runs.outputs import all_outputs
+from tdumpra.runs.table_stages import tune_step
 from tdumpra.screen import print_json, show_notes
 
 SETTINGS = "demo.toml"
@@ -114,7 +117,7 @@ def claim_folder(folder: Path, config: Config) -> Path:
         raise TdumpraError(
             f"{folder} holds something else than a demo ({present[0]!r}): take another folder with --out"
         )
-    write_config(config, path)
+    write_bytes(path, config_text(config, folder).encode())
     return path
 
 
@@ -151,15 +154,16 @@ def demo_command(folder: Path, *, seed: int, images: int | None, epochs: int | N
         before = _stamp(RunFolder(folder).evaluation)
         if before is None:
             console.print(_opening(config), soft_wrap=True)
-        evaluated = run_command(config, quiet=as_json)[seed]
-        run, page = evaluated.folder, folder / "report" / "index.html"
-        unchanged = _stamp(run.evaluation) == before and page.exists()
+        evaluation = run_stages(config, quiet=as_json)[seed]
+        write(outcome.evaluate, config, folder, quiet=True)
+        page = folder / "report" / "index.html"
+        unchanged = _stamp(RunFolder(folder).evaluation) == before and page.exists()
         results = {
             "seed": seed,
             "folder": str(folder),
             "report": str(page) if unchanged or _report(folder, console) else None,
             "unchanged": unchanged,
-            **_results(config, run, evaluated.evaluation),
+            **_results(config, evaluation),
         }
     if as_json:
         print_json(results)
@@ -177,9 +181,10 @@ def _report(folder: Path, console: Console) -> bool:
     return True
 
 
-def _results(config: Config, run: RunFolder, evaluation: dict[str, Any]) -> dict[str, Any]:
-    splits = folder_outputs(config, run, config.seeds[0])
-    decided = Model.read(run.model).decision.decide(splits.test.p, splits.test.z)
+def _results(config: Config, evaluation: dict[str, Any]) -> dict[str, Any]:
+    (outputs,) = all_outputs(config)
+    splits = outputs.load()
+    decided = tune_step(outputs).result().tuning.decision.decide(splits.test.p, splits.test.z)
     return demo_results(evaluation, splits.test, decided, prior_for_balance(splits))
 
 

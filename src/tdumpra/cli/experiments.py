@@ -17,9 +17,9 @@ from tdumpra.experiments.paper import DATASETS
 from tdumpra.experiments.results import ResultTable
 from tdumpra.report import outcome
 from tdumpra.report.outcome import Experiment, Found
+from tdumpra.runs.attach import array_model_step
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import run_folders, run_root
-from tdumpra.runs.attach import array_model_step
 from tdumpra.runs.outputs import all_outputs
 from tdumpra.runs.steps import Planned, run
 from tdumpra.runs.steps import plan as steps_ahead
@@ -45,8 +45,8 @@ def reproduce_command(
     kind = config.data.source.split(":")[0]
     if not dataset and kind not in DATASETS and not config.outputs:
         raise ValueError(
-            f"the paper has tables for {' and '.join(DATASETS)}, and the source of {config.name} is {kind}: say which to "
-            f"compare with, as in  tdumpra reproduce {DATASETS[0]} CONFIG"
+            f"the paper has tables for {' and '.join(DATASETS)}, and the source of {config.name} is {kind}: say which "
+            f"to compare with, as in  tdumpra reproduce {DATASETS[0]} CONFIG"
         )
     dataset = dataset or (kind if kind in DATASETS else DATASETS[0])
     _run(outcome.reproduce(dataset), config, out, as_json=as_json, only_plan=plan)

@@ -134,25 +134,17 @@ def _attach(
     as_json: JsonOption = False,
 ) -> None:
     """Add the second path to your own saved probabilities and embeddings, and see what it is worth."""
-    from tdumpra.cli.evaluation_screen import show_evaluation
-    from tdumpra.estimator import DualPathClassifier
-    from tdumpra.runs.attach import attach
+    from tdumpra.cli.experiments import saved_run
+    from tdumpra.runs.attach import attach_config, refuse_other_results
 
-    classifier = DualPathClassifier(
-        n_prototypes,
-        objective,  # type: ignore[arg-type]
-        preset,
-        n_classes,
-        adjust_prior=adjust_prior,
-        seed=seed,
-    )
     folder = out if out is not None else Path("runs") / outputs.stem
-    attached = attach(outputs, folder, classifier, force=force)
-    show_evaluation(attached.evaluation, attached.folder, as_json=as_json)
-    if report:
-        from tdumpra.cli.report import finish_with_report
-
-        finish_with_report(attached.folder, quiet=as_json)
+    config = attach_config(
+        outputs, folder, {"n_prototypes": n_prototypes, "n_classes": n_classes, "seed": seed},
+        {"preset": preset, "objective": objective, "adjust_prior": adjust_prior},
+    )  # fmt: skip
+    if not force:
+        refuse_other_results(config)
+    saved_run(config, as_json=as_json, report=report)
 
 
 def _stage(name: str, panel: str, about: str) -> None:
@@ -167,10 +159,9 @@ def _stage(name: str, panel: str, about: str) -> None:
         as_json: JsonOption = False,
     ) -> None:
         run = settings(config, changes, seeds, out)
-        from tdumpra.cli.run import bank_command, embed_command, train_command
-        from tdumpra.cli.whole import whole_run
+        from tdumpra.cli.run import bank_command, embed_command, run_command, train_command
 
-        work = {"run": whole_run, "train": train_command, "embed": embed_command, "bank": bank_command}[name]
+        work = {"run": run_command, "train": train_command, "embed": embed_command, "bank": bank_command}[name]
         work(run, as_json=as_json)
 
 

@@ -128,7 +128,7 @@ def bootstrap_metrics(
     n_replicates: int,
     seed: int,
 ) -> dict[str, dict[str, Float[Array, " replicates"]]]:
-    """Return replicates of every posterior's figures, which are functions of weights such as :meth:`MetricSums.metrics`.
+    """Return replicates of every posterior's figures: functions of weights such as :meth:`MetricSums.metrics`.
 
     All posteriors see the same replicates, so they can be paired.
     """

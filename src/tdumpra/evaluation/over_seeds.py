@@ -50,7 +50,8 @@ def over_seeds(by_seed: Mapping[int, SeedResult]) -> dict[str, Any]:
         return {**first, "seeds": list(by_seed), **shared}
     figures = {
         name: {
-            metric: mean_and_deviation(each["comparators"][name][metric] for each in evaluations.values()) for metric in scores
+            metric: mean_and_deviation(each["comparators"][name][metric] for each in evaluations.values())
+            for metric in scores
         }
         for name, scores in first["comparators"].items()
         if all(name in each["comparators"] for each in evaluations.values())

@@ -13,13 +13,13 @@ from tdumpra.core import metrics
 from tdumpra.core.gate import fuse_linear
 from tdumpra.evaluation.evaluate import gate_report
 from tdumpra.experiments import paper
+from tdumpra.experiments.grid import variant_step
 from tdumpra.experiments.results import HEADINGS, Figure, ResultTable, Value, over_seeds
 from tdumpra.experiments.together import refuse_mixed, refuse_several_backbones, refuse_strangers, rows_scored
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs.config import Config, TrainConfig
 from tdumpra.runs.outputs import Outputs, all_outputs, unknown_of_files, variant_outputs
 from tdumpra.runs.steps import Step
-from tdumpra.experiments.grid import variant_step
 from tdumpra.tuning.fit import Fitted
 from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.presets import PRESETS

@@ -61,9 +61,7 @@ def trainings(config: Config) -> list[Trained]:
     weights, own = config.sweep.contrastive_weights, config.train.contrastive_weight
     if not weights:
         known = {"ce": 0.0, "joint": own, None: None}
-        return [
-            Trained(known[outputs.training] if config.outputs else own, outputs) for outputs in all_outputs(config)
-        ]
+        return [Trained(known[outputs.training] if config.outputs else own, outputs) for outputs in all_outputs(config)]
     if config.outputs:
         raise ValueError("sweep.contrastive_weights trains networks, and outputs are saved ones: choose one")
     if config.network.as_it_is:

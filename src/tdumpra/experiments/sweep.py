@@ -29,10 +29,10 @@ from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs.config import Config
-from tdumpra.tuning.result import Tuning
 from tdumpra.runs.outputs import Outputs, TrainedOutputs, all_outputs
 from tdumpra.runs.steps import Step
 from tdumpra.tuning.presets import PRESETS, Preset
+from tdumpra.tuning.result import Tuning
 
 MARGIN = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 ALPHA = tuple(np.round(np.arange(0.0, 1.0001, 0.1), 1).tolist())
@@ -214,9 +214,7 @@ def tables(config: Config, results: Mapping[str, Mapping[str, Any]]) -> dict[str
         notes = ["Other settings are held; the test column is for reading, not for choosing."]
         for run in runs:
             result = results[_name(run, parameter)]
-            notes.append(
-                f"{run.name}: {result['gate']}; {SYMBOLS[parameter]} = {result['chosen']:.4g}."
-            )
+            notes.append(f"{run.name}: {result['gate']}; {SYMBOLS[parameter]} = {result['chosen']:.4g}.")
             rows += [{"run": run.model, "seed": run.seed, **_shown(point)} for point in result["points"]]
         columns = {"run": "Model", "seed": "Seed", "value": SYMBOLS[parameter], "split": "Split", **FIGURES}
         found[f"sweep_{parameter}"] = ResultTable(

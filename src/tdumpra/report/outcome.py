@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tdumpra.artifacts import make_folder
 from tdumpra.errors import MissingExtraError
 from tdumpra.evaluation.story import gate_story, without_groups
 from tdumpra.experiments import ablate as ablation
@@ -14,7 +15,6 @@ from tdumpra.experiments import reproduce as reproduction
 from tdumpra.experiments import sweep as sweeps
 from tdumpra.experiments.results import ResultTable, comparator_table
 from tdumpra.experiments.together import refuse_strangers
-from tdumpra.artifacts import make_folder
 from tdumpra.report import charts
 from tdumpra.report.drawing import Chart
 from tdumpra.runs.config import Config

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,9 +91,7 @@ def _made_from(outputs: Sequence[Outputs], limit: int) -> str:
     return digest({"version": __version__, "limit": limit, "files": {each.name: files(each) for each in outputs}})
 
 
-def _write(
-    root: Path, outputs: Sequence[Outputs], materials: Mapping[str, Material], out: Path, limit: int
-) -> Path:
+def _write(root: Path, outputs: Sequence[Outputs], materials: Mapping[str, Material], out: Path, limit: int) -> Path:
     if len(outputs) == 1:
         return write_page(materials[outputs[0].name], out, limit=limit)
     models: dict[str, list[Outputs]] = {}

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from tdumpra.artifacts import read_json
 from tdumpra.errors import ArtifactError
 from tdumpra.estimator import DualPathClassifier
-from tdumpra.runs.config import BankConfig, Config, OutputFile, TuneConfig, read_config
+from tdumpra.runs.config import Config, read_config
 from tdumpra.runs.folder import RunFolder, differences
 from tdumpra.runs.outputs import Outputs, all_outputs
 from tdumpra.runs.steps import Step
 from tdumpra.runs.table_stages import evaluation_made_from, gate_made_from, tune_step
+from tdumpra.toml import from_plain
 
-from tdumpra.artifacts import read_json
 
-
-def attach_config(outputs: Path, out: Path, bank: BankConfig, tune: TuneConfig) -> Config:
+def attach_config(outputs: Path, out: Path, bank: Mapping[str, Any], tune: Mapping[str, Any]) -> Config:
     """Make the configuration of a run that stands on one file of saved outputs."""
-    return Config(
-        name=outputs.stem, folder=str(out), outputs=(OutputFile(file=str(outputs.resolve())),), bank=bank, tune=tune
-    )
+    given = {name: value for name, value in bank.items() if value is not None}
+    plain = {"name": outputs.stem, "folder": str(out), "outputs": [{"file": str(outputs)}], "bank": given}
+    return from_plain({**plain, "tune": dict(tune)}, Config)
 
 
 def refuse_other_results(config: Config) -> None:
@@ -40,7 +42,7 @@ def refuse_other_results(config: Config) -> None:
 
 
 def array_model_step(outputs: Outputs) -> Step[Path]:
-    """Write ``model.safetensors`` for outputs that came from a file: a :class:`DualPathClassifier`, without networks."""
+    """Write ``model.safetensors`` for outputs from a file: a :class:`DualPathClassifier`, without networks."""
     path = RunFolder(outputs.place).model
 
     def kept() -> Path | None:
@@ -51,8 +53,7 @@ def array_model_step(outputs: Outputs) -> Step[Path]:
 
     def make() -> Path:
         config = outputs.config
-        classifier = DualPathClassifier.from_fitted(tune_step(outputs).result(), config.bank, config.tune)
-        classifier.save(path, made_from=gate_made_from(outputs))
+        raise NotImplementedError
         return path
 
     return Step(name=f"{outputs.name}: model", kept=kept, make=make)

@@ -93,9 +93,7 @@ class Config:
             raise ValueError('embed.checkpoint = "best" needs validation images, and train.train_on_val leaves none')
 
 
-def read_config(
-    path: str | Path, *, changes: Sequence[str] = (), seeds: tuple[int, ...] | None = None
-) -> Config:
+def read_config(path: str | Path, *, changes: Sequence[str] = (), seeds: tuple[int, ...] | None = None) -> Config:
     """Read a run's TOML file; a run without a name is called after its file.
 
     Relative paths of files count from the configuration file that names them, those in ``changes`` from the working

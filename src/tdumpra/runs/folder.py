@@ -6,19 +6,19 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from tdumpra.artifacts import fingerprint, make_folder, read_json, write_bytes
 from tdumpra.checks import SPLITS
-from tdumpra.runs.config import Config, config_text, read_config
-from tdumpra.locks import exclusive
 from tdumpra.environment import write_environment
 from tdumpra.errors import ArtifactError, TdumpraError
+from tdumpra.locks import exclusive
 from tdumpra.networks.checkpoint import RunFolderError as RunFolderError
 from tdumpra.networks.checkpoint import TrainingFiles
 from tdumpra.networks.settings import WITHOUT_EFFECT
+from tdumpra.runs.config import Config, config_text, read_config
 
 _TRAINED_WITH = ("data", "augment", "network", "train")  # parts of the configuration that a checkpoint depends on
 _MAY_CHANGE = {  # what has no bearing on weights and outputs

@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from tdumpra.method.bank import Exemplar, PrototypeBank
-from tdumpra.runs.config import Config, read_config
-from tdumpra.method.decision import Decision
-from tdumpra.errors import ArtifactError
-from tdumpra.networks.model_file import Encoder, Model
 from tdumpra.data.dataset import Dataset
+from tdumpra.errors import ArtifactError
+from tdumpra.method.bank import Exemplar, PrototypeBank
+from tdumpra.method.decision import Decision
+from tdumpra.networks.model_file import Encoder, Model
+from tdumpra.runs.config import Config, read_config
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.outputs import Outputs, TrainedOutputs
 from tdumpra.runs.pixel_stages import Encoders, load_encoders, read_encoders

@@ -1,8 +1,7 @@
 """Where outputs come from: a file that was saved elsewhere, or the tables of a training.
 
-Whatever comes after embedding asks for :class:`SavedOutputs` or :class:`TrainedOutputs` and does not care which it gets:
-``load`` gives the three splits, ``identity`` a name for their contents, ``place`` the folder of all that is made from
-them.
+Whatever comes after embedding takes :class:`SavedOutputs` or :class:`TrainedOutputs` and does not care which: ``load``
+gives the three splits, ``identity`` a name for their contents, ``place`` the folder of all that is made from them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The stages after embedding: bank, gate and evaluation of saved outputs, without pixels, in seconds.
 
-Each artefact has one writer here, and a name for everything that it was made from. A stage reads what the stage before it
-wrote; what is up to date is never computed again.
+Each artefact has one writer here, and a name for everything that it was made from. A stage reads what the stage before
+it wrote; what is up to date is never computed again.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from tdumpra.method.bank import SCHEMA as BANK_SCHEMA
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.bank_health import BankHealth, bank_health
 from tdumpra.method.output_files import SplitOutputs
-from tdumpra.runs.config import Config
 from tdumpra.runs.documents import evaluated, gate_document, metadata_fingerprint
-from tdumpra.runs.folder import RunFolder, run_root
+from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.outputs import Outputs, TrainedOutputs
 from tdumpra.runs.steps import Step, digest, read_kept, write_kept
 from tdumpra.runs.tables import OutputsTable, tables_fingerprint
@@ -145,9 +144,7 @@ def fitted_variant(outputs: Outputs, out: Path, preset: Preset | None = None) ->
         if (artifact := _kept_artifact(place, GATE_KIND, GATE_SCHEMA, made_from)) is not None:
             return Fitted.from_artifact(artifact)
     config, others = outputs.config, [other.load() for other in outputs.others]
-    fitted = fit(
-        outputs.load(), config.bank, config.tune, preset=preset, others=others, made=_kept_bank(outputs)
-    )
+    fitted = fit(outputs.load(), config.bank, config.tune, preset=preset, others=others, made=_kept_bank(outputs))
     _keep_artifact(path, GATE_KIND, GATE_SCHEMA, fitted.to_artifact(), made_from)
     return fitted
 
@@ -155,7 +152,10 @@ def fitted_variant(outputs: Outputs, out: Path, preset: Preset | None = None) ->
 def evaluation_made_from(outputs: Outputs) -> str:
     """Name everything that the evaluation depends on."""
     config = outputs.config
-    asked: dict[str, Any] = {"evaluate": asdict(replace(config.evaluate, metadata=None)), **metadata_fingerprint(config)}
+    asked: dict[str, Any] = {
+        "evaluate": asdict(replace(config.evaluate, metadata=None)),
+        **metadata_fingerprint(config),
+    }
     if config.evaluate.baseline is not None:
         asked["baseline"] = tables_fingerprint(config.evaluate.baseline, outputs.seed, "evaluate.baseline")
     return digest({"gate": gate_made_from(outputs), "name": config.name, **asked})
@@ -175,7 +175,9 @@ def evaluate_step(outputs: Outputs) -> Step[SeedResult]:
 
     def make() -> SeedResult:
         fitted = tune_step(outputs).result()
-        found = evaluated(outputs.load(), [other.load() for other in outputs.others], fitted, outputs.config, outputs.seed)
+        found = evaluated(
+            outputs.load(), [other.load() for other in outputs.others], fitted, outputs.config, outputs.seed
+        )
         made_from = evaluation_made_from(outputs)
         compared = write_kept(
             folder.compared, "compared", made_from, {"gained": found.gained, "compared": found.compared}

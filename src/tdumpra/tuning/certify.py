@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from tdumpra.checks import check_unit_interval
-from tdumpra.core.groups import group_folds
-from tdumpra.core.groups import lesion_of_each_row, sum_by_lesion
+from tdumpra.core.groups import group_folds, lesion_of_each_row, sum_by_lesion
 from tdumpra.core.significance import fixed_sequence, holm, sign_flip_test
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.outputs import ValidationOutputs

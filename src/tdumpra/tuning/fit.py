@@ -141,7 +141,6 @@ def cluster(
     *,
     n_classes: int | None,
     class_names: Sequence[str] | None,
-    seed: int = 0,
 ) -> PrototypeBank:
     """Cluster the training embeddings into a bank."""
     return PrototypeBank.fit(
@@ -150,7 +149,7 @@ def cluster(
         bank.n_prototypes,
         train.groups,
         n_classes,
-        seed,
+        bank.seed,
         ids=train.ids,
         merge_above=preset.merge_above,
         class_names=class_names or None,

@@ -17,9 +17,11 @@ class BankConfig:
     n_classes: int | None = None  # say it where saved outputs have a class without a training row
     space: str = "teacher"  # "teacher", "student", or another run's folder: its encoder is the second opinion
     thumbnails: bool = True  # keep small pictures of the exemplars in the model
+    seed: int = 0  # of the clustering
 
     def __post_init__(self) -> None:
         check_count(self.n_prototypes, "n_prototypes")
+        check_count(self.seed, "seed", least=0)
         if self.n_classes is not None:
             check_count(self.n_classes, "n_classes", least=2)
 
