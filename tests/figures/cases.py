@@ -87,13 +87,16 @@ def attach(*options: str, whole: tuple[str, ...] = ()) -> Case:
 
 def config(folder: Path, models: tuple[str, ...], seeds: tuple[int, ...], tune: str, evaluate: str = "") -> Path:
     """Save outputs beside a configuration that names them."""
-    files = []
+    tables = []
     for model, name in enumerate(models):
+        backbone, training = name.split("_")
         for seed in seeds:
-            files.append(f"{name}_seed{seed}.npz")
-            np.savez(folder / files[-1], allow_pickle=False, **make_outputs(model, seed))
+            file = f"{name}_seed{seed}.npz"
+            np.savez(folder / file, allow_pickle=False, **make_outputs(model, seed))
+            told = {"file": file, "backbone": backbone, "training": training, "seed": seed}
+            tables.append("\n".join(["[[outputs]]", *(f"{key} = {json.dumps(value)}" for key, value in told.items())]))
     path = folder / "saved.toml"
-    path.write_text(f"outputs = {json.dumps(files)}\n[tune]\n{tune}\n[evaluate]\nbootstrap = 50\n{evaluate}\n")
+    path.write_text("\n".join([*tables, f"[tune]\n{tune}\n[evaluate]\nbootstrap = 50\n{evaluate}\n"]))
     return path
 
 

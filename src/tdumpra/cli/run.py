@@ -158,7 +158,7 @@ def _refuse_what_cannot_be_scored(config: Config, data: Dataset) -> None:
         metadata_fingerprint(config)  # the table must be there; its columns are subgroups too
         return
     records = (data.manifest.records[row] for row in data.rows("test"))
-    asked.refuse_unknown_subgroups(sorted({key for record in records for key in record.meta}))
+    asked.check_subgroups(sorted({key for record in records for key in record.meta}))
 
 
 def _show_bank(banked: Banked, folder: RunFolder, console: Console) -> None:

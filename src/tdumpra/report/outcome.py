@@ -52,7 +52,7 @@ def _tune_steps(config: Config, out: Path) -> list[Step[Any]]:
 
 def _write_tune(config: Config, results: Results, out: Path) -> Found:
     outputs = all_outputs(config, out)
-    gates = {each.name: gate_of(each) for each in outputs}
+    gates = {f"{each.model}_seed{each.seed}": gate_of(each) for each in outputs}
     files = [str((each.place / "gate.json").relative_to(out)) for each in outputs]
     sentences = [f"{name}: {gate['sentence']}." for name, gate in gates.items()]
     sentences += [f"{name}: {note}." for name, gate in gates.items() for note in gate["notes"]]
