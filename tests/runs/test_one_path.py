@@ -54,7 +54,7 @@ def write_images(path: Path, cache: Path, *, seeds: str = "[0]", extra: str = ""
         name = "tiny"
         seeds = {seeds}
         [data]
-        source = "synthetic:n=90,size=16"
+        source = "synthetic:n=90,size=32"
         cache = "{cache}"
         framing = {{height = 16, width = 16}}
         workers = 0
