@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from tdumpra.evaluation import comparators
-from tdumpra.report.summary import COMPARATORS, headline, p_text, summarise, verdict
+from tdumpra.report.summary import headline, p_text, summarise, verdict
 
 
 def evaluation(**gate: Any) -> dict[str, Any]:
@@ -93,10 +92,6 @@ def test_seeds_in_which_retrieval_won_are_counted():
         "Against what needs no bank, retrieval won in 2 of 4 seeds, retrieval lost in 1, nobody won in 1."
         in summarise({**evaluation(), "by_seed": by_seed}).sentences
     )
-
-
-def test_every_row_of_a_results_table_is_told_in_words():
-    assert set(COMPARATORS) == set(comparators.COMPARATORS)
 
 
 def test_what_to_be_careful_about():

@@ -12,17 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tdumpra.artifacts import jsonable
+from tdumpra.evaluation.metrics_table import HEADINGS
 from tdumpra.evaluation.story import NO_GROUPS, gate_story
-
-_HEADINGS = {
-    "accuracy": "accuracy",
-    "macro_f1": "macro-F1",
-    "balanced_accuracy": "bal. acc",
-    "macro_auroc": "AUROC",
-    "ece": "ECE ↓",
-    "nll": "NLL ↓",
-    "brier": "Brier ↓",
-}
 
 
 def show_evaluation(evaluation: dict[str, Any], folder: Path, *, as_json: bool = False) -> None:
@@ -41,10 +32,10 @@ def _comparator_table(evaluation: dict[str, Any]) -> Table:
     title = f"{rows['test']:,} test rows (bank: {rows['train']:,}, tuning: {rows['val']:,})"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column("comparator", no_wrap=True)
-    for heading in _HEADINGS.values():
+    for heading in HEADINGS.values():
         table.add_column(heading, justify="right", no_wrap=True)
     for name, scores in evaluation["comparators"].items():
-        cells = [_figure(scores[key]) for key in _HEADINGS]
+        cells = [_figure(scores[key]) for key in HEADINGS]
         style = {"gate": "bold", "oracle": "dim"}.get(name)
         table.add_row(name, *cells, style=style, end_section=name in {"average", "gate"})
     return table

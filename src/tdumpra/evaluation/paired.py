@@ -15,10 +15,10 @@ from tdumpra.core import metrics, significance
 from tdumpra.core.bootstrap import percentile_interval
 from tdumpra.core.lesions import gained_by_lesion
 from tdumpra.core.selective import weighted_areas
+from tdumpra.evaluation.metrics_table import METRICS
 
 Array = np.ndarray
 Figures = Callable[[Array], dict[str, Array]]  # from the rows' weights to figures, one for each column
-LOWER_IS_BETTER = frozenset({"ece", "nll", "brier", "aurc"})
 
 
 def with_selective_figures(figures: Figures, p: Array, y: Array, unsure: Array) -> Figures:
@@ -93,7 +93,7 @@ def headroom_taken(compared: Sequence[Mapping[str, Any]]) -> float | None:
 def _against(rival: str, compared: Sequence[Mapping[str, Any]], level: float) -> dict[str, Any]:
     def mean_lead(kind: str, metric: str) -> Array:
         """Over seeds. What is undefined comes out of a file as ``None``, and counts as NaN here."""
-        sign = -1 if metric in LOWER_IS_BETTER else 1
+        sign = -1 if METRICS[metric].lower_is_better else 1
         gate, other = (
             np.array([each[kind][name][metric] for each in compared], dtype=np.float64) for name in ("gate", rival)
         )

@@ -11,9 +11,10 @@ import torch
 from tdumpra.core import metrics
 from tdumpra.core.gate import fuse_linear
 from tdumpra.evaluation.evaluate import gate_report
+from tdumpra.evaluation.metrics_table import HEADINGS
 from tdumpra.experiments import paper
 from tdumpra.experiments.grid import Cell
-from tdumpra.experiments.results import HEADINGS, Figure, ResultTable, Value, over_seeds
+from tdumpra.experiments.results import Figure, ResultTable, Value, over_seeds
 from tdumpra.experiments.together import refuse_mixed, refuse_several_backbones, refuse_strangers, rows_scored
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs import outputs as run_outputs

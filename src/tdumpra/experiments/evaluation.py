@@ -13,9 +13,10 @@ from tdumpra.core import significance
 from tdumpra.core.lesions import gained_by_lesion
 from tdumpra.evaluation import paired
 from tdumpra.evaluation.evaluate import Evaluated
+from tdumpra.evaluation.metrics_table import HEADINGS
 from tdumpra.evaluation.undefined import in_words
 from tdumpra.experiments.grid import Cell, keep
-from tdumpra.experiments.results import HEADINGS, ResultTable, Value, over_seeds
+from tdumpra.experiments.results import ResultTable, Value, over_seeds
 from tdumpra.experiments.together import refuse_strangers
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs import outputs as run_outputs

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
+from tdumpra.evaluation.metrics_table import HEADINGS
 from tdumpra.experiments import paper
 from tdumpra.experiments.ablate import score
 from tdumpra.experiments.grid import Cell
-from tdumpra.experiments.results import HEADINGS, Figure, ResultTable, Value, over_seeds
+from tdumpra.experiments.results import Figure, ResultTable, Value, over_seeds
 from tdumpra.experiments.together import refuse_mixed, refuse_strangers
 from tdumpra.runs import outputs as run_outputs
 from tdumpra.runs.config import Config, TrainConfig
@@ -120,9 +121,9 @@ def table(dataset: str, config: Config, results: Mapping[str, Mapping[str, Any]]
                     (("ours", values.get("accuracy")), ("paper", reported.get("accuracy"))) if figure}  # fmt: skip
             rows.append(row)
     columns = {"method": "Method", "seeds": "Seeds"}
-    columns |= {metric: HEADINGS[metric] for metric in paper.TABLE_METRICS} | {"delta": "Delta Acc ↑"}
+    columns |= {metric: HEADINGS[metric] for metric in paper.TABLE_METRICS} | {"delta": "Delta accuracy"}
     columns |= {f"paper_{metric}": f"Paper: {HEADINGS[metric]}" for metric in paper.TABLE_METRICS}
-    columns |= {"paper_delta": "Paper: Delta Acc ↑"}
+    columns |= {"paper_delta": "Paper: Delta accuracy"}
     pairs = [name for metric in ("accuracy", "balanced_accuracy") for name in (metric, f"paper_{metric}")]
     return ResultTable(
         title=_title(dataset, config),
@@ -161,7 +162,7 @@ def _notes(config: Config, rows: list[dict[str, Value]]) -> list[str]:
         if config.outputs
         else f"Without: cross-entropy alone, on the same two views. With: joint objective, EMA teacher, {tuned}.",
         *run_outputs.unknown_of_files(config),
-        "Delta Acc is relative to the row above, as in the paper. The paper names an official split and no lesion "
+        "Delta accuracy is relative to the row above, as in the paper. The paper names an official split and no lesion "
         "grouping; its levels are not comparable with a lesion-disjoint test.",
     ]
     if not config.outputs and len(config.seeds) == 1:

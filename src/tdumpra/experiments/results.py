@@ -15,15 +15,6 @@ import numpy as np
 from tdumpra.artifacts import jsonable, write_bytes
 
 UNDEFINED = "undefined"
-HEADINGS = {
-    "accuracy": "Acc ↑",
-    "macro_f1": "Macro-F1 ↑",
-    "balanced_accuracy": "BalAcc ↑",
-    "ece": "ECE ↓",
-    "macro_auroc": "mAUC ↑",
-    "nll": "NLL ↓",
-    "brier": "Brier ↓",
-}
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$",

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tdumpra.data.leakage import audit_leakage
+from tdumpra.evaluation.comparators import words_of
+from tdumpra.evaluation.metrics_table import HEADINGS, METRICS
 from tdumpra.experiments import paper
 from tdumpra.experiments.results import Figure
 from tdumpra.method.output_files import SplitOutputs
@@ -16,14 +18,10 @@ from tdumpra.method.outputs import ScoredOutputs, TrainOutputs
 from tdumpra.report import charts, kit
 from tdumpra.report.drawing import Chart, csv_text
 from tdumpra.report.material import Material
-from tdumpra.report.summary import COMPARATORS, p_text, signed
+from tdumpra.report.summary import p_text, signed
 
 if TYPE_CHECKING:
     from tdumpra.runs.config import Config
-
-METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "macro_auroc", "ece", "nll", "brier")
-_SHORT = {"balanced_accuracy": "bal. acc.", "brier": "Brier"}
-SMALL_IS_GOOD = {"ece", "nll", "brier", "cost"}
 
 
 def chart(drawn: Chart, name: str, caption: str) -> dict[str, Any]:
@@ -44,7 +42,7 @@ def number(value: float | None, digits: int = 4) -> str:
 def results(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     """Every comparator's metrics, each with its interval or its deviation over seeds."""
     intervals, deviations = evaluation.get("intervals", {}), evaluation.get("comparators_std", {})
-    metrics = [*METRICS, *(["cost"] if "cost" in evaluation["comparators"]["student"] else [])]
+    metrics = [*HEADINGS, *(["cost"] if "cost" in evaluation["comparators"]["student"] else [])]
 
     def cell(name: str, metric: str) -> dict[str, str]:
         low, high = intervals.get(name, {}).get(metric, (None, None))
@@ -53,7 +51,7 @@ def results(evaluation: Mapping[str, Any]) -> dict[str, Any]:
         return {"value": number(evaluation["comparators"][name][metric]), "spread": spread}
 
     rows = [
-        {"name": name, "words": COMPARATORS.get(name, ""), "cells": [cell(name, metric) for metric in metrics]}
+        {"name": name, "words": words_of(name), "cells": [cell(name, metric) for metric in metrics]}
         for name in evaluation["comparators"]
     ]
     data = [
@@ -72,10 +70,7 @@ def results(evaluation: Mapping[str, Any]) -> dict[str, Any]:
         "deviations": f"Mean ± standard deviation over the seeds {', '.join(map(str, evaluation.get('seeds', ())))}.",
     }
     return {
-        "headings": [
-            f"{_SHORT.get(metric, charts.METRIC_NAMES[metric])} {'↓' if metric in SMALL_IS_GOOD else '↑'}"
-            for metric in metrics
-        ],
+        "headings": [METRICS[metric].heading for metric in metrics],
         "rows": rows,
         "words": words["intervals"] if boot else words["deviations"] if deviations else "No intervals were asked for.",
         "data": download(csv_text(data)),
@@ -83,7 +78,7 @@ def results(evaluation: Mapping[str, Any]) -> dict[str, Any]:
             chart(
                 charts.comparators(evaluation, (metric,)),
                 f"comparators_{metric}",
-                f"{charts.METRIC_NAMES[metric].capitalize()} of every comparator; dotted: the classifier as it came.",
+                f"{METRICS[metric].word.capitalize()} of every comparator; dotted: the classifier as it came.",
             )
             for metric in ("accuracy", "balanced_accuracy")
         ],
@@ -94,7 +89,7 @@ def paired(evaluation: Mapping[str, Any]) -> dict[str, Any] | None:
     """The gate's lead over each rival on the same rows, over the seeds, where it was noted."""
     if not evaluation.get("paired"):
         return None
-    metrics = ("accuracy", "balanced_accuracy", "macro_f1", "ece", "nll")
+    metrics = ("accuracy", "macro_f1", "balanced_accuracy", "ece", "nll")
 
     def cell(found: Mapping[str, Any]) -> tuple[str, str]:
         low, high = found["interval"]
@@ -103,11 +98,11 @@ def paired(evaluation: Mapping[str, Any]) -> dict[str, Any] | None:
         return "undefined" if difference is None or difference != difference else signed(difference), interval
 
     return {
-        "metrics": [_SHORT.get(metric, charts.METRIC_NAMES[metric]) for metric in metrics],
+        "metrics": [METRICS[metric].heading.removesuffix(" ↓") for metric in metrics],
         "rows": [
             {
                 "name": rival,
-                "words": COMPARATORS.get(rival, ""),
+                "words": words_of(rival),
                 "cells": [cell(found[metric]) for metric in metrics],
                 "counts": f"{found['fixed']:,} : {found['broken']:,}",
                 "p": p_text(found["sign_flip_p"]).removeprefix("p = ").removeprefix("p "),
@@ -134,7 +129,7 @@ def beside_paper(config: Config | None, evaluation: Mapping[str, Any]) -> dict[s
     seeds = len(evaluation.get("seeds", (0,)))
     return {
         "rows": [
-            [charts.METRIC_NAMES[metric], *(str(row[metric]) for row in theirs), *(row[metric] for row in ours)]
+            [METRICS[metric].word, *(str(row[metric]) for row in theirs), *(row[metric] for row in ours)]
             for metric in paper.TABLE_METRICS
         ],
         "words": f"The paper: {backbone} on {kind}, mean ± deviation of three seeds, split by image, so that images of "

@@ -9,28 +9,6 @@ from typing import Any, Literal, NamedTuple
 LEVEL = 0.05  # below it a difference is called more than chance
 Verdict = Literal["better", "worse", "chance", "shut", "idle"]
 
-COMPARATORS = {
-    "baseline": "another run’s classifier, as it came",
-    "student": "the classifier as it came",
-    "teacher": "its moving-average teacher, alone",
-    "temperature": "the classifier with a fitted temperature",
-    "logit_adjusted": "the classifier divided by a fitted power of the class prior: the honest rival",
-    "teacher_adjusted": "the same, for the teacher",
-    "second": "the second network’s own classifier, calibrated, by itself",
-    "second_adjusted": "the same, divided by a fitted power of the class prior",
-    "ensemble": "both networks’ own classifiers, half and half, without a bank",
-    "ensemble_adjusted": "the same, divided by a fitted power of the class prior",
-    "knn": "retrieval alone: the 16 nearest training cases",
-    "single_prototype": "retrieval alone: one mean per class",
-    "tip_adapter": "every training case as a prototype, added to the classifier",
-    "similarity": "retrieval alone: the prototype bank",
-    "average": "both paths, half and half, without a gate",
-    "paper_gate": "the gate as the paper sets it",
-    "calibrated_gate": "the gate that compares fitted chances of being right",
-    "gate": "the method, as tuned",
-    "oracle": "upper bound: whichever path happens to be right",
-}
-
 
 class Tile(NamedTuple):
     """A figure that stands out, and what it is."""
