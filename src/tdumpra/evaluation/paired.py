@@ -80,6 +80,13 @@ def over_seeds(compared: Sequence[Mapping[str, Any]], level: float) -> dict[str,
     return {rival: _against(rival, compared, level) for rival in rivals}
 
 
+def sign_flip_over_seeds(gained: Sequence[Mapping[str, int]]) -> float:
+    """Return the p-value of the sign-flip test over lesions of what all seeds together gained in each."""
+    lesions = sorted({name for of_seed in gained for name in of_seed})
+    sums = np.array([sum(of_seed.get(name, 0) for of_seed in gained) for name in lesions], dtype=np.int64)
+    return significance.sign_flip_test(sums)
+
+
 def headroom_taken(compared: Sequence[Mapping[str, Any]]) -> float | None:
     """The share of the oracle's lead in accuracy over the student that the gate took, over all seeds."""
     means = {
@@ -106,11 +113,9 @@ def _against(rival: str, compared: Sequence[Mapping[str, Any]], level: float) ->
         if compared[0]["replicates"]:
             low, high = percentile_interval(mean_lead("replicates", metric), level)
         found[metric] = {"difference": float(mean_lead("scores", metric)), "interval": [low, high]}
-    lesions = sorted({name for each in compared for name in each["gained"][rival]})
-    sums = np.array([sum(each["gained"][rival].get(name, 0) for each in compared) for name in lesions], dtype=np.int64)
     return {
         **found,
         "fixed": sum(each["fixed"][rival] for each in compared),
         "broken": sum(each["broken"][rival] for each in compared),
-        "sign_flip_p": significance.sign_flip_test(sums),
+        "sign_flip_p": sign_flip_over_seeds([each["gained"][rival] for each in compared]),
     }

@@ -6,17 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
-from tdumpra import __version__
-from tdumpra.core import significance
-from tdumpra.core.lesions import gained_by_lesion
-from tdumpra.evaluation import paired
 from tdumpra.evaluation.evaluate import Evaluated
 from tdumpra.evaluation.metrics_table import HEADINGS
+from tdumpra.evaluation.over_seeds import SeedResult, mean_and_deviation, over_seeds
 from tdumpra.evaluation.undefined import in_words
 from tdumpra.experiments.grid import Cell, keep
-from tdumpra.experiments.results import ResultTable, Value, over_seeds
+from tdumpra.experiments.results import ResultTable, Value
 from tdumpra.experiments.together import refuse_strangers
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs import outputs as run_outputs
@@ -30,8 +25,6 @@ from tdumpra.runs.fitting import (
 )
 from tdumpra.runs.folder import run_root
 from tdumpra.runs.outputs import SavedRun
-
-_COUNTS = ("n", "opened", "flipped", "fixed", "broken")
 
 
 def cells(config: Config) -> list[Cell]:
@@ -115,79 +108,19 @@ def keep_finished(config: Config, seed: int, fitted: Fitted, evaluated: Evaluate
         keep(cell, run_root(config), {**found, "seconds": 0.0})
 
 
-def gained(p_cls: Any, p: Any, splits: SplitOutputs) -> dict[str, int]:
-    """Fixed minus broken predictions of each lesion in which they differ."""
-    y = splits.test.y
-    gained = ((p.argmax(1) == y).long() - (p_cls.argmax(1) == y).long()).numpy()
-    return gained_by_lesion(gained, splits.test.lesions())
-
-
 def models(config: Config, results: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """The evaluation of each model, its seeds taken together."""
     runs = run_outputs.saved_runs(config)
     names = list(dict.fromkeys(run.model for run in runs))
-    return {name: over_runs([run for run in runs if run.model == name], results) for name in names}
-
-
-def over_runs(runs: Sequence[SavedRun], results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """One seed's evaluation as it is; of several, the means of the metrics with each seed's evaluation below them."""
-    by_seed = {str(run.seed): results[f"{run.model}, seed {run.seed}"] for run in runs}
-    evaluations = {seed: result["evaluation"] for seed, result in by_seed.items()}
-    first = next(iter(evaluations.values()))
-    compared = [result["compared"] for result in by_seed.values() if "compared" in result]
-    shared: dict[str, Any] = {}
-    if len(compared) == len(runs):  # a report stands on evaluations alone
-        level = first.get("bootstrap", {}).get("level", 0.95)
-        shared = {"paired": paired.over_seeds(compared, level), "headroom_taken": paired.headroom_taken(compared)}
-    if len(runs) == 1:
-        return {**first, "seeds": [runs[0].seed], **shared}
-    figures = {
-        name: {
-            metric: over_seeds(each["comparators"][name][metric] for each in evaluations.values()) for metric in scores
-        }
-        for name, scores in first["comparators"].items()
-        if all(name in each["comparators"] for each in evaluations.values())
-    }
-    gates = [each["gate"] for each in evaluations.values()]
-    counts = {name: sum(gate[name] for gate in gates) for name in _COUNTS}
-    gate = {
-        **counts,
-        "mcnemar_p": None,
-        "sign_flip_p": _across_seeds([result["gained"] for result in by_seed.values()]),
-        "harm_upper": max(gate["harm_upper"] for gate in gates),  # seeds share rows: the worst of them, not their pool
-        "guarantees_similarity": all(gate["guarantees_similarity"] for gate in gates),
-        "thresholds": [gate["thresholds"] for gate in gates],
-    }
     return {
-        "version": __version__,
-        "seeds": [run.seed for run in runs],
-        "rows": first["rows"],
-        "grouped": first["grouped"],
-        "tuning": _told_once({seed: each["tuning"] for seed, each in evaluations.items()}),
-        "notes": list(dict.fromkeys(note for each in evaluations.values() for note in each.get("notes", ()))),
-        "comparators": {name: {metric: f.mean for metric, f in of.items()} for name, of in figures.items()},
-        "comparators_std": {name: {metric: f.std for metric, f in of.items()} for name, of in figures.items()},
-        "gate": gate,
-        **shared,
-        "undefined": [{"where": "gate.mcnemar_p", "reason": "given for each seed: their rows are the same"}],
-        "by_seed": evaluations,
+        name: over_seeds(
+            {
+                run.seed: SeedResult(found["evaluation"], found["gained"], found["compared"])
+                for run, found in ((run, results[f"{run.model}, seed {run.seed}"]) for run in runs if run.model == name)
+            }
+        )
+        for name in names
     }
-
-
-def _told_once(by_seed: Mapping[str, str]) -> str:
-    """A sentence for each seed; one for all where they made one choice together."""
-    sentences = set(by_seed.values())
-    if len(sentences) == 1:
-        return f"for all seeds: {sentences.pop()}"
-    return "; ".join(f"seed {seed}: {sentence}" for seed, sentence in by_seed.items())
-
-
-def _across_seeds(gained: Sequence[Mapping[str, int]]) -> float:
-    """The sign-flip test over lesions of what all seeds together gained in each."""
-    lesions = {name for of_seed in gained for name in of_seed}
-    return significance.sign_flip_test(
-        np.array([sum(each.get(name, 0) for each in gained) for name in sorted(lesions)], dtype=np.int64)
-    )
 
 
 def comparator_table(name: str, evaluation: Mapping[str, Any]) -> ResultTable:
@@ -198,7 +131,7 @@ def comparator_table(name: str, evaluation: Mapping[str, Any]) -> ResultTable:
         row: dict[str, Value] = {"comparator": comparator}
         for metric in HEADINGS:
             spread = None if comparator not in std else std[comparator][metric]
-            row[metric] = over_seeds([scores[metric]])._replace(std=spread)
+            row[metric] = mean_and_deviation([scores[metric]])._replace(std=spread)
             low, high = intervals.get(comparator, {}).get(metric, (None, None))
             row[f"{metric}_interval"] = None if low is None else f"{low:.4f} to {high:.4f}"
         rows.append(row)

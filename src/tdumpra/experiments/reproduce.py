@@ -7,10 +7,11 @@ from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from tdumpra.evaluation.metrics_table import HEADINGS
+from tdumpra.evaluation.over_seeds import Figure, mean_and_deviation
 from tdumpra.experiments import paper
 from tdumpra.experiments.ablate import score
 from tdumpra.experiments.grid import Cell
-from tdumpra.experiments.results import Figure, ResultTable, Value, over_seeds
+from tdumpra.experiments.results import ResultTable, Value
 from tdumpra.experiments.together import refuse_mixed, refuse_strangers
 from tdumpra.runs import outputs as run_outputs
 from tdumpra.runs.config import Config, TrainConfig
@@ -138,7 +139,7 @@ def _figures(entry: Entry | None, results: Mapping[str, Mapping[str, Any]]) -> d
     if entry is None or not entry.seeds:
         return {}
     of_seeds = [results[_name(entry, seed)] for seed in entry.seeds]
-    return {metric: over_seeds(result[metric] for result in of_seeds) for metric in paper.TABLE_METRICS}
+    return {metric: mean_and_deviation(result[metric] for result in of_seeds) for metric in paper.TABLE_METRICS}
 
 
 def _delta(before: Figure | None, after: Figure | None) -> Value:

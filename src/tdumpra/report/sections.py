@@ -11,8 +11,8 @@ import numpy as np
 from tdumpra.data.leakage import audit_leakage
 from tdumpra.evaluation.comparators import words_of
 from tdumpra.evaluation.metrics_table import HEADINGS, METRICS
+from tdumpra.evaluation.over_seeds import Figure
 from tdumpra.experiments import paper
-from tdumpra.experiments.results import Figure
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import ScoredOutputs, TrainOutputs
 from tdumpra.report import charts, kit

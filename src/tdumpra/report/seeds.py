@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from tdumpra.artifacts import make_folder, read_json, write_bytes
 from tdumpra.errors import ArtifactError
-from tdumpra.experiments import evaluation as over
+from tdumpra.evaluation.evaluate import gained
+from tdumpra.evaluation.over_seeds import SeedResult, over_seeds
 from tdumpra.method.bank_health import bank_health
 from tdumpra.report import kit, sections
 from tdumpra.report.image_material import of_folder
@@ -94,14 +95,12 @@ def _over_seeds(
 ) -> Path:
     """The page over the seeds, and theirs; ``known`` is what was noted of all seeds together, if anything was."""
     make_folder(out)
-    runs, results = [], {}
+    results = {}
     for seed, material in materials.items():
         if material.decided is None or material.splits is None:
             raise ArtifactError(f"seed {seed} of {name} has lost its outputs")
-        runs.append(SavedRun(places[seed], name, None, int(seed)))
-        gained = over.gained(material.decided.p_cls, material.decided.p, material.splits)
-        results[f"{name}, seed {seed}"] = {"evaluation": material.evaluation, "gained": gained}
-    evaluation = over.over_runs(runs, results)
+        results[int(seed)] = SeedResult(material.evaluation, gained(material.decided, material.splits.test))
+    evaluation = over_seeds(results)
     linked = []
     for seed, material in materials.items():
         to, home = _between(out, places[seed]), _between(places[seed], out)
