@@ -5,11 +5,11 @@ import io
 import json
 from typing import ClassVar
 
-import numpy as np
 import pytest
 
+from tdumpra.evaluation.over_seeds import Figure
 from tdumpra.experiments import paper
-from tdumpra.experiments.results import Figure, ResultTable, over_seeds
+from tdumpra.experiments.results import ResultTable
 
 TABLE = ResultTable(
     title="50 % of R&D_1",
@@ -20,21 +20,6 @@ TABLE = ResultTable(
     ],
     notes=["A note."],
 )
-
-
-class TestFigures:
-    def test_mean_and_sample_deviation(self):
-        assert over_seeds([0.8, 0.9]) == pytest.approx((0.85, np.std([0.8, 0.9], ddof=1)))
-        assert str(over_seeds([0.8, 0.9])) == "0.8500 ± 0.0707"
-
-    def test_one_seed_has_no_deviation(self):
-        assert over_seeds([0.8]) == Figure(0.8, None)
-        assert str(Figure(0.8)) == "0.8000"
-
-    @pytest.mark.parametrize("values", [[], [None], [0.8, None], [float("nan")]])
-    def test_undefined_is_never_zero(self, values):
-        assert over_seeds(values) == Figure(None)
-        assert str(over_seeds(values)) == "undefined"
 
 
 class TestForms:

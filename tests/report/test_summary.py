@@ -136,10 +136,6 @@ def test_seeds_in_which_retrieval_won_are_counted():
     assert "tuning" not in kinds(said)  # each seed has its own
 
 
-def test_every_row_of_a_results_table_is_told_in_words():
-    assert set(COMPARATORS) == set(comparators.COMPARATORS)
-
-
 def test_what_to_be_careful_about():
     by_seed = {"2": {"notes": ["a note"]}, "3": {"notes": ["a note", "another"]}}
     careless = {**evaluation(), "grouped": False, "by_seed": by_seed, "notes": ["a note", "another"]}

@@ -308,6 +308,11 @@ COMPARATORS: dict[str, Comparator] = {
 }
 
 
+def words_of(name: str) -> str:
+    """Return a comparator's words; none for one that is not in the table."""
+    return COMPARATORS[name].words if name in COMPARATORS else ""
+
+
 def best_harmless(candidates: Iterable[tuple[T, Tensor]], p: Tensor, y: Tensor, goal: Goal) -> T:
     """Return the candidate whose posterior scores best at no lower accuracy than ``p``; the first of equals.
 

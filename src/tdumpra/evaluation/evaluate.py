@@ -18,6 +18,8 @@ from tdumpra.evaluation.paired import Figures, compare, with_selective_figures
 from tdumpra.evaluation.settings import EvaluateConfig
 from tdumpra.evaluation.undefined import undefined_figures
 from tdumpra.method.arrays import posterior_and_labels
+from tdumpra.method.decision import Decided
+from tdumpra.method.outputs import ScoredOutputs
 
 Array = np.ndarray
 MIDDLE_THETA = 0.7
@@ -49,7 +51,7 @@ def evaluate(
     settings = settings or EvaluateConfig(bootstrap=0)
     settings.chosen_classes(case.test.n_classes)  # find a misspelt name before the work, not after it
     settings.check_subgroups(case.test.metadata)
-    y, gate = case.test.y.numpy(), case.decided.p.argmax(1)
+    y = case.test.y.numpy()
     posteriors = {name: p.double().cpu().numpy() for name, p in _posteriors(case, comparators).items()}
     rivals = [name for name in posteriors if comparators[name].rival]
     pairs = [name for name in ("gate", *rivals, "oracle") if name in posteriors] if paired else []
@@ -63,12 +65,14 @@ def evaluate(
         same = np.array_equal(*members)
         again = replicates if same else _replicates({name: figures[name] for name in pairs}, members[1], settings)
         compared = compare({name: posteriors[name] for name in pairs}, y, lesions, figures, again)
-    gained = (gate == case.test.y).long() - (case.decided.p_cls.argmax(1) == case.test.y).long()
-    return Evaluated(
-        _document(case, comparators, posteriors, replicates, settings),
-        gained_by_lesion(gained.numpy(), lesions),
-        compared,
-    )
+    document = _document(case, comparators, posteriors, replicates, settings)
+    return Evaluated(document, gained(case.decided, case.test), compared)
+
+
+def gained(decided: Decided, rows: ScoredOutputs) -> dict[str, int]:
+    """Return fixed minus broken predictions of each lesion in which they differ."""
+    right, right_before = ((p.argmax(1) == rows.y).long() for p in (decided.p, decided.p_cls))
+    return gained_by_lesion((right - right_before).numpy(), rows.lesions())
 
 
 def _document(
@@ -118,7 +122,7 @@ def _document(
         document["retrieval_worth"] = breakdown.retrieval_worth(
             rehearsed, y_val, scores, replicates, case.goal, with_bank=with_bank, level=settings.level
         )
-    document["undefined"] = undefined_figures(document)
+    document["undefined"] = [each.to_json() for each in undefined_figures(document)]
     return document
 
 

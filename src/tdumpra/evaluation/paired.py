@@ -15,10 +15,10 @@ from tdumpra.core import metrics, significance
 from tdumpra.core.bootstrap import percentile_interval
 from tdumpra.core.groups import gained_by_lesion
 from tdumpra.core.selective import weighted_areas
+from tdumpra.evaluation.metrics_table import METRICS
 
 Array = np.ndarray
 Figures = Callable[[Array], dict[str, Array]]  # from the rows' weights to figures, one for each column
-LOWER_IS_BETTER = frozenset({"ece", "nll", "brier", "aurc"})
 
 
 def with_selective_figures(figures: Figures, p: Array, y: Array, unsure: Array) -> Figures:
@@ -80,6 +80,13 @@ def over_seeds(compared: Sequence[Mapping[str, Any]], level: float) -> dict[str,
     return {rival: _against(rival, compared, level) for rival in rivals}
 
 
+def sign_flip_over_seeds(gained: Sequence[Mapping[str, int]]) -> float:
+    """Return the p-value of the sign-flip test over lesions of what all seeds together gained in each."""
+    lesions = sorted({name for of_seed in gained for name in of_seed})
+    sums = np.array([sum(of_seed.get(name, 0) for of_seed in gained) for name in lesions], dtype=np.int64)
+    return significance.sign_flip_test(sums)
+
+
 def headroom_taken(compared: Sequence[Mapping[str, Any]]) -> float | None:
     """The share of the oracle's lead in accuracy over the student that the gate took, over all seeds."""
     means = {
@@ -93,7 +100,7 @@ def headroom_taken(compared: Sequence[Mapping[str, Any]]) -> float | None:
 def _against(rival: str, compared: Sequence[Mapping[str, Any]], level: float) -> dict[str, Any]:
     def mean_lead(kind: str, metric: str) -> Array:
         """Over seeds. What is undefined comes out of a file as ``None``, and counts as NaN here."""
-        sign = -1 if metric in LOWER_IS_BETTER else 1
+        sign = -1 if METRICS[metric].lower_is_better else 1
         gate, other = (
             np.array([each[kind][name][metric] for each in compared], dtype=np.float64) for name in ("gate", rival)
         )
@@ -106,11 +113,9 @@ def _against(rival: str, compared: Sequence[Mapping[str, Any]], level: float) ->
         if compared[0]["replicates"]:
             low, high = percentile_interval(mean_lead("replicates", metric), level)
         found[metric] = {"difference": float(mean_lead("scores", metric)), "interval": [low, high]}
-    lesions = sorted({name for each in compared for name in each["gained"][rival]})
-    sums = np.array([sum(each["gained"][rival].get(name, 0) for each in compared) for name in lesions], dtype=np.int64)
     return {
         **found,
         "fixed": sum(each["fixed"][rival] for each in compared),
         "broken": sum(each["broken"][rival] for each in compared),
-        "sign_flip_p": significance.sign_flip_test(sums),
+        "sign_flip_p": sign_flip_over_seeds([each["gained"][rival] for each in compared]),
     }

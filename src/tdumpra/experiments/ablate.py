@@ -12,9 +12,11 @@ import torch
 from tdumpra.core import metrics
 from tdumpra.core.gate import fuse_linear
 from tdumpra.evaluation.evaluate import gate_report
+from tdumpra.evaluation.metrics_table import HEADINGS
+from tdumpra.evaluation.over_seeds import Figure, mean_and_deviation
 from tdumpra.experiments import paper
 from tdumpra.experiments.grid import variant_step
-from tdumpra.experiments.results import HEADINGS, Figure, ResultTable, Value, over_seeds
+from tdumpra.experiments.results import ResultTable, Value
 from tdumpra.experiments.together import refuse_mixed, refuse_several_backbones, refuse_strangers, rows_scored
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs.config import Config, TrainConfig
@@ -136,7 +138,7 @@ def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTab
         of_seeds = [results[_name(number, variant, seed)] for seed in seeds]
         row: dict[str, Value] = {"number": number, "variant": variant.name, "seeds": len(seeds)}
         for metric, value in zip(paper.ABLATION_METRICS, reported, strict=True):
-            row[metric] = over_seeds(result[metric] for result in of_seeds) if of_seeds else "no outputs"
+            row[metric] = mean_and_deviation(result[metric] for result in of_seeds) if of_seeds else "no outputs"
             row[f"paper_{metric}"] = Figure(value)
         for change in ("fixed", "broken"):
             row[change] = sum(int(result[change]) for result in of_seeds) if of_seeds else None

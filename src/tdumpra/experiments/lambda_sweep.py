@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from tdumpra.core import metrics
 from tdumpra.evaluation.evaluate import gate_report
+from tdumpra.evaluation.metrics_table import HEADINGS
 from tdumpra.experiments.grid import variant_step
 from tdumpra.experiments.results import ResultTable, Value
 from tdumpra.method.decision import Decision
@@ -23,12 +24,11 @@ from tdumpra.runs.steps import Step
 from tdumpra.tuning.fit import Fitted
 
 COLUMNS = {
-    "classifier_accuracy": "Classifier Acc",
-    "classifier_balanced_accuracy": "Classifier BalAcc",
-    "similarity_accuracy": "Retrieval Acc",
-    "similarity_balanced_accuracy": "Retrieval BalAcc",
-    "accuracy": "Gate Acc",
-    "balanced_accuracy": "Gate BalAcc",
+    **{
+        f"{prefix}{metric}": f"{who} {HEADINGS[metric]}"
+        for prefix, who in (("classifier_", "Classifier"), ("similarity_", "Retrieval"), ("", "Gate"))
+        for metric in ("accuracy", "balanced_accuracy")
+    },
     "opened": "Opened",
     "fixed": "Fixed",
     "broken": "Broken",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tdumpra.experiments.results import Figure
+from tdumpra.evaluation.over_seeds import Figure
 
 TABLE_METRICS = ("accuracy", "macro_f1", "balanced_accuracy", "ece", "macro_auroc")  # in the paper's order
 

@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tdumpra.evaluation.metrics_table import HEADINGS
+from tdumpra.evaluation.over_seeds import Figure, mean_and_deviation
 from tdumpra.experiments import paper
 from tdumpra.experiments.ablate import Fusion, score
 from tdumpra.experiments.grid import variant_step
-from tdumpra.experiments.results import HEADINGS, Figure, ResultTable, Value, over_seeds
+from tdumpra.experiments.results import ResultTable, Value
 from tdumpra.experiments.together import refuse_mixed, refuse_strangers
 from tdumpra.runs.config import Config, OutputFile, TrainConfig
 from tdumpra.runs.outputs import Outputs, all_outputs, unknown_of_files, variant_outputs
@@ -106,9 +108,9 @@ def table(dataset: str, config: Config, results: Mapping[str, Mapping[str, Any]]
                     (("ours", values.get("accuracy")), ("paper", reported.get("accuracy"))) if figure}  # fmt: skip
             rows.append(row)
     columns = {"method": "Method", "seeds": "Seeds"}
-    columns |= {metric: HEADINGS[metric] for metric in paper.TABLE_METRICS} | {"delta": "Delta Acc ↑"}
+    columns |= {metric: HEADINGS[metric] for metric in paper.TABLE_METRICS} | {"delta": "Delta accuracy"}
     columns |= {f"paper_{metric}": f"Paper: {HEADINGS[metric]}" for metric in paper.TABLE_METRICS}
-    columns |= {"paper_delta": "Paper: Delta Acc ↑"}
+    columns |= {"paper_delta": "Paper: Delta accuracy"}
     pairs = [name for metric in ("accuracy", "balanced_accuracy") for name in (metric, f"paper_{metric}")]
     return ResultTable(
         title=_title(dataset, config),
@@ -123,7 +125,7 @@ def _figures(entry: Entry | None, results: Mapping[str, Mapping[str, Any]]) -> d
     if entry is None or not entry.seeds:
         return {}
     of_seeds = [results[_name(entry, seed)] for seed in entry.seeds]
-    return {metric: over_seeds(result[metric] for result in of_seeds) for metric in paper.TABLE_METRICS}
+    return {metric: mean_and_deviation(result[metric] for result in of_seeds) for metric in paper.TABLE_METRICS}
 
 
 def _delta(before: Figure | None, after: Figure | None) -> Value:
@@ -147,7 +149,7 @@ def _notes(config: Config, rows: list[dict[str, Value]]) -> list[str]:
         if config.outputs
         else f"Without: cross-entropy alone, on the same two views. With: joint objective, EMA teacher, {tuned}.",
         *unknown_of_files(config),
-        "Delta Acc is relative to the row above, as in the paper. The paper names an official split and no lesion "
+        "Delta accuracy is relative to the row above, as in the paper. The paper names an official split and no lesion "
         "grouping; its levels are not comparable with a lesion-disjoint test.",
     ]
     if not config.outputs and len(config.seeds) == 1:

@@ -8,23 +8,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from tdumpra.artifacts import jsonable, write_bytes
+from tdumpra.evaluation.metrics_table import HEADINGS
+from tdumpra.evaluation.over_seeds import Figure, mean_and_deviation
 from tdumpra.evaluation.undefined import in_words
 
-UNDEFINED = "undefined"
-HEADINGS = {
-    "accuracy": "Acc ↑",
-    "macro_f1": "Macro-F1 ↑",
-    "balanced_accuracy": "BalAcc ↑",
-    "ece": "ECE ↓",
-    "macro_auroc": "mAUC ↑",
-    "nll": "NLL ↓",
-    "brier": "Brier ↓",
-}
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
@@ -33,27 +23,7 @@ _LATEX = {
 }  # fmt: skip
 
 
-class Figure(NamedTuple):
-    """A mean over seeds with its standard deviation, which one seed does not have."""
-
-    mean: float | None  # None where the data do not define it
-    std: float | None = None
-
-    def __str__(self) -> str:
-        if self.mean is None:
-            return UNDEFINED
-        return f"{self.mean:.4f}" if self.std is None else f"{self.mean:.4f} ± {self.std:.4f}"
-
-
 Value = Figure | str | int | float | None
-
-
-def over_seeds(values: Iterable[float | None]) -> Figure:
-    """Mean and (sample) standard deviation; undefined as soon as one seed's value is."""
-    known = list(values)
-    if not known or any(value is None or value != value for value in known):
-        return Figure(None)
-    return Figure(float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else None)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +108,7 @@ def comparator_table(name: str, evaluation: Mapping[str, Any]) -> ResultTable:
         row: dict[str, Value] = {"comparator": comparator}
         for metric in HEADINGS:
             spread = None if comparator not in std else std[comparator][metric]
-            row[metric] = over_seeds([scores[metric]])._replace(std=spread)
+            row[metric] = mean_and_deviation([scores[metric]])._replace(std=spread)
             low, high = intervals.get(comparator, {}).get(metric, (None, None))
             row[f"{metric}_interval"] = None if low is None else f"{low:.4f} to {high:.4f}"
         rows.append(row)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from tdumpra.artifacts import fingerprint
 from tdumpra.errors import TdumpraError
-from tdumpra.evaluation.agreement import SEEDS, SeedRows, refuse_another_kind, refuse_other_test_rows
+from tdumpra.evaluation.over_seeds import SEEDS, SeedRows, refuse_another_kind, refuse_other_test_rows
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs.config import Config
 from tdumpra.runs.outputs import Outputs, all_outputs

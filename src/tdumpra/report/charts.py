@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tdumpra.evaluation.metrics_table import METRICS
 from tdumpra.report.drawing import COLOURS, Chart, new_figure, styled
 
 if TYPE_CHECKING:
@@ -15,16 +16,11 @@ if TYPE_CHECKING:
 
 Points = Sequence[Mapping[str, Any]]
 WIDTH = 4.6  # inches: the text of a chart this wide can be read on a phone
-LOWER_IS_BETTER = {"ece", "nll", "brier", "cost"}
 _LINES = {
     "student": COLOURS["muted"], "temperature": COLOURS["c1"], "similarity": COLOURS["c2"], "gate": COLOURS["c0"],
     "logit_adjusted": COLOURS["c3"], "teacher": COLOURS["c5"], "oracle": COLOURS["ink"],
 }  # fmt: skip
 _SPLITS = {"validation": COLOURS["c1"], "test": COLOURS["c0"]}
-METRIC_NAMES = {
-    "accuracy": "accuracy", "macro_f1": "macro-F1", "balanced_accuracy": "balanced accuracy", "macro_auroc": "AUROC",
-    "ece": "ECE", "nll": "NLL", "brier": "Brier score", "cost": "cost",
-}  # fmt: skip
 
 
 @styled
@@ -110,11 +106,11 @@ def comparators(
                 axes.plot([low, high], [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
             filled = COLOURS["card"] if name == "oracle" else colour
             axes.plot(value, place, "o", color=colour, markersize=5, markerfacecolor=filled)
-        axes.set_title(METRIC_NAMES.get(metric, metric))
+        axes.set_title(METRICS[metric].word)
         axes.set_yticks(range(len(names)), names)
         axes.grid(False, axis="y")
     figure.axes[0].invert_yaxis()
-    what = " and ".join(METRIC_NAMES.get(metric, metric) for metric in shown)
+    what = " and ".join(METRICS[metric].word for metric in shown)
     first = ", ".join(
         f"{row['comparator']} {row['value']:.3f}" for row in data if row["metric"] == shown[0] and row["value"]
     )
@@ -235,7 +231,7 @@ def training_validation(metrics: Points) -> Chart:
         of_who = [row for row in data if row["network"] == who]
         for metric, line in (("accuracy", "o-"), ("balanced_accuracy", "s:")):
             xs, ys = [row["epoch"] for row in of_who], _numbers([row[metric] for row in of_who])
-            axes.plot(xs, ys, line, color=colour, markersize=3.5, label=f"{who}, {METRIC_NAMES[metric]}", linewidth=1.3)
+            axes.plot(xs, ys, line, color=colour, markersize=3.5, label=f"{who}, {METRICS[metric].word}", linewidth=1.3)
     axes.set(xlabel="epoch", ylabel="on validation")
     axes.locator_params(axis="x", integer=True)
     figure.legend(loc="outside lower center", ncols=2)

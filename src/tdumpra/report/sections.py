@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tdumpra.data.leakage import audit_leakage
+from tdumpra.evaluation.comparators import words_of
+from tdumpra.evaluation.metrics_table import HEADINGS, METRICS
+from tdumpra.evaluation.over_seeds import Figure
 from tdumpra.experiments import paper
-from tdumpra.experiments.results import Figure
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.report import charts, kit
 from tdumpra.report.drawing import Chart, csv_text
 from tdumpra.report.kit import number, signed
 from tdumpra.report.material import Material
-from tdumpra.report.summary import p_text, words_of
+from tdumpra.report.summary import p_text
 
 if TYPE_CHECKING:
     from tdumpra.runs.config import Config
 
-METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "macro_auroc", "ece", "nll", "brier")
 _PAIRED_METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "ece", "nll")
 _IN_PARTS = ("student", "logit_adjusted", "similarity", "gate", "oracle")
-_SHORT = {**charts.METRIC_NAMES, "balanced_accuracy": "bal. acc.", "brier": "Brier"}
 
 
 def chart(drawn: Chart, name: str, caption: str) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def results(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     """Return every comparator's metrics, each with its interval or its deviation over seeds."""
     scores = evaluation["comparators"]
     intervals, deviations = evaluation.get("intervals", {}), evaluation.get("comparators_std", {})
-    metrics = [*METRICS, *(["cost"] if "cost" in scores["student"] else [])]
+    metrics = [*HEADINGS, *(["cost"] if "cost" in scores["student"] else [])]
 
     def cell(name: str, metric: str) -> dict[str, str]:
         low, high = intervals.get(name, {}).get(metric, (None, None))
@@ -69,7 +69,7 @@ def results(evaluation: Mapping[str, Any]) -> dict[str, Any]:
         words = f"Mean ± standard deviation over the seeds {', '.join(map(str, evaluation.get('seeds', ())))}."
     caption = "{} of every comparator; dotted: the classifier as it came."
     return {
-        "headings": [f"{_SHORT[metric]} {'↓' if metric in charts.LOWER_IS_BETTER else '↑'}" for metric in metrics],
+        "headings": [METRICS[metric].heading for metric in metrics],
         "rows": [
             {"name": name, "words": words_of(name), "cells": [cell(name, metric) for metric in metrics]}
             for name in scores
@@ -94,7 +94,7 @@ def paired(evaluation: Mapping[str, Any]) -> dict[str, Any] | None:
         return signed(found["difference"]), interval
 
     return {
-        "metrics": [_SHORT[metric] for metric in _PAIRED_METRICS],
+        "metrics": [METRICS[metric].heading.removesuffix(" ↓") for metric in _PAIRED_METRICS],
         "rows": [
             {
                 "name": rival,
@@ -121,7 +121,7 @@ def beside_paper(config: Config | None, evaluation: Mapping[str, Any]) -> dict[s
     seeds = len(evaluation.get("seeds", (0,)))
     return {
         "rows": [
-            [charts.METRIC_NAMES[m], *(str(row[m]) for row in theirs)]
+            [METRICS[m].word, *(str(row[m]) for row in theirs)]
             + [str(Figure(means[who][m], deviations.get(who, {}).get(m))) for who in ("student", "gate")]
             for m in paper.TABLE_METRICS
         ],

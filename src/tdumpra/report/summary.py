@@ -6,34 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from tdumpra.report.charts import LOWER_IS_BETTER
+from tdumpra.evaluation.metrics_table import METRICS
 from tdumpra.report.kit import sentence, signed
 
 LEVEL = 0.05  # below it a difference is called more than chance
 Verdict = Literal["better", "worse", "chance", "shut", "idle"]
 Tone = Literal["", "unproven", "good", "bad"]
-
-COMPARATORS = {
-    "baseline": "classifier of another run",
-    "student": "classifier as it came",
-    "teacher": "its moving-average teacher",
-    "temperature": "classifier with a fitted temperature",
-    "logit_adjusted": "classifier adjusted to how common each class is",
-    "teacher_adjusted": "teacher, adjusted in the same way",
-    "second": "classifier of the second network",
-    "second_adjusted": "second network, adjusted in the same way",
-    "ensemble": "both networks’ classifiers averaged",
-    "ensemble_adjusted": "both averaged, adjusted in the same way",
-    "knn": "retrieval alone: the 16 nearest training cases",
-    "single_prototype": "retrieval alone: one average per class",
-    "tip_adapter": "classifier plus every training case (Tip-Adapter)",
-    "similarity": "retrieval alone: the prototype bank",
-    "average": "classifier and retrieval averaged, no gate",
-    "paper_gate": "gate with the paper’s settings",
-    "calibrated_gate": "gate that compares both chances of being right",
-    "gate": "gate as tuned: the method",
-    "oracle": "upper bound: always the path that is right",
-}
 
 _SENTENCES = {
     "shut": "The gate stayed shut on all {cases}: every prediction is the classifier’s own.",
@@ -130,11 +108,6 @@ def verdict(gate: Mapping[str, Any]) -> Verdict:
     return "better" if gate["fixed"] > gate["broken"] else "worse"
 
 
-def words_of(comparator: str) -> str:
-    """Return a comparator's name for a reader; one that a caller added keeps its own."""
-    return COMPARATORS.get(comparator, comparator)
-
-
 def p_text(p: float) -> str:
     """Format a p-value; a very small one is a bound."""
     return f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
@@ -155,7 +128,7 @@ def _change(evaluation: Mapping[str, Any], metric: str, words: str) -> Tile:
     before, after = (evaluation["comparators"][name][metric] for name in ("student", "gate"))
     if before is None or after is None:
         return Tile("undefined", words)
-    sign = -1 if metric in LOWER_IS_BETTER else 1
+    sign = -1 if METRICS[metric].lower_is_better else 1
     low, high = evaluation.get("paired", {}).get("student", {}).get(metric, {}).get("interval", (None, None))
     level = evaluation.get("bootstrap", {}).get("level", 0.95)
     tone: Tone = "unproven"

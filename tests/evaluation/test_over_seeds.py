@@ -1,4 +1,4 @@
-"""Seeds of one model: what may differ between their files, and what may not."""
+"""Seeds of one model together: their means, and what may differ between them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from tdumpra.errors import TdumpraError
-from tdumpra.evaluation.agreement import SeedRows, refuse_another_kind, refuse_other_test_rows
+from tdumpra.evaluation.over_seeds import (
+    Figure,
+    SeedResult,
+    SeedRows,
+    mean_and_deviation,
+    over_seeds,
+    refuse_another_kind,
+    refuse_other_test_rows,
+)
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
 
@@ -110,3 +118,61 @@ def test_rows_are_known_by_ids_that_name_one_each(ids, known):
         return
     with pytest.raises(TdumpraError, match="the labels of test rows, which have neither id nor group"):
         refuse(rows, shuffled(rows))
+
+
+class TestFigures:
+    def test_mean_and_sample_deviation(self):
+        assert mean_and_deviation([0.8, 0.9]) == pytest.approx((0.85, np.std([0.8, 0.9], ddof=1)))
+        assert str(mean_and_deviation([0.8, 0.9])) == "0.8500 ± 0.0707"
+
+    def test_one_seed_has_no_deviation(self):
+        assert mean_and_deviation([0.8]) == Figure(0.8, None)
+        assert str(Figure(0.8)) == "0.8000"
+
+    @pytest.mark.parametrize("values", [[], [None], [0.8, None], [float("nan")]])
+    def test_undefined_is_never_zero(self, values):
+        assert mean_and_deviation(values) == Figure(None)
+        assert str(mean_and_deviation(values)) == "undefined"
+
+
+class TestOverSeeds:
+    @staticmethod
+    def result(accuracy: float, opened: int = 3, **gained: int) -> SeedResult:
+        gate = {
+            "n": 10, "opened": opened, "flipped": 2, "fixed": 2, "broken": 0, "mcnemar_p": 0.5,
+            "harm_upper": accuracy, "guarantees_similarity": opened == 3, "thresholds": {"theta": accuracy},
+        }  # fmt: skip
+        scores = {"student": {"accuracy": 0.5, "macro_auroc": None}, "gate": {"accuracy": accuracy}}
+        evaluation = {
+            "rows": {"test": 10}, "grouped": True, "tuning": f"opened {opened}", "notes": ["few rows"],
+            "comparators": scores, "gate": gate, "undefined": [],
+        }  # fmt: skip
+        return SeedResult(evaluation, gained)
+
+    def test_one_seed_is_its_own_evaluation(self):
+        one = self.result(0.6)
+        assert over_seeds({4: one}) == {**one.evaluation, "seeds": [4]}
+
+    def test_means_sums_and_the_worst(self):
+        seeds = {0: self.result(0.6, a=1, b=1), 2: self.result(0.8, 5, a=1)}
+        found = over_seeds(seeds)
+        assert found["seeds"] == [0, 2]
+        assert found["comparators"]["gate"]["accuracy"] == pytest.approx(0.7)
+        assert found["comparators_std"]["gate"]["accuracy"] == pytest.approx(np.std([0.6, 0.8], ddof=1))
+        assert found["comparators"]["student"]["macro_auroc"] is None
+        assert (found["gate"]["opened"], found["gate"]["n"]) == (8, 20)
+        assert found["gate"]["harm_upper"] == 0.8
+        assert found["gate"]["guarantees_similarity"] is False
+        assert found["gate"]["sign_flip_p"] == 0.5  # lesions of 2 and 1: two of the four flips are as far out
+        assert found["notes"] == ["few rows"]
+        assert list(found["by_seed"]) == ["0", "2"]
+        assert "paired" not in found  # unless every seed was compared
+
+    def test_a_comparator_that_one_seed_lacks_is_left_out(self):
+        less = self.result(0.8)
+        del less.evaluation["comparators"]["student"]
+        assert list(over_seeds({0: self.result(0.6), 1: less})["comparators"]) == ["gate"]
+
+    def test_one_choice_for_all_seeds_is_told_once(self):
+        apart, together = (over_seeds({0: self.result(0.6), 1: self.result(0.8, n)})["tuning"] for n in (5, 3))
+        assert (apart.count("opened"), together.count("opened")) == (2, 1)
