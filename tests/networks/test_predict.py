@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from tiny_runs import CLASS_NAMES, SIZE, colour_of, colours, embed_run, launched, settings, silent, train_run
-from torch import Tensor
+from torch import Tensor, nn
 
 import tdumpra
 from tdumpra.core.calibration import class_prior
@@ -23,12 +23,15 @@ from tdumpra.data.manifest import Record
 from tdumpra.errors import ArtifactError, UntrustedCodeError
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
-from tdumpra.networks.build import NetworkError
+from tdumpra.method.evidence import explain
+from tdumpra.networks import predict as predict_module
+from tdumpra.networks.build import Encoding, NetworkError
 from tdumpra.networks.model_file import Model
 from tdumpra.networks.predict import Predictor
+from tdumpra.networks.training_images import THUMBNAIL_SIZE, thumbnail
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder
-from tdumpra.runs.model import THUMBNAIL_SIZE, assemble_model, thumbnail
+from tdumpra.runs.model import assemble_model
 from tdumpra.runs.stages import embed_stage
 from tdumpra.runs.table_stages import read_tables, table_outputs
 
@@ -122,6 +125,84 @@ def test_a_shut_gate_asks_nobody_and_returns_the_classifier(model, images):
     predictor = Predictor(shut)
     assert not any(each.opened or each.signals for each in predictor.predict(images))
     assert predictor.rows_matched == 0
+
+
+def test_with_evidence_an_image_is_decoded_once_and_decided_once(model, images, monkeypatch):
+    calls = {"decode": 0, "decide": 0}
+
+    def counted(name: str, function: Any) -> Any:
+        def call(*args: Any) -> Any:
+            calls[name] += 1
+            return function(*args)
+
+        return call
+
+    monkeypatch.setattr(predict_module, "decode_file", counted("decode", predict_module.decode_file))
+    monkeypatch.setattr(Decision, "decide", counted("decide", Decision.decide))
+    for path, each in zip(images[:5], Predictor(model).predict(images[:5], evidence=True), strict=True):
+        assert each.evidence is not None
+        assert np.array_equal(each.pixels, np.asarray(Image.open(path)))
+        assert each.evidence.p == tuple(each.probabilities.values())
+        assert each.evidence.opened == each.opened
+    assert calls == {"decode": 5, "decide": 1}
+
+
+def test_evidence_is_that_of_the_row_alone(model, images):
+    predictor = Predictor(model)
+    with torch.inference_mode():
+        pixels = model.classifier.transform(torch.from_numpy(np.stack([np.asarray(Image.open(p)) for p in images[:4]])))
+        p, z = predictor._classifier(pixels).logits.double().softmax(1), predictor.embed(pixels)
+    for i, each in enumerate(predictor.predict(images[:4], evidence=True)):
+        alone = explain(model.decision, p[i : i + 1], z[i : i + 1], class_names=CLASS_NAMES)
+        assert each.evidence is not None
+        assert each.evidence.sentence == alone.sentence
+        assert each.evidence.p == pytest.approx(alone.p)
+        assert [match.prototype for match in each.evidence.matches] == [match.prototype for match in alone.matches]
+
+
+# --- outputs that are no numbers
+
+
+class Broken(nn.Module):
+    """A network whose output is ``value`` wherever an image is dark."""
+
+    def __init__(self, network: nn.Module, field: str, value: float) -> None:
+        super().__init__()
+        self.network, self.field, self.value = network, field, value
+
+    def forward(self, pixels: Tensor) -> Encoding:
+        encoding: Encoding = self.network(pixels)
+        output = getattr(encoding, self.field).clone()
+        output[pixels.amax((1, 2, 3)) <= pixels.amin((1, 2, 3))] = self.value
+        return encoding._replace(**{self.field: output})
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("evidence", [True, False])
+def test_an_image_whose_logits_are_not_finite_is_an_error_and_the_others_go_on(
+    model, images, tmp_path, value, evidence
+):
+    Image.fromarray(np.zeros((SIZE, SIZE, 3), np.uint8)).save(tmp_path / "dark.png")
+    grey = replace(model.classifier, transform=replace(model.classifier.transform, mean=(0.5,) * 3, std=(0.5,) * 3))
+    alike = replace(model, classifier=grey, retrieval=replace(model.retrieval, transform=grey.transform))
+    predictor = Predictor(alike)
+    good = list(predictor.predict(images[:2]))
+    predictor._classifier = Broken(predictor._classifier, "logits", value)
+    first, dark, second = predictor.predict([images[0], tmp_path / "dark.png", images[1]], evidence=evidence)
+    assert (dark.label, dark.probabilities, dark.evidence) == ("", {}, None)
+    assert dark.error
+    assert [first.label, second.label] == [each.label for each in good]
+
+
+def test_an_embedding_that_is_not_finite_is_an_error(model, images):
+    predictor = Predictor(model, mode="eager")
+    predictor._retrieval = nn.Sequential(predictor._retrieval, Nan())
+    assert all(each.error for each in predictor.predict(images[:2]))
+
+
+class Nan(nn.Module):
+    def forward(self, encoding: Encoding) -> Encoding:
+        return encoding._replace(z=encoding.z * torch.nan)
 
 
 # --- the same code for a table row and an image
@@ -378,11 +459,11 @@ def test_one_image_twice_and_a_single_path(model, images):
         ({"mode": "greedy"}, "mode must be 'lazy' or 'eager', not 'greedy'"),
         ({"precision": "int8"}, "precision must be 'float32' or 'bfloat16', not 'int8'"),
         ({"device": "toaster"}, "device must be 'cpu', 'cuda' or the like, not 'toaster'"),
-        ({"device": "meta"}, "PyTorch cannot compute on the device 'meta' here: use 'cpu'"),
+        ({"device": "meta"}, "the device 'meta' holds no numbers"),
         ({"device": "vulkan"}, "PyTorch cannot compute on the device 'vulkan' here: use 'cpu'"),
         pytest.param(
             {"device": "cuda"},
-            "sees no CUDA device here",
+            "cannot compute on the device 'cuda' here",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here"),
         ),
     ],

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from tiny_runs import SIZE, settings
 from torch import Tensor, nn
 
@@ -54,18 +53,17 @@ def predictor() -> Predictor:
 
 
 @pytest.fixture
-def image(tmp_path):
+def pixels():
     """White in the upper left quarter, black elsewhere, with a stripe of colour."""
     pixels = np.zeros((SIZE, SIZE, 3), np.uint8)
     pixels[: SIZE // 2, : SIZE // 2] = 255
     pixels[-1] = (10, 20, 30)
-    Image.fromarray(pixels).save(tmp_path / "a.png")
-    return tmp_path / "a.png"
+    return pixels
 
 
-def test_what_the_match_rests_on_stands_out(predictor, image):
-    found = occlusion_saliency(predictor, image, MATCH)
-    assert np.array_equal(found.pixels, np.asarray(Image.open(image)))  # normalisation undone
+def test_what_the_match_rests_on_stands_out(predictor, pixels):
+    found = occlusion_saliency(predictor, pixels, MATCH)
+    assert np.array_equal(found.pixels, pixels)  # normalisation undone
     assert found.drop.shape == (SIZE, SIZE)
     assert found.cosine == pytest.approx(1 / np.hypot(1, 0.5), abs=1e-6)
     half = SIZE // 2
@@ -74,22 +72,22 @@ def test_what_the_match_rests_on_stands_out(predictor, image):
     assert np.abs(outside).max() < 1e-6
 
 
-def test_one_window_by_hand(predictor, image):
+def test_one_window_by_hand(predictor, pixels):
     """The window in the corner hides 2 x 2 of 8 x 8 white pixels behind the mean, 0.25 of white and a little stripe."""
-    found = occlusion_saliency(predictor, image, MATCH)
+    found = occlusion_saliency(predictor, pixels, MATCH)
     mean = (64 * 255 + 16 * 10) / 256 / 255
     bright = (60 + 4 * mean) / 64
     expected = 1 / np.hypot(1, 0.5) - bright / np.hypot(bright, 0.5)
     assert found.drop[0, 0] == pytest.approx(expected, abs=1e-6)
 
 
-def test_against_the_other_prototype_it_is_the_other_way_round(predictor, image):
-    found = occlusion_saliency(predictor, image, replace(MATCH, label=1))
+def test_against_the_other_prototype_it_is_the_other_way_round(predictor, pixels):
+    found = occlusion_saliency(predictor, pixels, replace(MATCH, label=1))
     assert found.drop[: SIZE // 2, : SIZE // 2].max() < 0
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_the_network_is_asked_in_the_precision_of_its_tuning(predictor, image, precision):
+def test_the_network_is_asked_in_the_precision_of_its_tuning(predictor, pixels, precision):
     seen: set[bool] = set()
 
     class Watched(Corner):
@@ -99,7 +97,7 @@ def test_the_network_is_asked_in_the_precision_of_its_tuning(predictor, image, p
 
     predictor._classifier = Watched()
     predictor.model = replace(predictor.model, classifier=replace(predictor.model.classifier, precision=precision))
-    occlusion_saliency(predictor, image, MATCH)
+    occlusion_saliency(predictor, pixels, MATCH)
     assert seen == {precision == "bfloat16"}
 
 
@@ -121,8 +119,8 @@ class TestHeatmap:
         assert "rests on the picture as a whole" in drawn.sentence
 
 
-def test_without_captum_the_extra_is_named(predictor, image, monkeypatch):
+def test_without_captum_the_extra_is_named(predictor, pixels, monkeypatch):
     for name in ("captum", "captum.attr"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtraError, match=r"saliency needs captum: .*pip install 'tdumpra\[saliency\]'"):
-        occlusion_saliency(predictor, image, MATCH)
+        occlusion_saliency(predictor, pixels, MATCH)

@@ -95,9 +95,13 @@ def explain(
     *,
     class_names: Sequence[str] | None = None,
     group: str | None = None,
+    decided: Decided | None = None,
 ) -> Evidence:
-    """Evidence for one checked row ``p`` (1, C), ``z`` (1, D); exemplars of the case's own ``group`` are left out."""
-    decided = decision.decide(p, z)
+    """Return the evidence for one checked row ``p`` (1, C), ``z`` (1, D); exemplars of its own ``group`` are left out.
+
+    ``decided`` is what ``decision`` gave for this row, where that is known already.
+    """
+    decided = decision.decide(p, z) if decided is None else decided
     names = tuple(class_names) if class_names is not None else tuple(str(c) for c in range(p.shape[1]))
     similarity = decision.bank.similarity(z)
     own = None if group is None else str(group)  # the bank keeps groups as strings, whatever they were

@@ -1,43 +1,50 @@
-"""Predictions on images from one file: networks, preprocessing, bank and thresholds, bound together by checksums.
+"""Predict images with one model file: networks, preprocessing, bank and thresholds, bound together by checksums.
 
-The teacher is lazy. The clause ``top probability < theta`` needs the classifier alone, so only rows below theta get the
-second pass: cost 1 + their share. Labels and openings are those of the eager path outside a numerical band around the
-thresholds, since kernels may round differently with the batch size.
+The second network is lazy. The clause ``top probability < theta`` needs the classifier alone, so only rows below theta
+get a second pass: the cost is 1 + their share. Labels and openings agree with those of the eager mode except in a
+narrow band around the thresholds, because kernels may round differently with the batch size.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
+from jaxtyping import UInt8
 from torch import Tensor, nn
 
 from tdumpra import checks
 from tdumpra.core.gate import GateSignals
-from tdumpra.data.images.framing import EvalTransform
+from tdumpra.data.images.decode import decode_file
+from tdumpra.data.images.framing import EvalTransform, Framing
 from tdumpra.errors import BrokenImageError
+from tdumpra.method.decision import Decided
 from tdumpra.method.evidence import Evidence, explain
 from tdumpra.networks.build import Encoding, arithmetic
 from tdumpra.networks.model_file import Encoder, Model
 from tdumpra.networks.settings import Precision
 
 Mode = Literal["lazy", "eager"]
+Pixels = UInt8[np.ndarray, "h w 3"]
+
+_NOT_FINITE = "the network's output for this image is not finite: its weights may be damaged, or the precision too low"
 
 
 class Prediction(NamedTuple):
-    """One image's outcome. ``signals`` and ``evidence`` are ``None`` where the second path was not asked."""
+    """The outcome for one image."""
 
     path: str
     label: str
     probabilities: dict[str, float]
     opened: bool
-    signals: dict[str, float] | None  # numbers of the classes, ``label_cls`` and ``label_sim``, are integers
-    evidence: Evidence | None
-    error: str | None = None  # why there is no prediction, where there is none
+    signals: dict[str, float] | None  # None where the bank was not asked; ``label_cls`` and ``label_sim`` are integers
+    evidence: Evidence | None  # None unless asked for
+    error: str | None = None  # why there is no prediction
+    pixels: Pixels | None = None  # with evidence: the framed image, as the network that matches prototypes gets it
 
 
 class Image(NamedTuple):
@@ -47,21 +54,32 @@ class Image(NamedTuple):
     mask: Path | None = None  # of the lesion, for networks that see it cut out
 
 
+class Batch(NamedTuple):
+    """A decided batch. ``decided`` and ``z`` hold only the rows about which the bank was asked."""
+
+    p: Tensor
+    opened: Tensor
+    finite: Tensor  # whether the networks gave finite numbers
+    place: dict[int, int]  # from a row of the batch to its row in ``decided`` and ``z``
+    decided: Decided | None
+    z: Tensor | None
+
+
 class Predictor:
-    """Predicts images. Load one with :meth:`load`.
+    """Predict images. Load one with :meth:`load`.
 
     Args:
-        model: what ``model.safetensors`` holds.
+        model: the contents of ``model.safetensors``.
         mode: ``lazy`` runs the second network only for rows below theta, ``eager`` for all.
-        device: where to compute; a GPU if there is one.
-        precision: ``float32`` or ``bfloat16``; left out, that of the outputs on which the model was tuned. Another one
-            moves labels near the thresholds.
-        trusted: names of factories (``package.module:function``) that the model's networks may be built by. A model
-            that names any other code is refused.
+        device: where to compute; by default a GPU if there is one.
+        precision: ``float32`` or ``bfloat16``; by default that of the outputs on which the model was tuned. Another
+            precision moves labels near the thresholds.
+        trusted: names of factories (``package.module:function``) that may build the model's networks. A model that
+            names any other code is refused.
 
     Attributes:
-        rows_seen: images that went through the classifier so far.
-        rows_matched: images that went through the second network as well.
+        rows_seen: number of images that went through the classifier so far.
+        rows_matched: number of images that went through the second network as well.
     """
 
     def __init__(
@@ -88,7 +106,7 @@ class Predictor:
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Predictor:
-        """From a file; options as in the class."""
+        """Load a model file; options as in the class."""
         return cls(Model.read(path), **options)
 
     def predict(
@@ -100,12 +118,12 @@ class Predictor:
         groups: Sequence[str | None] | None = None,
         masks: Sequence[str | Path | None] | None = None,
     ) -> Iterator[Prediction]:
-        """Predictions in order. A broken image gives a prediction with its ``error``, and the others go on.
+        """Yield predictions in order. An image that cannot be read or decided gives one with its ``error``.
 
         Args:
             images: files.
             batch_size: how many at once.
-            evidence: ask the second path about every image, and say what it found.
+            evidence: ask the bank about every image, and attach the evidence and the framed pixels.
             groups: lesion or patient of each image, as in training: evidence shows no training image of the same.
             masks: files of the lesion's segmentation, nonzero inside, for a model that :attr:`cuts_out` lesions; an
                 image without one is seen whole.
@@ -122,10 +140,10 @@ class Predictor:
             )
         if not self.cuts_out and any(outlines):
             warnings.warn("the model looks at whole images: their masks change nothing", stacklevel=2)
-        asked = [Image(Path(path), mask) for path, mask in zip(paths, outlines, strict=True)]
+        cases = [Image(Path(path), mask) for path, mask in zip(paths, outlines, strict=True)]
         for start in range(0, len(paths), batch_size):
             some = slice(start, start + batch_size)
-            yield from self._predict_batch(asked[some], own[some], evidence)
+            yield from self._predict_batch(cases[some], own[some], evidence)
 
     @property
     def cuts_out(self) -> bool:
@@ -141,38 +159,42 @@ class Predictor:
         return self._retrieval, self.model.retrieval.transform
 
     def embed(self, pixels: Tensor) -> Tensor:
-        """Embeddings of transformed images (n, 3, s, s) in the bank's space."""
+        """Return embeddings of transformed images (n, 3, s, s) in the bank's space."""
         return self._run(self.matcher[0], self.model.retrieval or self.model.classifier, pixels).z
 
     def pictures(self, evidence: Evidence) -> dict[str, np.ndarray]:
-        """Small pictures (h, w, 3) of the training images behind ``evidence``, as far as the model holds them."""
+        """Return small pictures (h, w, 3) of the training images behind ``evidence``, where the model holds them."""
         held = self.model.thumbnails
         return {name: held[name].numpy() for name in evidence.exemplar_ids if name in held}
 
     @torch.inference_mode()
-    def decide(self, pixels: Tensor, second_pixels: Callable[[Tensor], Tensor], *, eager: bool = False) -> Rows:
-        """Decide transformed images (n, 3, s, s); ``second_pixels`` gives those of some rows to the second network."""
+    def decide(self, pixels: Tensor, second: Tensor | None = None, *, eager: bool = False) -> Batch:
+        """Decide transformed images (n, 3, s, s).
+
+        ``second`` holds the same images for the second network, where its preprocessing differs.
+        """
         decision = self.model.decision
         first = self._run(self._classifier, self.model.classifier, pixels)
         p = first.logits.double().softmax(1).cpu()
-        p_cls = decision.classifier(p)
+        final = decision.classifier(p).clone()
+        finite = first.logits.isfinite().all(1).cpu()
         self.rows_seen += len(p)
         asked = torch.ones(len(p), dtype=torch.bool)
         if self._retrieval is not None and self.mode == "lazy" and not eager:
-            asked = p_cls.amax(1) < decision.thresholds.theta
-        rows = asked.nonzero().flatten()
-        final, opened = p_cls.clone(), torch.zeros(len(p), dtype=torch.bool)
+            asked = final.amax(1) < decision.thresholds.theta
+        rows, opened = asked.nonzero().flatten(), torch.zeros(len(p), dtype=torch.bool)
         if not len(rows):
-            return Rows(final, opened, asked, p, None, None)
-        if self._retrieval is None or self.model.retrieval is None:
+            return Batch(final, opened, finite, {}, None, None)
+        if self._retrieval is None:
             z = first.z
         else:
-            z = self._run(self._retrieval, self.model.retrieval, second_pixels(rows)).z
+            z = self.embed((pixels if second is None else second)[rows.to(pixels.device)])
             self.rows_matched += len(rows)
         z = z.float().cpu()
+        finite[rows] &= z.isfinite().all(1)
         decided = decision.decide(p[rows], z)
         final[rows], opened[rows] = decided.p, decided.opened
-        return Rows(final, opened, asked, p, decided.signals, z)
+        return Batch(final, opened, finite, {row: j for j, row in enumerate(rows.tolist())}, decided, z)
 
     def _run(self, network: nn.Module, encoder: Encoder, pixels: Tensor) -> Encoding:
         with arithmetic(self.precision or encoder.precision, self.device):
@@ -180,76 +202,65 @@ class Predictor:
         return encoding
 
     def _predict_batch(self, images: list[Image], groups: list[str | None], evidence: bool) -> Iterator[Prediction]:
-        transform, second = self.model.classifier.transform, self.matcher[1]
-        framed: dict[Image, np.ndarray] = {}
+        transforms = (self.model.classifier.transform, self.matcher[1])
+        framed: dict[Image, tuple[Pixels, Pixels]] = {}
         errors: dict[Image, str] = {}
         for image in images:
             try:
-                second.framing.mask_of(image.mask)  # broken now or never
-                framed[image] = transform.read(*image)
+                framed[image] = _read(image, transforms[0].framing, transforms[1].framing)
             except BrokenImageError as error:
                 errors[image] = str(error)
-        good = list(framed)
-        rows = None
-        if good:
-            pixels = transform(torch.from_numpy(np.stack(list(framed.values()))).to(self.device))
-            rows = self.decide(pixels, lambda some: self._second_pixels(good, pixels, some), eager=evidence)
-        place = {image: i for i, image in enumerate(good)}
+        numbers = {image: i for i, image in enumerate(framed)}
+        if framed:
+            first = self._transformed(transforms[0], [pair[0] for pair in framed.values()])
+            same = transforms[0] == transforms[1]
+            second = None if same else self._transformed(transforms[1], [pair[1] for pair in framed.values()])
+            batch = self.decide(first, second, eager=evidence)
         for image, group in zip(images, groups, strict=True):
-            if rows is None or image in errors:
+            if image in errors:
                 yield Prediction(str(image.path), "", {}, False, None, None, errors[image])
-            else:
-                i = place[image]
-                prediction = self._prediction(image.path, rows, i)
-                yield prediction._replace(evidence=self._explain(rows, i, group)) if evidence else prediction
+                continue
+            prediction = self._prediction(image.path, batch, numbers[image])
+            if evidence and prediction.error is None:
+                found = self._explain(batch, numbers[image], group)
+                prediction = prediction._replace(evidence=found, pixels=framed[image][1])
+            yield prediction
 
-    def _second_pixels(self, images: list[Image], pixels: Tensor, rows: Tensor) -> Tensor:
-        """What the second network sees: the same pixels, unless it was trained with other preprocessing."""
-        retrieval = self.model.retrieval
-        if retrieval is None or retrieval.transform == self.model.classifier.transform:
-            return pixels[rows.to(pixels.device)]
-        framed = np.stack([retrieval.transform.read(*images[i]) for i in rows.tolist()])
-        return retrieval.transform(torch.from_numpy(framed).to(self.device))
+    def _transformed(self, transform: EvalTransform, framed: list[Pixels]) -> Tensor:
+        return transform(torch.from_numpy(np.stack(framed)).to(self.device))
 
-    def _prediction(self, path: Path, rows: Rows, i: int) -> Prediction:
-        names, p, signals = self.model.class_names, rows.p[i], None
-        if rows.signals is not None and bool(rows.asked[i]):
-            j = int(rows.asked[:i].sum())
-            signals = {name: column[j].item() for name, column in rows.signals._asdict().items()}
-        return Prediction(
-            path=str(path),
-            label=names[int(p.argmax())],
-            probabilities={name: float(value) for name, value in zip(names, p.tolist(), strict=True)},
-            opened=bool(rows.opened[i]),
-            signals=signals,
-            evidence=None,
-        )
+    def _prediction(self, path: Path, batch: Batch, i: int) -> Prediction:
+        if not batch.finite[i]:
+            return Prediction(str(path), "", {}, False, None, None, _NOT_FINITE)
+        names, p, signals = self.model.class_names, batch.p[i].tolist(), None
+        if batch.decided is not None and i in batch.place:
+            columns = batch.decided.signals._asdict().items()
+            signals = {name: column[batch.place[i]].item() for name, column in columns}
+        label = names[int(batch.p[i].argmax())]
+        return Prediction(str(path), label, dict(zip(names, p, strict=True)), bool(batch.opened[i]), signals, None)
 
-    def _explain(self, rows: Rows, i: int, group: str | None) -> Evidence | None:
-        if rows.z is None:
+    def _explain(self, batch: Batch, i: int, group: str | None) -> Evidence | None:
+        if batch.decided is None or batch.z is None:
             return None
-        row = slice(i, i + 1)  # of both: whoever asks for evidence asks the second path about every image
-        names = self.model.class_names
-        return explain(self.model.decision, rows.p_raw[row], rows.z[row], class_names=names, group=group)
+        row, names = slice(i, i + 1), self.model.class_names  # with evidence, the bank was asked about every row
+        p, opened, signals, p_cls, p_sim = batch.decided
+        decided = Decided(p[row], opened[row], GateSignals(*(each[row] for each in signals)), p_cls[row], p_sim[row])
+        return explain(self.model.decision, p[row], batch.z[row], class_names=names, group=group, decided=decided)
 
 
-class Rows(NamedTuple):
-    """A batch, decided: the second path's part exists for the rows in ``asked`` only."""
-
-    p: Tensor
-    opened: Tensor
-    asked: Tensor
-    p_raw: Tensor  # the classifier's, before calibration
-    signals: GateSignals | None
-    z: Tensor | None
+def _read(image: Image, first: Framing, second: Framing) -> tuple[Pixels, Pixels]:
+    """Decode a file once, and frame it for both networks."""
+    pixels = decode_file(image.path)
+    framed = {framing: framing.apply(pixels, framing.mask_of(image.mask)) for framing in (first, second)}
+    return framed[first], framed[second]
 
 
-def _listed(images: str | Path | Sequence[str | Path]) -> list[str | Path]:
-    return [images] if isinstance(images, str | Path) else list(images)
+def _listed(values: str | Path | Sequence[Any]) -> list[Any]:
+    return [values] if isinstance(values, str | Path) else list(values)
 
 
 def _one_each(values: Any, name: str, n: int) -> list[Any]:
-    """One value for each image, ``None`` for all where nothing was given."""
+    """Return one value for each image, ``None`` for all where nothing was given."""
     each = [None] * n if values is None else _listed(values)
     if len(each) != n:
         raise ValueError(f"{name} needs one entry per image: {n}, not {len(each)}")
@@ -257,18 +268,15 @@ def _one_each(values: Any, name: str, n: int) -> list[Any]:
 
 
 def _check_device(asked: str | torch.device) -> torch.device:
-    """A device that holds tensors here; PyTorch knows the names of many that do not."""
+    """Return a device that can compute here; PyTorch knows the names of many that cannot."""
     try:
         device = torch.device(asked)
     except RuntimeError as error:
         raise ValueError(f"device must be 'cpu', 'cuda' or the like, not {asked!r}") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"PyTorch sees no CUDA device here, and device is {str(device)!r}: use 'cpu'")
-    sentence = f"PyTorch cannot compute on the device {str(device)!r} here: use 'cpu'"
     try:
         torch.empty(0, device=device)
-    except Exception as error:  # each backend that is not there says so in its own way
-        raise ValueError(sentence) from error
+    except Exception as error:  # each backend that is missing raises its own
+        raise ValueError(f"PyTorch cannot compute on the device {str(device)!r} here: use 'cpu'") from error
     if device.type == "meta":  # shapes without numbers
-        raise ValueError(sentence)
+        raise ValueError("the device 'meta' holds no numbers: use 'cpu'")
     return device

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import torch
-from PIL import Image
 from torch import Tensor
 
 from tdumpra.method.bank import Exemplar, PrototypeBank
@@ -14,12 +12,11 @@ from tdumpra.runs.config import Config, read_config
 from tdumpra.method.decision import Decision
 from tdumpra.errors import ArtifactError
 from tdumpra.networks.model_file import Encoder, Model
+from tdumpra.networks.training_images import thumbnail
 from tdumpra.data.dataset import Dataset
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.stages import Encoders, load_encoders, read_encoders
 from tdumpra.runs.tables import OutputsTable, run_with_tables
-
-THUMBNAIL_SIZE = 96  # pixels of the longer side: enough to recognise a lesion, too little to measure one
 
 
 def assemble_model(
@@ -102,10 +99,3 @@ def _refuse_other_encoder(folder: RunFolder, encoders: Encoders) -> None:
 
 def _exemplars(bank: PrototypeBank) -> Iterator[Exemplar]:
     return (exemplar for of_class in bank.exemplars for of_prototype in of_class for exemplar in of_prototype)
-
-
-def thumbnail(pixels: np.ndarray) -> Tensor:
-    """A small picture, no larger than it was."""
-    image = Image.fromarray(pixels)
-    image.thumbnail((THUMBNAIL_SIZE, THUMBNAIL_SIZE), Image.Resampling.BICUBIC)
-    return torch.from_numpy(np.array(image))
