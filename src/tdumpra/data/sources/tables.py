@@ -13,6 +13,10 @@ from tdumpra.screen import nearest
 
 DELIMITERS = (",", ";", "\t", "|")
 
+_OTHER_NAMES = {  # what people call the columns that every table needs
+    "image": ("filename", "file", "file_name", "filepath", "path", "image_path", "image_id", "img"),
+    "label": ("class", "category", "diagnosis", "dx", "target"),
+}
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")  # what Excel's "Unicode text" begins with
 
 
@@ -92,7 +96,9 @@ def _check_columns(path: Path, columns: Sequence[str], required: Sequence[str]) 
     for name in required:
         if name not in columns:
             has = ", ".join(repr(column) for column in columns)
-            raise SourceError(f"{path} has no column {name!r}{nearest(name, columns)} (its columns are {has})")
+            other = next((column for column in columns if column.casefold() in _OTHER_NAMES.get(name, ())), None)
+            hint = nearest(name, columns) if other is None else f"; rename {other!r} if that is meant"
+            raise SourceError(f"{path} has no column {name!r}{hint} (its columns are {has})")
     twice = [name for index, name in enumerate(columns) if name in columns[:index]]
     if twice:
         raise SourceError(f"{path} has the column {twice[0]!r} twice: rename one of them")
