@@ -91,6 +91,10 @@ def test_stage_by_stage(tdumpra, config, tmp_path):
     assert "is trained to its end" in tdumpra("train", config, "--out", out).out
     assert "outputs is up to date" in tdumpra("embed", config, "--out", out).out
     assert "bank.safetensors is up to date" in tdumpra("bank", config, "--out", out).out
+    for command, key in (("train", "checkpoint"), ("embed", "outputs"), ("bank", "bank")):
+        (found,) = json.loads(tdumpra(command, config, "--out", out, "--json").out).values()
+        assert (found["folder"], found["made"]) == (str(out), False)
+        assert key in found
     files = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     assert files >= {
         "config.toml", "environment.json", "metrics.jsonl", "split.json", "bank.safetensors",
