@@ -64,6 +64,11 @@ def test_everything_public_is_listed():
     assert all(getattr(tdumpra, name) is not None for name in tdumpra.__all__)
 
 
+def test_types_that_public_signatures_need_are_public():
+    assert {"EvaluateConfig", "Evidence", "Prediction", "Preset"} <= set(tdumpra.__all__)
+    assert tdumpra.Prediction._fields[:3] == ("path", "label", "probabilities")
+
+
 def test_a_name_that_is_not_there():
     with pytest.raises(AttributeError, match="module 'tdumpra' has no attribute 'DualPathClasifier'"):
         tdumpra.DualPathClasifier  # noqa: B018

@@ -19,18 +19,26 @@ if TYPE_CHECKING:
     from tdumpra.data.leakage import audit_leakage as audit_leakage
     from tdumpra.estimator import DualPathClassifier as DualPathClassifier
     from tdumpra.evaluation.evaluate import gate_report as gate_report
+    from tdumpra.evaluation.settings import EvaluateConfig as EvaluateConfig
     from tdumpra.method.arrays import classification_metrics as classification_metrics
     from tdumpra.method.arrays import expected_calibration_error as expected_calibration_error
     from tdumpra.method.arrays import fuse as fuse
     from tdumpra.method.arrays import js_divergence as js_divergence
     from tdumpra.method.arrays import vmf_posterior as vmf_posterior
     from tdumpra.method.bank import PrototypeBank as PrototypeBank
+    from tdumpra.method.evidence import Evidence as Evidence
+    from tdumpra.networks.predict import Prediction as Prediction
     from tdumpra.networks.predict import Predictor as Predictor
+    from tdumpra.tuning.presets import Preset as Preset
 
 _HOME = {
     "DualPathClassifier": "tdumpra.estimator",
     "EmaTeacher": "tdumpra.core.ema",
+    "EvaluateConfig": "tdumpra.evaluation.settings",
+    "Evidence": "tdumpra.method.evidence",
     "GateThresholds": "tdumpra.core.gate",
+    "Prediction": "tdumpra.networks.predict",
+    "Preset": "tdumpra.tuning.presets",
     "Predictor": "tdumpra.networks.predict",
     "PrototypeBank": "tdumpra.method.bank",
     "audit_leakage": "tdumpra.data.leakage",

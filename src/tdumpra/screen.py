@@ -37,7 +37,9 @@ def print_json(document: Any) -> None:
     """Print a document on standard output; numbers that JSON cannot say (NaN, infinity) become ``null``."""
     from tdumpra.artifacts import jsonable  # loads torch, which --help does without
 
-    sys.stdout.write(json.dumps(jsonable(document), indent=2, ensure_ascii=False) + "\n")
+    ascii_only = (sys.stdout.encoding or "").lower() not in ("utf-8", "utf8")
+    text = json.dumps(jsonable(document), indent=2, ensure_ascii=ascii_only) + "\n"
+    sys.stdout.write(text.encode(errors="backslashreplace").decode())  # what is no text in a file name, as JSON does it
 
 
 def printable(text: str) -> str:

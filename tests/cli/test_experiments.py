@@ -99,6 +99,30 @@ def test_outputs_without_groups_are_said_to_have_none(run, tmp_path, command, gr
     assert (NO_GROUPS in ran.out.splitlines()) is not grouped
 
 
+class TestChanges:
+    def test_settings_from_the_command_line(self, run, tmp_path):
+        path = write_config(tmp_path, [write_outputs(tmp_path / "net.npz")])
+        changed = ("--set", "tune.preset=paper", "--set", "name=other", "--set", "bank.n_prototypes=2")
+        ran = run("tune", path, *changed, "--seeds", "3,4", "--out", tmp_path / "out")
+        assert ran.code == 0, ran.err
+        assert "note: outputs are saved ones: seeds does nothing here" in ran.err
+        plan = ("--out", tmp_path / "out", "--plan", "--json")
+        for given, finished in ((changed, True), ((), False)):
+            (cell,) = json.loads(run("tune", path, *given, *plan).out)["cells"]
+            assert cell["finished"] == finished
+
+    @pytest.mark.parametrize("command", ["run", "train", "embed", "bank", "tune", "evaluate", "ablate", "sweep"])
+    def test_every_command_with_a_configuration_takes_them(self, run, config, command):
+        for given, sentence in (
+            (("--set", "tune.preset=papr"), "--set tune.preset=papr: tune.preset must be one of"),
+            (("--set", "tune.presets=paper"), "unknown key tune.presets; did you mean 'preset'?"),
+            (("--seeds", "0,a"), "--seeds takes whole numbers"),
+        ):
+            ran = run(command, config, *given)
+            assert (ran.code, ran.err.count("\n")) == (2, 1)
+            assert sentence in ran.err
+
+
 class TestEvaluate:
     def test_one_file(self, run, tmp_path):
         path = write_config(tmp_path, [write_outputs(tmp_path / "net_joint_seed0.npz")])

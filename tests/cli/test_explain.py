@@ -17,7 +17,6 @@ from PIL import Image
 from tests.support import fit_and_tune, make_problem
 from tiny_runs import CLASS_NAMES, SIZE, colour_of, colours, embed_run, settings
 
-from tdumpra.cli.explain import _alike, find_originals
 from tdumpra.core.calibration import class_prior
 from tdumpra.core.gate import GateThresholds
 from tdumpra.data.dataset import Dataset
@@ -25,7 +24,8 @@ from tdumpra.method.bank import Exemplar, PrototypeBank
 from tdumpra.method.decision import Decision
 from tdumpra.networks.model_file import Model
 from tdumpra.networks.predict import Predictor
-from tdumpra.runs.model import assemble_model, thumbnail
+from tdumpra.networks.training_images import alike, find_originals, thumbnail
+from tdumpra.runs.model import assemble_model
 from tdumpra.runs.table_stages import read_tables, table_outputs
 
 OPEN = GateThresholds(theta=0.9, beta=0.0, margin=0.0, delta=0.0, alpha=0.1)
@@ -210,7 +210,7 @@ class TestTheOwnLesion:
         shown = read(tmp_path / f"{exemplar.id}.html").text
         assert f"has the same name (im/{exemplar.id}.png), and there is no picture to compare the two by" in shown
         assert "This image is itself" not in shown
-        tdumpra(*case, "--images", originals)  # the same bytes
+        tdumpra(*case, "--training-images", originals)  # the same bytes
         assert_seen(read(tmp_path / f"{exemplar.id}.html"), exemplar._replace(id=f"im/{exemplar.id}.png"))
 
     @pytest.mark.filterwarnings("default")
@@ -259,7 +259,7 @@ class TestWithoutPictures:
 
     def test_the_originals_can_be_named(self, tdumpra, model, images, originals, tmp_path):
         replace(model, thumbnails={}).write(tmp_path / "m.safetensors")
-        tdumpra("explain", tmp_path / "m.safetensors", images[0], "--images", originals, "--out", tmp_path)
+        tdumpra("explain", tmp_path / "m.safetensors", images[0], "--training-images", originals, "--out", tmp_path)
         shown = read(tmp_path / f"{images[0].stem}.html")
         assert not shown.all(class_="missing")
         assert len(shown.all("img")) > 4
@@ -269,7 +269,7 @@ class TestWithoutPictures:
         (tmp_path / "data").mkdir()
         (tmp_path / "data" / "im").symlink_to(originals)
         for sources in (tmp_path / "data", originals):
-            tdumpra("explain", tmp_path / "m.safetensors", images[0], "--images", sources, "--out", tmp_path)
+            tdumpra("explain", tmp_path / "m.safetensors", images[0], "--training-images", sources, "--out", tmp_path)
             shown = read(tmp_path / f"{images[0].stem}.html")
             assert not shown.all(class_="missing")
             assert len(shown.all("img")) > 4
@@ -346,7 +346,7 @@ def test_bad_folders(tdumpra, run, images, tmp_path):
     (tmp_path / "file").write_text("")
     done = tdumpra("explain", run, images[0], "--out", tmp_path / "file")
     assert (done.code, "cannot make the folder" in done.err) == (2, True)
-    done = tdumpra("explain", run, images[0], "--images", tmp_path / "gone", "--out", tmp_path)
+    done = tdumpra("explain", run, images[0], "--training-images", tmp_path / "gone", "--out", tmp_path)
     assert (done.code, "is no folder" in done.err) == (2, True)
     (tmp_path / "empty").mkdir()
     done = tdumpra("explain", run, tmp_path / "empty")
@@ -385,8 +385,8 @@ def test_a_picture_that_was_saved_anew_is_the_same(tmp_path):
     )
     smooth.save(tmp_path / "a.jpg", quality=80)
     held = thumbnail(np.asarray(smooth))
-    assert _alike(thumbnail(np.asarray(Image.open(tmp_path / "a.jpg"))).short(), held)
-    assert not _alike(thumbnail(np.asarray(smooth)[:, ::-1].copy()).short(), held)
+    assert alike(thumbnail(np.asarray(Image.open(tmp_path / "a.jpg"))).short(), held)
+    assert not alike(thumbnail(np.asarray(smooth)[:, ::-1].copy()).short(), held)
     grey = thumbnail(np.full((450, 600, 3), 7, np.uint8))
-    assert _alike(grey.short(), grey)
-    assert not _alike(grey.short() + 1, grey)  # one colour is like another
+    assert alike(grey.short(), grey)
+    assert not alike(grey.short() + 1, grey)  # one colour is like another

@@ -118,6 +118,22 @@ def test_help_does_not_wait_for_torch():
     assert result.stdout.strip() == "[]"
 
 
+def test_help_groups_the_commands():
+    shown = tdumpra("--help").stdout
+    words = ("─ Start here", "│ demo", "─ Stages", "│ train", "─ Experiments", "│ ablate", "─ Models", "│ predict")
+    places = [shown.index(word) for word in words]
+    assert places == sorted(places)
+    assert "│ data" in shown[shown.index("─ Data") :]
+
+
+def test_every_kind_of_source_is_named():
+    from tdumpra.cli.options import SourceArgument
+    from tdumpra.data.sources import SOURCE_KINDS
+
+    (argument,) = SourceArgument.__metadata__
+    assert ", ".join(SOURCE_KINDS) in argument.help
+
+
 @pytest.mark.parametrize("stage", ["run", "train", "embed", "bank"])
 def test_a_bad_configuration_is_told_before_anything_heavy_is_loaded(tmp_path, monkeypatch, capsys, stage):
     (tmp_path / "bad.toml").write_text("nodez = 1\n")

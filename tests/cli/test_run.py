@@ -21,7 +21,7 @@ from tdumpra.report.image_material import of_folder
 from tests.support import save_problem, seed_arrays
 
 from tdumpra.checks import SPLITS
-from tdumpra.cli.predict import model_file
+from tdumpra.cli.predict import describe, model_file
 from tdumpra.cli.run import Evaluated
 from tdumpra.cli.run import run_command as run_settings
 from tdumpra.data.sources import open_source
@@ -91,6 +91,10 @@ def test_stage_by_stage(tdumpra, config, tmp_path):
     assert "is trained to its end" in tdumpra("train", config, "--out", out).out
     assert "outputs is up to date" in tdumpra("embed", config, "--out", out).out
     assert "bank.safetensors is up to date" in tdumpra("bank", config, "--out", out).out
+    for command, key in (("train", "checkpoint"), ("embed", "outputs"), ("bank", "bank")):
+        (found,) = json.loads(tdumpra(command, config, "--out", out, "--json").out).values()
+        assert (found["folder"], found["made"]) == (str(out), False)
+        assert key in found
     files = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     assert files >= {
         "config.toml", "environment.json", "metrics.jsonl", "split.json", "bank.safetensors",
@@ -457,6 +461,23 @@ def test_predict_as_json_and_csv_say_the_same(tdumpra, trained, images):
         for name, p in row["probabilities"].items():
             assert float(line[f"p_{name}"]) == pytest.approx(p, abs=1e-6)
         assert line["opened"] == str(row["opened"]).lower()
+        assert (line["classifier"], line["gate"]) == (row["classifier"], row["gate"])
+
+
+@pytest.mark.parametrize(
+    ("opened", "signals", "classifier", "gate"),
+    [
+        (True, {"label_cls": 0, "label_sim": 1}, "nv", "moved"),
+        (True, {"label_cls": 1, "label_sim": 1}, "mel", "opened"),
+        (False, {"label_cls": 1, "label_sim": 0}, "mel", "shut"),
+        (False, None, "mel", "shut"),
+    ],
+)
+def test_what_the_gate_did_is_told_by_class_names(opened, signals, classifier, gate):
+    found = describe(Prediction("a.png", "mel", {"nv": 0.4, "mel": 0.6}, opened, signals, None), ("nv", "mel"))
+    assert (found["label"], found["classifier"], found["gate"]) == ("mel", classifier, gate)
+    if signals is not None:
+        assert found["signals"]["label_cls"] == classifier
 
 
 def test_broken_images_are_named_and_refused_only_if_there_is_no_other(tdumpra, trained, images, tmp_path):
@@ -500,7 +521,7 @@ def test_a_bar_on_a_terminal_leaves_the_output_alone(trained, images, tmp_path):
     shown = os.read(ours, 100_000).decode()
     os.close(ours)
     assert done.returncode == 0, shown
-    assert "Predicting" in shown
+    assert "predicting" in shown
     assert (tmp_path / "out.csv").read_text().count(".png") == 4
 
 

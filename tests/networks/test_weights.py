@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import pickle
 from pathlib import Path
@@ -155,6 +156,31 @@ def test_no_network_names_both_remedies(monkeypatch):
         build("timm", "resnet10t")
     assert "connect to the network once" in str(error.value)
     assert "set network.weights to a .safetensors or .pth file" in str(error.value)
+
+
+@pytest.mark.parametrize(("answers", "offline"), [(False, [True]), (True, [False])])
+def test_a_hub_that_does_not_answer_is_not_tried_again_and_again(monkeypatch, answers, offline):
+    from huggingface_hub import constants
+
+    found = []
+
+    def connect(*_: object, **__: object) -> io.StringIO:
+        if not answers:
+            raise OSError("no route to host")
+        return io.StringIO()
+
+    def load(*_: object, **__: object) -> None:
+        found.append(constants.HF_HUB_OFFLINE)
+        raise OSError("not in the cache")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("urllib.request.getproxies", dict)
+    monkeypatch.setattr("socket.create_connection", connect)
+    monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", load)
+    with pytest.raises(WeightsError):
+        build("timm", "resnet10t")
+    assert found == offline
+    assert constants.HF_HUB_OFFLINE is False
 
 
 def test_weights_of_the_hub_are_fitted_to_the_image_size(monkeypatch):

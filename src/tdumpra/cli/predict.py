@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tdumpra.artifacts import jsonable
 from tdumpra.data.images.masks import find_masks, without_masks
 from tdumpra.data.sources.files import is_image
 from tdumpra.errors import InputFileError
 from tdumpra.networks.predict import Prediction, Predictor
 from tdumpra.runs.config import read_config
-from tdumpra.screen import printable
+from tdumpra.screen import print_json, printable, progress, say
 
 MODEL = "model.safetensors"
 
@@ -39,29 +36,61 @@ def predict_command(
         raise InputFileError(f"{', '.join(map(str, images))} holds no image")
     outlines = find_masks(masks, paths)
     predictor = load_predictor(model, **options)
-    found: Iterable[Prediction] = predictor.predict(paths, batch_size=batch_size, masks=outlines)
-    if not (as_csv and sys.stdout.isatty()):  # lines are progress enough
-        found = _watched(found, len(paths))
-    if as_csv:  # each line as it is known: what was computed is there even if somebody stops the rest
-        typer.echo(_line(["path", "label", "opened", *(f"p_{name}" for name in predictor.model.class_names), "error"]))
-        found = _printed(found, predictor.model.class_names)
-    predictions = list(found)
+    names = predictor.model.class_names
+    documents, broken = [], 0
+    with progress("predicting", len(paths), show=not (as_csv and sys.stdout.isatty())) as step:
+        if as_csv:
+            _print_line(["path", "label", "classifier", "gate", "opened", *(f"p_{name}" for name in names), "error"])
+        for each in predictor.predict(paths, batch_size=batch_size, masks=outlines):
+            document = describe(each, names)
+            broken += each.error is not None
+            if as_csv:  # each line as it is known, and nothing is kept
+                _print_line(_csv_row(document, names))
+            else:
+                documents.append(document)
+            step()
     if as_json:
-        typer.echo(json.dumps([_document(each) for each in predictions], indent=2))
+        print_json(documents)
     elif not as_csv:
-        _show(predictions, predictor)
-    broken = [each for each in predictions if each.error is not None]
-    if len(broken) == len(predictions):
-        raise InputFileError(f"none of {len(paths)} images could be read; {broken[0].path}: {broken[0].error}")
+        _show(documents, predictor)
+    if broken == len(paths):
+        raise InputFileError(f"none of {len(paths)} images could be read; {document['path']}: {document['error']}")
+
+
+def describe(prediction: Prediction, names: Sequence[str]) -> dict[str, Any]:
+    """Return a prediction in plain values, classes by their names.
+
+    ``classifier`` is the label before the gate. ``gate`` is ``moved`` where it changed the label, ``opened`` where it
+    opened and the label stayed, else ``shut``.
+    """
+    if prediction.error is not None:
+        own, gate = "", ""
+    else:
+        own = prediction.label if prediction.signals is None else names[int(prediction.signals["label_cls"])]
+        gate = "moved" if own != prediction.label else "opened" if prediction.opened else "shut"
+    signals = None
+    if prediction.signals is not None:
+        labels = {key: names[int(prediction.signals[key])] for key in ("label_cls", "label_sim")}
+        signals = {**prediction.signals, **labels}
+    return {
+        "path": prediction.path,
+        "label": prediction.label,
+        "classifier": own,
+        "gate": gate,
+        "opened": prediction.opened,
+        "probabilities": prediction.probabilities,
+        "signals": signals,
+        "error": prediction.error,
+    }
 
 
 def load_predictor(model: Path, **options: Any) -> Predictor:
-    """From a model file, or the folder of its run."""
+    """Load a model file, or the model in the folder of a run."""
     return Predictor.load(model_file(model), **options)
 
 
 def model_file(path: Path) -> Path:
-    """The file itself, or the model in the folder of a run; says where the model is if it is nearby."""
+    """Return the file itself, or the model in the folder of a run; say where the model is if it is nearby."""
     own = path if path.suffix == Path(MODEL).suffix or path.is_file() else path / MODEL
     if own.is_file():
         return own
@@ -85,7 +114,7 @@ def model_file(path: Path) -> Path:
 
 
 def expand(images: Iterable[Path]) -> Iterator[Path]:
-    """Files as they are, folders as the images below them in the order of their names."""
+    """Yield files as they are, folders as the images below them in the order of their names."""
     for path in images:
         if path.is_dir():
             yield from sorted(each for each in path.rglob("*") if is_image(each))
@@ -93,44 +122,29 @@ def expand(images: Iterable[Path]) -> Iterator[Path]:
             yield path
 
 
-def _watched(predictions: Iterable[Prediction], n: int) -> Iterator[Prediction]:
-    """With a bar, where there is a terminal to show it on. Standard output stays what it is."""
-    console = Console(stderr=True)
-    columns = (TextColumn("Predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal, redirect_stdout=False
-    ) as bar:
-        yield from bar.track(predictions, total=n)
+def _csv_row(document: dict[str, Any], names: Sequence[str]) -> list[Any]:
+    p = [document["probabilities"].get(name, "") for name in names]
+    opened = "" if document["error"] else str(document["opened"]).lower()
+    words = (document[key] for key in ("label", "classifier", "gate"))
+    return [printable(document["path"]), *words, opened, *p, document["error"] or ""]
 
 
-def _printed(predictions: Iterable[Prediction], class_names: tuple[str, ...]) -> Iterator[Prediction]:
-    for each in predictions:
-        p = [each.probabilities.get(name, "") for name in class_names]
-        opened = "" if each.error is not None else str(each.opened).lower()
-        typer.echo(_line([printable(each.path), each.label, opened, *p, each.error or ""]))
-        yield each
-
-
-def _document(prediction: Prediction) -> dict[str, Any]:
-    return {key: jsonable(value) for key, value in prediction._asdict().items() if key != "pixels"}
-
-
-def _line(values: list[Any]) -> str:
+def _print_line(values: list[Any]) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="").writerow(values)
-    return text.getvalue()
+    typer.echo(text.getvalue())
 
 
-def _show(predictions: list[Prediction], predictor: Predictor) -> None:
+def _show(documents: list[dict[str, Any]], predictor: Predictor) -> None:
     console = Console()
-    table = Table("image", "label", "probability", "gate")
-    for each in predictions:
-        name = escape(printable(each.path))
-        if each.error is not None:
-            table.add_row(name, "", "", f"[red]{escape(each.error)}[/]")
-        else:
-            moved = "opened" if each.opened else "shut"
-            table.add_row(name, escape(each.label), f"{each.probabilities[each.label]:.3f}", moved)
+    table = Table("image", "label", "probability", "classifier", "gate")
+    for each in documents:
+        name, label, own = (escape(printable(each[key])) for key in ("path", "label", "classifier"))
+        if each["error"] is not None:
+            table.add_row(name, "", "", "", f"[red]{escape(printable(each['error']))}[/]")
+            continue
+        gate = f"moved: {own} → {label}" if each["gate"] == "moved" else each["gate"]
+        table.add_row(name, label, f"{each['probabilities'][each['label']]:.3f}", own, gate)
     console.print(table)
     if predictor.model.retrieval is not None:
-        console.print(f"the second network looked at {predictor.rows_matched} of {predictor.rows_seen} images")
+        say(f"the second network looked at {predictor.rows_matched} of {predictor.rows_seen} images", console)

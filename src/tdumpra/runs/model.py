@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
-from PIL import Image
 from torch import Tensor
 
 from tdumpra.data.dataset import Dataset
@@ -15,6 +13,7 @@ from tdumpra.errors import ArtifactError
 from tdumpra.method.bank import Exemplar, PrototypeBank
 from tdumpra.method.decision import Decision
 from tdumpra.networks.model_file import Encoder, Model
+from tdumpra.networks.training_images import thumbnail
 from tdumpra.runs.config import Config, read_config
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.outputs import Outputs, TrainedOutputs
@@ -22,8 +21,6 @@ from tdumpra.runs.pixel_stages import Encoders, load_encoders, read_encoders
 from tdumpra.runs.steps import Step, digest
 from tdumpra.runs.table_stages import gate_made_from, tune_step
 from tdumpra.runs.tables import OutputsTable, run_with_tables
-
-THUMBNAIL_SIZE = 96  # pixels of the longer side: enough to recognise a lesion, too little to measure one
 
 
 def model_made_from(outputs: Outputs) -> str:
@@ -116,10 +113,3 @@ def _refuse_other_encoder(folder: RunFolder, encoders: Encoders) -> None:
 
 def _exemplars(bank: PrototypeBank) -> Iterator[Exemplar]:
     return (exemplar for of_class in bank.exemplars for of_prototype in of_class for exemplar in of_prototype)
-
-
-def thumbnail(pixels: np.ndarray) -> Tensor:
-    """A small picture, no larger than it was."""
-    image = Image.fromarray(pixels)
-    image.thumbnail((THUMBNAIL_SIZE, THUMBNAIL_SIZE), Image.Resampling.BICUBIC)
-    return torch.from_numpy(np.array(image))

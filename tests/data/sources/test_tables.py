@@ -34,6 +34,7 @@ def test_a_quoted_cell_may_hold_the_delimiter(tmp_path):
     [
         (b"", "is empty"),
         (b"image,label\n", "has a header and no rows"),
+        (b"age,filename,label\na,b,c\n", r"no column 'image'; rename 'filename' if that is meant"),
         (b"Image,label\na,b\n", r"no column 'image'; did you mean 'Image'\? \(its columns are 'Image', 'label'\)"),
         (b"image;class\na;b\n", "no column 'label'"),
         (b"image,label,label\na,b,c\n", "has the column 'label' twice"),

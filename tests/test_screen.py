@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import io
+import json
+import math
+
+import pytest
+from rich.console import Console
+
+from tdumpra import screen
+
+
+def test_control_characters_do_not_reach_the_terminal():
+    assert screen.printable("a\x1b[31mb\u202e\tc") == "a\\x1b[31mb\\u202e\\tc"
+    assert screen.printable("Müller's θ [x]") == "Müller's θ [x]"
+    assert screen.printable("caf\udce9") == "caf\ufffd"  # a byte that is no UTF-8
+    console = Console(file=io.StringIO(), width=40)
+    screen.say("[bold]x[/] \x1b[31m 42", console)
+    screen.show_notes(["[bold]y[/] \x07"], console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "[bold]x[/] \\x1b[31m 42" in shown
+    assert "note: [bold]y[/] \\x07" in shown
+
+
+def test_json_says_everything_that_a_document_holds(capsys):
+    screen.print_json({"p": math.nan, "name": "θ", "path": "caf\udce9", "rows": (1, 2)})
+    found = json.loads(capsys.readouterr().out)
+    assert found == {"p": None, "name": "θ", "path": "caf\udce9", "rows": [1, 2]}
+
+
+@pytest.mark.parametrize(("word", "hint"), [("epoch", "; did you mean 'epochs'?"), ("EPOCHS", "'epochs'"), ("zzz", "")])
+def test_the_nearest_word(word, hint):
+    found = screen.nearest(word, ["epochs", "batch_size"])
+    assert hint in found
+    assert bool(found) == bool(hint)
+
+
+@pytest.mark.parametrize(("terminal", "show", "seen"), [(True, True, True), (True, False, False), (False, True, False)])
+def test_a_bar_where_there_is_a_terminal(terminal, show, seen):
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=100, force_interactive=terminal)
+    with screen.progress("counting [x]", 3, console=console, show=show) as step:
+        step()
+        step(by=2)
+        step(3, 4, "done \x07")
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert ("done \\x07" in shown) == seen
+    assert ("3/4" in shown) == seen
