@@ -93,6 +93,13 @@ class Progress:
     epochs_since_best: int = 0
     finished: bool = False
 
+    def is_best(self, loss: float) -> bool:
+        """Note the validation loss of an epoch; return whether it is the best so far."""
+        better = self.best_loss is None or loss < self.best_loss
+        self.best_loss = loss if better else self.best_loss
+        self.epochs_since_best = 0 if better else self.epochs_since_best + 1
+        return better
+
 
 @dataclass(slots=True, eq=False)
 class Checkpointer:

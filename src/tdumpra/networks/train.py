@@ -158,7 +158,13 @@ def train(
                             )
             watch.refuse_non_finite(learning_rate, network)
             progress.epoch, progress.batch = epoch + 1, 0
-            better = _validate(network, teacher, task, config, folder, progress, fabric, screen)
+            better = False
+            if len(task.validation):
+                scores = _validation_scores(network, teacher, task, config, fabric)
+                better = progress.is_best(scores["student"]["nll"])
+                if fabric.is_global_zero:
+                    folder.append_metrics({"step": progress.step, "epoch": progress.epoch, "validation": scores})
+                screen.validated(progress, scores)
             patience_ended = config.early_stop is not None and progress.epochs_since_best >= config.early_stop
             progress.finished = progress.epoch == config.epochs or patience_ended
             if better:  # before "last": a run killed in between would know of the best loss and never save its weights
@@ -250,32 +256,14 @@ def _class_weights(config: TrainConfig, task: Task, device: torch.device) -> Ten
     return (counts.sum() / (present * counts.clamp(min=1))).to(device)  # a class without images weights none
 
 
-def _validate(
-    network: nn.Module,
-    teacher: EmaTeacher,
-    task: Task,
-    config: TrainConfig,
-    folder: TrainingFiles,
-    progress: Progress,
-    fabric: Fabric,
-    screen: Screen,
-) -> bool:
-    """Score student and teacher on validation images; return whether the student's loss is the best so far."""
-    if not len(task.validation):
-        return False
-    student, followed = encode(
+def _validation_scores(
+    network: nn.Module, teacher: EmaTeacher, task: Task, config: TrainConfig, fabric: Fabric
+) -> dict[str, dict[str, float]]:
+    encodings = encode(
         [network, teacher.module], task.pipeline, task.validation, batch_size=2 * config.batch_size, fabric=fabric
     )
     y = task.labels.cpu().numpy()[task.validation]
-    scores = {
-        name: metrics.classification_metrics(encoding.logits.double().softmax(1).numpy(), y)
-        for name, encoding in (("student", student), ("teacher", followed))
+    posteriors = [encoding.logits.double().softmax(1).numpy() for encoding in encodings]
+    return {
+        name: metrics.classification_metrics(p, y) for name, p in zip(("student", "teacher"), posteriors, strict=True)
     }
-    loss = scores["student"]["nll"]
-    better = progress.best_loss is None or loss < progress.best_loss
-    progress.best_loss = loss if better else progress.best_loss
-    progress.epochs_since_best = 0 if better else progress.epochs_since_best + 1
-    if fabric.is_global_zero:
-        folder.append_metrics({"step": progress.step, "epoch": progress.epoch, "validation": scores})
-    screen.validated(progress, scores)
-    return better
