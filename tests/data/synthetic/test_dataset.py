@@ -13,7 +13,9 @@ import pytest
 from scipy import ndimage
 
 from tdumpra.data.manifest import Manifest, Record
-from tdumpra.data.synthetic import CLASS_NAMES, CLASS_SHARES, bayes_posterior, draw_lesions, synthetic_manifest
+from tdumpra.data.synthetic import bayes_posterior, synthetic_manifest
+from tdumpra.data.synthetic.latent import draw_lesions
+from tdumpra.data.synthetic.modes import CLASS_NAMES, CLASS_SHARES
 
 
 @pytest.fixture(scope="module")
