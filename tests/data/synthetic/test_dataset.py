@@ -75,9 +75,9 @@ def test_ambiguous_records_say_so(manifest):
 def test_other_data_have_no_posterior():
     record = Record("ISIC_1", Path("a.jpg"), 0, "g")
     real = Manifest("real", ("a", "b"), (record,), synthetic_manifest(n=1).reader)
-    with pytest.raises(ValueError, match="only synthetic records know their posterior, and 'ISIC_1' has none"):
+    with pytest.raises(ValueError, match="'ISIC_1'"):
         bayes_posterior(real)
-    with pytest.raises(ValueError, match="'ISIC_1' is not the id of a synthetic record"):
+    with pytest.raises(ValueError, match="'ISIC_1'"):
         real.reader(record)
 
 
