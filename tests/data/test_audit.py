@@ -4,33 +4,14 @@ import json
 
 import numpy as np
 import pytest
+from toy_audit import toy_audit
 
 from tdumpra.artifacts import jsonable
 from tdumpra.data.audit import Audit
-from tdumpra.data.duplicates import DuplicatePair, NearDuplicates
-from tdumpra.data.manifest import Manifest, Record
+from tdumpra.data.duplicates import DuplicatePair
+from tdumpra.data.manifest import Manifest
 from tdumpra.data.sources import open_source
-from tdumpra.data.splits import Split, make_split
-from tdumpra.errors import BrokenImageError
-from tdumpra.report.duplicates_page import SHOWN_PAIRS, duplicates_page
-
-
-class Grey:
-    def __call__(self, record: Record) -> np.ndarray:
-        if record.id == "gone":
-            raise BrokenImageError("no <such> file")
-        return np.full((30, 40, 3), 99, dtype=np.uint8)
-
-
-def toy_audit(ids: list[str], pairs: list[DuplicatePair] | None = None) -> Audit:
-    # a: train and test, mel; b: train, nv; c: test, nv
-    records = tuple(
-        Record(image, None, label, group)
-        for image, label, group in zip(ids, (0, 0, 1, 1), ("a", "a", "b", "c"), strict=True)
-    )
-    manifest = Manifest("toy", ("mel", "nv"), records, Grey(), notes=("a note",))
-    split = Split("paper", 0, manifest.fingerprint, tuple(ids), np.array([0, 2, 0, 2]))
-    return Audit(manifest, split, NearDuplicates(pairs, {}, []) if pairs is not None else None)
+from tdumpra.data.splits import make_split
 
 
 def test_leaks_are_counted_by_class_name():
@@ -59,38 +40,6 @@ def test_near_duplicates_have_a_key_of_their_own():
         "similarity": 0.9,
         "distance": 4,
     }
-
-
-def test_the_page_escapes_names_and_needs_nothing_from_outside():
-    evil = '<img src=x onerror="alert(1)">&'
-    page = duplicates_page(toy_audit(["i0", "i1", evil, "i3"], [DuplicatePair(2, 3, 4, 0.9)]))
-    assert evil not in page
-    assert "&lt;img src=x onerror=&quot;alert(1)&quot;&gt;&amp;" in page
-    assert page.count("data:image/jpeg;base64,") == 2
-    assert "http://" not in page
-    assert "https://" not in page
-    assert "<script" not in page
-    assert "prefers-color-scheme: dark" in page
-    assert "1 pair of look-alike images carry different groups; 1 of them stands on two sides of the split" in page
-
-
-def test_the_page_shows_crossing_pairs_first_and_not_all():
-    pairs = [DuplicatePair(0, 2, 1, 0.99)] + [DuplicatePair(2, 3, 4, 0.6)] * (SHOWN_PAIRS + 5)
-    page = duplicates_page(toy_audit(["i0", "i1", "i2", "i3"], pairs))
-    assert page.count("<article>") == SHOWN_PAIRS
-    assert f"the first {SHOWN_PAIRS} pairs are shown" in page
-    assert "labels differ" not in page  # that pair is not among the first: it does not cross
-
-
-def test_the_page_survives_an_image_that_went_away():
-    page = duplicates_page(toy_audit(["i0", "i1", "gone", "i3"], [DuplicatePair(2, 3, 4, 0.9)]))
-    assert "no &lt;such&gt; file" in page
-
-
-def test_no_pairs_and_no_search():
-    assert "No two images of different groups look alike" in duplicates_page(toy_audit(["a", "b", "c", "d"], []))
-    with pytest.raises(ValueError, match="did not search"):
-        duplicates_page(toy_audit(["a", "b", "c", "d"]))
 
 
 def mean_leak(manifest: Manifest, melanoma: str, seeds: range = range(8)) -> tuple[float, float]:

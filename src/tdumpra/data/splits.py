@@ -136,16 +136,8 @@ def make_split(
         )
     for part, share in shares.items():
         pool = np.flatnonzero(codes == _TRAIN)
-        drawn = np.zeros(len(pool), dtype=bool)
-        free = np.ones(len(pool), dtype=bool)
-        for fold in range(1 + (val_fold if part == _VAL else 0)):
-            # a stream for each part and fold: one draw does not disturb the other
-            rng = np.random.default_rng((seed, part, fold) if fold else (seed, part))
-            rows = pool[free]
-            taken = _draw(labels[rows], groups[rows] if by_group else rows, share * len(pool) / max(1, len(rows)), rng)
-            drawn[:] = False
-            drawn[np.flatnonzero(free)[taken]] = True
-            free &= ~drawn
+        fold = val_fold if part == _VAL else 0
+        drawn = _draw_fold(labels[pool], groups[pool] if by_group else pool, share, (seed, part), fold)
         codes[pool[drawn]] = part
         notes += _imbalance(labels[pool], drawn, share, SPLITS[part], manifest.class_names)
     if not (codes == _TRAIN).any():
@@ -174,6 +166,21 @@ def _own_split(manifest: Manifest, *, by_group: bool) -> tuple[NDArray[np.int8],
         codes[row] = place.get(manifest.records[row].group, _TRAIN)
         following += int(codes[row] != _TRAIN)
     return codes, [f"{following:,} images follow their group into the part that the source names"] if following else []
+
+
+def _draw_fold(
+    labels: NDArray[Any], groups: NDArray[Any], share: float, stream: tuple[int, int], fold: int
+) -> NDArray[np.bool_]:
+    """Mark the images of one of several disjoint draws, each about ``share`` of all."""
+    free = np.ones(len(labels), dtype=bool)
+    drawn = np.zeros_like(free)
+    for number in range(fold + 1):
+        rng = np.random.default_rng((*stream, number) if number else stream)  # so that no draw disturbs another
+        rows = np.flatnonzero(free)
+        drawn[:] = False
+        drawn[rows[_draw(labels[rows], groups[rows], share * len(labels) / max(1, len(rows)), rng)]] = True
+        free &= ~drawn
+    return drawn
 
 
 def _draw(labels: NDArray[Any], groups: NDArray[Any], share: float, rng: np.random.Generator) -> NDArray[np.bool_]:

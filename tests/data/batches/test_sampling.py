@@ -19,15 +19,13 @@ def pairs(samples: list[Sample]) -> list[tuple[int, int]]:
 
 
 def test_an_epoch_shows_each_image_once():
-    shown = pairs(list(plan(drop_last=False).batches(0)))
+    shown = pairs(list(plan(batch_size=20).batches(0)))
     assert sorted(shown) == [(number, 0) for number in range(100, 200)]
 
 
-@pytest.mark.parametrize(("drop_last", "sizes"), [(True, [16] * 6), (False, [16] * 6 + [4])])
-def test_the_last_batch_is_dropped_or_smaller(drop_last, sizes):
-    the_plan = plan(drop_last=drop_last)
-    assert [len(sample.numbers) for sample in the_plan.batches(0)] == sizes
-    assert the_plan.n_batches == len(sizes)
+def test_a_batch_that_is_not_full_is_dropped():
+    assert [len(sample.numbers) for sample in plan().batches(0)] == [16] * 6
+    assert plan().n_batches == 6
 
 
 def test_order_depends_on_seed_and_epoch_alone():
@@ -58,7 +56,7 @@ def test_the_processes_together_see_the_single_processs_batches(world_size, bala
 @given(labels=st.lists(st.sampled_from([0, 0, 0, 0, 0, 1, 4]), min_size=8, max_size=80), epoch=st.integers(0, 9))
 def test_balanced_epochs_show_classes_equally_often(labels, epoch):
     y = np.array(labels)
-    the_plan = BatchPlan(numbers=np.arange(len(y)), batch_size=4, seed=0, balanced=True, labels=y, drop_last=False)
+    the_plan = BatchPlan(numbers=np.arange(len(y)), batch_size=1, seed=0, balanced=True, labels=y)
     shown = pairs(list(the_plan.batches(epoch)))
     assert len(shown) == len(y)
     assert len(set(shown)) == len(shown)  # a second showing is told apart from the first
@@ -87,7 +85,6 @@ def test_a_common_class_takes_turns_over_the_epochs():
         ({"batch_size": 101}, "100 images make no full batch of 101"),
         ({"world_size": 3}, "cannot be shared evenly by 3"),
         ({"rank": 2, "world_size": 2}, "rank must be below"),
-        ({"world_size": 2, "drop_last": False}, "drop_last"),
         ({"balanced": True}, "one label for each image"),
     ],
 )

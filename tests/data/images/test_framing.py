@@ -89,7 +89,7 @@ def test_no_mask_or_an_empty_one_keeps_the_whole_frame():
 
 def test_a_broken_mask_is_named_as_such(tmp_path):
     (tmp_path / "mask.png").touch()
-    with pytest.raises(BrokenImageError, match="its lesion mask: the file is empty"):
+    with pytest.raises(BrokenImageError, match=r"lesion mask: .*empty"):
         Framing(lesion_margin=0.1).mask_of(tmp_path / "mask.png")
     assert Framing().mask_of(tmp_path / "mask.png") is None
 

@@ -43,8 +43,8 @@ def test_masks_beside_their_images_are_neither_images_nor_their_own_masks(tmp_pa
     assert found == [tmp_path / "a_mask.png", tmp_path / "b_segmentation.png", None]
     apart = without_masks(sorted(tmp_path.rglob("*.png")), tmp_path / "sub")
     assert tmp_path / "sub" / "c.png" not in apart
-    with pytest.raises(InputFileError, match="holds no mask of any of the 1 images"):
+    with pytest.raises(InputFileError, match="no mask"):
         find_masks(tmp_path / "sub", [tmp_path / "sub" / "c.png"])
     (tmp_path / "sub" / "c.jpg").touch()
-    with pytest.raises(InputFileError, match="is an image here, and would be the mask of"):
+    with pytest.raises(InputFileError, match="is an image here"):
         find_masks(tmp_path, [tmp_path / "sub" / "c.png", tmp_path / "sub" / "c.jpg"])

@@ -1,55 +1,25 @@
 from __future__ import annotations
 
 import csv
-import logging
-import multiprocessing
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from PIL import Image
+from small_images import SMALL, decoded, expected, images
 
-from tdumpra.data.images import cache as cache_module
-from tdumpra.data.images import store
-from tdumpra.data.images.cache import DIED, build, cache_folder
-from tdumpra.data.images.framing import Framing
-from tdumpra.data.images.prepare import Prepared, prepare
+from tdumpra.data.images.cache import DIED
+from tdumpra.data.images.prepare import prepare
 from tdumpra.data.images.store import CachedImages, StreamedImages
-from tdumpra.data.manifest import Manifest, Record
+from tdumpra.data.manifest import Record
 from tdumpra.data.sources.files import FileReader
-from tdumpra.errors import ArtifactError, MissingExtraError, SourceError
-
-SMALL = Framing(height=16, width=20)
-
-
-def images(prepared: Prepared) -> np.ndarray:
-    return prepared.images.read(np.arange(len(prepared.images)))
-
-
-def expected(manifest: Manifest, framing: Framing = SMALL) -> np.ndarray:
-    return np.stack([framing.apply(FileReader()(record)) for record in manifest.records])
-
-
-def decoded(monkeypatch) -> list[str]:
-    """The ids of records that are decoded from now on, in this process."""
-    seen: list[str] = []
-    real = store.frame_record
-
-    def watch(record, *rest):
-        seen.append(record.id)
-        return real(record, *rest)
-
-    monkeypatch.setattr(cache_module, "frame_record", watch)
-    return seen
+from tdumpra.errors import MissingExtraError, SourceError
 
 
 def fill_disk(monkeypatch) -> None:
@@ -71,54 +41,6 @@ def test_images_come_back_under_their_numbers(make_manifest, tmp_path, monkeypat
     some = np.array([5, 3, 5])
     np.testing.assert_array_equal(prepared.images.read(some), expected(manifest)[some])
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(prepared.images)).read(some), expected(manifest)[some])
-
-
-def test_a_second_time_nothing_is_decoded(make_manifest, tmp_path, monkeypatch):
-    manifest = make_manifest(9)
-    prepare(manifest, tmp_path / "out", SMALL, workers=0)
-    seen = decoded(monkeypatch)
-    np.testing.assert_array_equal(images(prepare(manifest, tmp_path / "out", SMALL, workers=0)), expected(manifest))
-    assert seen == []
-
-
-def test_rows_follow_content_not_names(make_manifest, tmp_path, monkeypatch):
-    manifest = make_manifest(6)
-    prepare(manifest, tmp_path / "out", SMALL, workers=0)
-    seen = decoded(monkeypatch)
-    first = manifest.records[0].path
-    first.rename(first.with_name("renamed.png"))  # known again
-    moved = replace(manifest.records[0], path=first.with_name("renamed.png"))
-    Image.fromarray(np.full((24, 32, 3), 9, np.uint8)).save(manifest.records[1].path)  # overwritten in place
-    changed = replace(manifest, records=(moved, *manifest.records[1:]))
-    np.testing.assert_array_equal(images(prepare(changed, tmp_path / "out", SMALL, workers=0)), expected(changed))
-    assert seen == ["image0001"]
-
-
-def test_a_file_changed_with_the_same_size_and_an_old_time_is_still_noticed_by_its_time(make_manifest, tmp_path):
-    manifest = make_manifest(3)
-    path = tmp_path / "images" / "flat.bmp"
-    record = replace(manifest.records[0], path=path)
-    manifest = replace(manifest, records=(record,))
-    for value in (10, 200):  # a BMP's size does not depend on its colours
-        Image.fromarray(np.full((24, 32, 3), value, np.uint8)).save(path)
-        os.utime(path, (1_000_000_000 + value,) * 2)
-        assert (images(prepare(manifest, tmp_path / "out", SMALL, workers=0)) == value).all()
-
-
-def test_another_size_or_fit_is_another_cache(make_manifest, tmp_path):
-    manifest = make_manifest(4)
-    for framing in (SMALL, Framing(height=20, width=16), replace(SMALL, fit="crop")):
-        prepared = prepare(manifest, tmp_path / "out", framing, workers=0)
-        np.testing.assert_array_equal(images(prepared), expected(manifest, framing))
-    assert len([p for p in (tmp_path / "out").iterdir() if p.is_dir()]) == 3
-
-
-def test_two_data_sets_share_the_images_they_share(make_manifest, tmp_path, monkeypatch):
-    prepare(make_manifest(5, "one"), tmp_path / "out", SMALL, workers=0)
-    seen = decoded(monkeypatch)
-    both = make_manifest(8, "two")  # the first five are copies
-    np.testing.assert_array_equal(images(prepare(both, tmp_path / "out", SMALL, workers=0)), expected(both))
-    assert seen == ["image0005", "image0006", "image0007"]
 
 
 def test_broken_images_are_set_apart_with_their_reasons(make_manifest, tmp_path):
@@ -171,7 +93,7 @@ def test_a_data_set_without_a_readable_image_is_an_error(make_manifest, tmp_path
     manifest = make_manifest(2)
     for record in manifest.records:
         record.path.write_bytes(b"")
-    with pytest.raises(SourceError, match="none of 2 images can be read; the first: the file is empty"):
+    with pytest.raises(SourceError, match=r"none of 2 .*empty"):
         prepare(manifest, tmp_path / "out", SMALL, workers=0)
 
 
@@ -204,41 +126,6 @@ def test_a_missing_extra_stops_the_build_instead_of_emptying_the_data_set(make_m
         prepare(replace(make_manifest(3), reader=BareReader()), tmp_path / "out", SMALL, workers=workers)
 
 
-@dataclass(frozen=True)
-class FlatReader:
-    """Pixels from no image file: the colour is read from a file that the reader names."""
-
-    colours: Path
-
-    def __call__(self, record: Record) -> np.ndarray:
-        return np.full((16, 20, 3), int(self.colours.read_text()) + int(record.id), np.uint8)
-
-
-def test_images_without_files_are_cached_by_what_their_reader_reads(tmp_path):
-    colours = tmp_path / "colours.txt"
-    records = tuple(Record(str(i), None, i % 2, str(i)) for i in range(4))
-    manifest = Manifest("flat", ("a", "b"), records, FlatReader(colours))
-    for base in (10, 100):
-        colours.write_text(str(base))
-        prepared = prepare(manifest, tmp_path / "out", SMALL, workers=0)
-        assert images(prepared)[:, 0, 0, 0].tolist() == [base, base + 1, base + 2, base + 3]
-
-
-def test_the_lesion_mask_is_part_of_an_images_identity(make_manifest, tmp_path):
-    manifest = make_manifest(1)
-    framing = replace(SMALL, lesion_margin=0.0)
-    results = []
-    for column in (0, 20):
-        mask = np.zeros((24, 32), np.uint8)
-        mask[8:16, column : column + 10] = 255
-        Image.fromarray(mask).save(tmp_path / f"mask{column}.png")
-        masked = replace(manifest, records=(replace(manifest.records[0], mask=tmp_path / f"mask{column}.png"),))
-        prepared = prepare(masked, tmp_path / "out", framing, workers=0)
-        np.testing.assert_array_equal(images(prepared)[0], framing.apply(FileReader()(manifest.records[0]), mask))
-        results.append(images(prepared))
-    assert (results[0] != results[1]).any()
-
-
 def test_images_that_are_streamed_are_noted(make_manifest, tmp_path, monkeypatch):
     fill_disk(monkeypatch)
     (note,) = prepare(make_manifest(4), tmp_path / "out", SMALL, workers=0).notes
@@ -261,87 +148,6 @@ def test_streamed_images_are_tried_once_and_cached_later(make_manifest, tmp_path
         expected(replace(manifest, records=manifest.records[:3])),
     )
     assert len(seen) == 6
-
-
-def test_damaged_rows_are_made_again(make_manifest, tmp_path, caplog):
-    manifest = make_manifest(5)
-    prepare(manifest, tmp_path / "out", SMALL, workers=0)
-    pixels = cache_folder(tmp_path / "out", SMALL) / "pixels.u8"
-    data = bytearray(pixels.read_bytes())
-    data[SMALL.nbytes * 2 + 7] ^= 1
-    pixels.write_bytes(data[: -SMALL.nbytes // 2])  # one flipped bit, and the last row torn
-    with caplog.at_level(logging.WARNING):
-        np.testing.assert_array_equal(images(prepare(manifest, tmp_path / "out", SMALL, workers=0)), expected(manifest))
-    assert "2 damaged images" in caplog.text
-
-
-@pytest.mark.parametrize("name", ["journal.tsv", "files.json", "pixels.u8"])
-@pytest.mark.parametrize("harm", ["delete", "empty", "cut", "garbage"])
-def test_any_part_of_a_cache_may_be_lost(make_manifest, tmp_path, monkeypatch, name, harm):
-    manifest = make_manifest(5)
-    prepare(manifest, tmp_path / "out", SMALL, workers=0)
-    path = cache_folder(tmp_path / "out", SMALL) / name
-    if harm == "delete":
-        path.unlink()
-    elif harm == "garbage":
-        path.write_bytes(b"\xff\x00 nonsense\n" * 20)
-    else:
-        path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3 if harm == "cut" else 0])
-    np.testing.assert_array_equal(images(prepare(manifest, tmp_path / "out", SMALL, workers=0)), expected(manifest))
-    seen = decoded(monkeypatch)
-    np.testing.assert_array_equal(images(prepare(manifest, tmp_path / "out", SMALL, workers=0)), expected(manifest))
-    assert seen == []  # the first time mended all of it
-
-
-def test_a_cache_that_cannot_be_written_is_said_in_a_sentence(make_manifest, tmp_path):
-    (tmp_path / "out").write_text("a file where the folder should be")
-    with pytest.raises(ArtifactError, match="cannot write the image cache"):
-        build(make_manifest(2), tmp_path / "out", SMALL)
-
-
-@dataclass(frozen=True)
-class SlowReader:
-    def __call__(self, record: Record) -> np.ndarray:
-        time.sleep(0.01)
-        with Path(os.environ["TDUMPRA_TEST_LOG"]).open("a") as log:
-            log.write(f"{record.id}\n")
-        return FileReader()(record)
-
-
-def prepare_slowly(manifest: Manifest, out: Path) -> None:
-    prepared = prepare(manifest, out, SMALL, workers=1)
-    np.testing.assert_array_equal(images(prepared), expected(manifest))
-
-
-def test_two_processes_at_once_share_the_work(make_manifest, tmp_path, monkeypatch):
-    monkeypatch.setenv("TDUMPRA_TEST_LOG", str(tmp_path / "log"))
-    manifest = replace(make_manifest(60), reader=SlowReader())
-    context = multiprocessing.get_context("fork")
-    builders = [context.Process(target=prepare_slowly, args=(manifest, tmp_path / "out")) for _ in range(2)]
-    for builder in builders:
-        builder.start()
-    for builder in builders:
-        builder.join(60)
-        assert builder.exitcode == 0
-    assert len((tmp_path / "log").read_text().split()) == 60  # each image was decoded by one of them, once
-
-
-def test_a_killed_build_is_resumed(make_manifest, tmp_path, monkeypatch):
-    log = tmp_path / "log"
-    monkeypatch.setenv("TDUMPRA_TEST_LOG", str(log))
-    monkeypatch.setattr(cache_module, "_FLUSH_SECONDS", 0.0)
-    manifest = replace(make_manifest(200), reader=SlowReader())
-    builder = multiprocessing.get_context("fork").Process(target=prepare_slowly, args=(manifest, tmp_path / "out"))
-    builder.start()
-    deadline = time.monotonic() + 30
-    while not log.exists() or len(log.read_text().split()) < 110:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    builder.kill()
-    builder.join()
-    np.testing.assert_array_equal(images(prepare(manifest, tmp_path / "out", SMALL, workers=2)), expected(manifest))
-    repeated = len(log.read_text().split()) - 200
-    assert 0 <= repeated <= 110  # at least the chunks in the journal were not done again
 
 
 def test_a_progress_bar_is_drawn_on_stderr(make_manifest, tmp_path):

@@ -43,14 +43,14 @@ def test_split_folders_above_the_classes(tmp_path, write_image):
 def test_a_class_that_only_the_test_has_is_refused(tmp_path, write_image):
     for name in ("train/mel", "train/nv", "test/nevus"):
         write_image(tmp_path / name / "a.jpg")
-    with pytest.raises(SourceError, match="has the class 'nevus' in test and not in train"):
+    with pytest.raises(SourceError, match="'nevus' in test"):
         open_source(f"folder:{tmp_path}")
 
 
 def test_splits_beside_classes_are_refused(tmp_path, write_image):
     for name in ("train/mel", "nv"):
         write_image(tmp_path / name / "a.jpg")
-    with pytest.raises(SourceError, match=r"folders for splits \(train\) beside others \(nv\)"):
+    with pytest.raises(SourceError, match=r"\(train\) beside others \(nv\)"):
         open_source(f"folder:{tmp_path}")
 
 
@@ -65,7 +65,7 @@ def test_classes_that_differ_by_case_are_refused(tmp_path, write_image):
 
 def test_an_image_above_the_class_folders_has_no_label(classes, write_image):
     write_image(classes / "stray.jpg")
-    with pytest.raises(SourceError, match=r"1 image file without a label \(stray.jpg\)"):
+    with pytest.raises(SourceError, match=r"without a label \(stray\.jpg\)"):
         open_source(f"folder:{classes}")
     manifest = open_source(f"folder:{classes}", allow_missing=True)
     assert len(manifest) == 3
@@ -74,7 +74,7 @@ def test_an_image_above_the_class_folders_has_no_label(classes, write_image):
 
 def test_a_link_out_of_the_folder_is_refused(classes, tmp_path, write_image):
     (classes / "nevus" / "link.jpg").symlink_to(write_image(tmp_path / "outside.jpg"))
-    with pytest.raises(SourceError, match=r"nevus/link.jpg is a link to .*outside.jpg, outside the data set"):
+    with pytest.raises(SourceError, match=r"nevus/link\.jpg is a link to .*outside\.jpg"):
         open_source(f"folder:{classes}")
 
 
@@ -87,7 +87,7 @@ def test_a_linked_folder_out_of_the_folder_is_refused(classes, tmp_path, write_i
 
 def test_a_link_to_a_folder_above_would_never_end(classes):
     (classes / "nevus" / "again").symlink_to(classes)
-    with pytest.raises(SourceError, match="its images would count twice"):
+    with pytest.raises(SourceError, match="count twice"):
         open_source(f"folder:{classes}")
 
 
@@ -104,7 +104,7 @@ def test_a_link_to_the_whole_folder_is_the_users_choice(classes, tmp_path):
 
 def test_a_link_to_nowhere_is_a_missing_file(classes, tmp_path):
     (classes / "nevus" / "gone.jpg").symlink_to(tmp_path / "gone.jpg")
-    with pytest.raises(SourceError, match=r"1 of 4 labelled images have no file \(nevus/gone.jpg\)"):
+    with pytest.raises(SourceError, match=r"1 of 4 .*nevus/gone\.jpg"):
         open_source(f"folder:{classes}")
     assert open_source(f"folder:{classes}", allow_missing=True).missing == ("nevus/gone.jpg",)
 
@@ -159,7 +159,7 @@ def test_a_name_that_is_no_text_is_refused(classes):
             pass
     except OSError:
         pytest.skip("this file system takes no such name")
-    with pytest.raises(SourceError, match="is not valid UTF-8: rename it"):
+    with pytest.raises(SourceError, match="UTF-8"):
         open_source(f"folder:{classes}")
 
 
@@ -181,5 +181,5 @@ def test_one_class_or_none_is_refused(tmp_path, write_image):
 
 
 def test_there_is_no_column_to_group_by(classes):
-    with pytest.raises(SourceError, match=r"no column 'patient' to group by \(it has no table"):
+    with pytest.raises(SourceError, match="no column 'patient'"):
         open_source(f"folder:{classes}", group_column="patient")

@@ -60,13 +60,13 @@ def test_another_grouping_column(ham_folder):
     assert set(groups) == {"back"}
     by_lesion = open_source(f"ham10000:{ham_folder}", group_column="lesion")
     assert by_lesion.fingerprint == open_source(f"ham10000:{ham_folder}").fingerprint
-    with pytest.raises(SourceError, match="no column 'patient' to group by"):
+    with pytest.raises(SourceError, match="'patient'"):
         open_source(f"ham10000:{ham_folder}", group_column="patient")
 
 
 def test_an_image_twice_is_refused(ham_folder):
     shutil.copy(ham_folder / "HAM10000_images_part_1/ISIC_1.jpg", ham_folder / "HAM10000_images_part_2/ISIC_1.jpg")
-    with pytest.raises(SourceError, match=r"ISIC_1 is there twice, as HAM10000_images_part_1/ISIC_1.jpg and"):
+    with pytest.raises(SourceError, match="ISIC_1 is there twice"):
         open_source(f"ham10000:{ham_folder}")
 
 
@@ -88,7 +88,7 @@ def test_a_row_twice_is_refused(ham_folder):
     table = ham_folder / "HAM10000_metadata.csv"
     lines = table.read_text().splitlines()
     table.write_text("\n".join([*lines, lines[-1]]))
-    with pytest.raises(SourceError, match=r"1 image id stands in .* more than once \(ISIC_1\): keep one row"):
+    with pytest.raises(SourceError, match=r"more than once \(ISIC_1\)"):
         open_source(f"ham10000:{ham_folder}")
 
 

@@ -59,7 +59,7 @@ def test_isic2019_with_flat_images(isic2019):
 def test_unknown_belongs_to_the_test_set_only(isic2019):
     table = isic2019 / "ISIC_2019_Training_GroundTruth.csv"
     table.write_text("\n".join([HEADER_2019, one_hot("ISIC_1", 8)]))
-    with pytest.raises(SourceError, match="line 2: the class UNK belongs to the test set only"):
+    with pytest.raises(SourceError, match=r"line 2: .*UNK"):
         open_source(f"isic2019:{isic2019}")
 
 
@@ -95,12 +95,12 @@ def test_a_row_with_no_single_class_is_refused(isic2019, row, sentence):
 def test_a_label_without_metadata_is_refused(isic2019):
     table = isic2019 / "ISIC_2019_Training_Metadata.csv"
     table.write_text("\n".join(table.read_text().splitlines()[:-1]))
-    with pytest.raises(SourceError, match=r"ISIC_4 has a label and no row in ISIC_2019_Training_Metadata.csv"):
+    with pytest.raises(SourceError, match="ISIC_4"):
         open_source(f"isic2019:{isic2019}")
 
 
 def test_the_real_isic2019_tables(isic2019_tables):
-    with pytest.raises(SourceError, match=r"25,331 of 25,331 labelled images have no file"):
+    with pytest.raises(SourceError, match="25,331 of 25,331"):
         open_source(f"isic2019:{isic2019_tables}")
     manifest = open_source(f"isic2019:{isic2019_tables}", metadata_only=True)
     counts = [int((manifest.labels == c).sum()) for c in range(8)]

@@ -71,7 +71,7 @@ def test_pickled_arrays_are_not_executed(tmp_path):
     content = arrays()
     content["train_labels"] = np.array([Trap()] * 14, dtype=object)
     np.savez(tmp_path / "x.npz", **content)
-    with pytest.raises(SourceError, match=r"not a readable \.npz file of plain arrays"):
+    with pytest.raises(SourceError, match="not a readable"):
         open_source(f"medmnist:{tmp_path / 'x.npz'}")
 
 

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2, multivariate_normal
 
-from tdumpra.data.synthetic import CLASS_NAMES, CLASS_SHARES, draw_lesions
-from tdumpra.data.synthetic.latent import mixture
-from tdumpra.data.synthetic.modes import BRIDGES, MODES, Traits
+from tdumpra.data.synthetic.latent import draw_lesions, mixture
+from tdumpra.data.synthetic.modes import BRIDGES, CLASS_NAMES, CLASS_SHARES, MODES, Traits
 
 SIGMA = 0.08
 MEANS = {f"{mode.label} {mode.name}": np.array(mode.traits) for mode in MODES}

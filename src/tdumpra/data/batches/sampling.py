@@ -37,7 +37,6 @@ class BatchPlan:
     numbers: Int64[np.ndarray, " n"] = field(repr=False)  # the training images, by their number in the store
     batch_size: int  # of all processes together
     seed: int
-    drop_last: bool = True
     balanced: bool = False
     labels: Int64[np.ndarray, " n"] | None = field(default=None, repr=False)  # needed where balanced
     rank: int = 0
@@ -51,21 +50,15 @@ class BatchPlan:
             raise ValueError(f"rank must be below world_size ({self.world_size}), not {self.rank}")
         if self.batch_size % self.world_size:
             raise ValueError(f"batch_size {self.batch_size} cannot be shared evenly by {self.world_size} processes")
-        if self.world_size > 1 and not self.drop_last:
-            raise ValueError("several processes need drop_last: a last, smaller batch would leave some without images")
         if self.balanced and (self.labels is None or len(self.labels) != len(self.numbers)):
             raise ValueError("balanced sampling needs one label for each image")
         if self.n_batches == 0:
-            raise ValueError(
-                f"{len(self.numbers)} images make no full batch of {self.batch_size}: "
-                "lower batch_size, or keep the last, smaller batch"
-            )
+            raise ValueError(f"{len(self.numbers)} images make no full batch of {self.batch_size}: lower batch_size")
 
     @property
     def n_batches(self) -> int:
-        """Batches in an epoch."""
-        whole, rest = divmod(len(self.numbers), self.batch_size)
-        return whole + (rest > 0 and not self.drop_last)
+        """Full batches in an epoch; the images left over wait for the next one."""
+        return len(self.numbers) // self.batch_size
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Sample]:
         """Yield this process's part of each batch of ``epoch``, from batch ``start`` on."""

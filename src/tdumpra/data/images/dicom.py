@@ -16,18 +16,20 @@ from jaxtyping import Float64, UInt8
 
 from tdumpra.errors import BrokenImageError, MissingExtraError
 
-_DICOM_SUFFIXES = {".dcm", ".dicom", ".ima"}
-_RASTER_SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
-_PREAMBLE = 128  # bytes before the letters DICM
+DICOM_SUFFIXES = frozenset({".dcm", ".dicom", ".ima"})
+RASTER_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 
 
 def is_dicom(path: Path) -> bool:
     """Recognise DICOM by its suffix or, where that says nothing (it is often a number), by the first bytes."""
     suffix = path.suffix.lower()
-    if suffix in _DICOM_SUFFIXES or suffix in _RASTER_SUFFIXES:
-        return suffix in _DICOM_SUFFIXES
+    return suffix in DICOM_SUFFIXES or (suffix not in RASTER_SUFFIXES and starts_as_dicom(path))
+
+
+def starts_as_dicom(path: Path) -> bool:
+    """Return whether a file has the letters DICM after DICOM's preamble of 128 bytes."""
     with path.open("rb") as file:
-        return file.read(_PREAMBLE + 4)[_PREAMBLE:] == b"DICM"
+        return file.read(132)[128:] == b"DICM"
 
 
 def probe_dicom(path: Path) -> tuple[int, int, str]:

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
+from tdumpra.data.images.dicom import DICOM_SUFFIXES, RASTER_SUFFIXES, starts_as_dicom
 from tdumpra.data.manifest import Record
 from tdumpra.errors import BrokenImageError, SourceError
 from tdumpra.screen import printable
 
 # A name decides what counts as an image: a licence text beside the images is not an image without a label, and a text
 # file named .jpg is a broken image.
-IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".dcm", ".dicom"})
+IMAGE_SUFFIXES = RASTER_SUFFIXES | DICOM_SUFFIXES
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,8 @@ def is_image(path: Path) -> bool:
     """Return whether a file counts as an image: by its suffix or, without one, by DICOM's first bytes."""
     if path.suffix:
         return path.suffix.lower() in IMAGE_SUFFIXES
-    if not is_file(path):  # opening a named pipe would wait for ever
-        return False
     try:
-        with path.open("rb") as file:
-            return file.read(132)[128:] == b"DICM"
+        return is_file(path) and starts_as_dicom(path)  # opening a named pipe would wait for ever
     except OSError:
         return False
 
