@@ -175,6 +175,7 @@ class OneProcess:
 
 def of(root: Path, network, teacher, optimizer, fabric=None, **identity) -> Checkpointer:
     identity = {"data": "abc", **identity}
+    (root / "checkpoints").mkdir(exist_ok=True)
     return Checkpointer(network, teacher, optimizer, identity, RunFolder(root), fabric or OneProcess())
 
 
