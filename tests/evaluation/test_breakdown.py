@@ -75,7 +75,7 @@ class TestWorth:
             on_test = isinstance(case.test, TestOutputs)
             return truth[case.test.y] if on_test else truth[torch.zeros_like(case.test.y)]
 
-        found = self.worth(case, {**COMPARATORS, "lucky": Comparator(lucky, "")})
+        found = self.worth(case, {**COMPARATORS, "lucky": Comparator("", lucky)})
         assert found["with_bank"] != "lucky"
         assert COMPARATORS[found["with_bank"]].needs_bank
         assert not COMPARATORS[found["without_bank"]].needs_bank
@@ -84,7 +84,7 @@ class TestWorth:
         (True, "with_bank", "retrieval"), (False, "without_bank", "no retrieval"),
     ])  # fmt: skip
     def test_a_planted_winner_wins(self, case, needs_bank, side, winner):
-        found = self.worth(case, {**COMPARATORS, "perfect": Comparator(perfect, "", needs_bank)})
+        found = self.worth(case, {**COMPARATORS, "perfect": Comparator("", perfect, needs_bank)})
         assert (found[side], found["winner"]) == ("perfect", winner)
         sign = 1 if needs_bank else -1
         assert sign * found["difference"] > 0

@@ -184,7 +184,7 @@ class TestWhatIsAbsent:
         def always_first(case: Case) -> torch.Tensor:
             return torch.eye(4)[torch.zeros(len(case.test), dtype=torch.int64)]
 
-        added = {**COMPARATORS, "always_first": Comparator(always_first, "the first class")}
+        added = {**COMPARATORS, "always_first": Comparator("the first class", always_first)}
         scores = evaluate(make_case(classifier, problem), added).document["comparators"]
         assert scores["always_first"]["accuracy"] == (problem.test.y == 0).mean()
         assert "gate" in scores

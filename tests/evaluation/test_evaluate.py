@@ -188,7 +188,7 @@ class TestOnePass:
 class TestRefusals:
     def test_a_comparator_of_another_shape(self, classifier, problem):
         with pytest.raises(ValueError, match=r"the comparator odd returned shape \(160, 3\), not \(160, 4\)"):
-            evaluate(case_of(classifier, problem), {"odd": Comparator(lambda case: case.test.p[:, :3], "")})
+            evaluate(case_of(classifier, problem), {"odd": Comparator("", lambda case: case.test.p[:, :3])})
 
     @pytest.mark.parametrize(
         ("settings", "message"),

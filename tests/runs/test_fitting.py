@@ -350,7 +350,7 @@ class TestCrossFitted:
         rehearsal = case_of(noise, fitted, TuneConfig(folds=3)).rehearsal()
         assert rehearsal is not None
         assert (rehearsal.decided.p_sim.argmax(1) == validation.y).double().mean() < 0.5
-        for comparator in (similarity, calibrated_gate, paper_gate):
+        for comparator in (COMPARATORS[name].posterior for name in ("similarity", "calibrated_gate", "paper_gate")):
             posterior = comparator(rehearsal)
             assert posterior is not None
             gained = (posterior.argmax(1) == validation.y).double().mean() - (
@@ -362,7 +362,7 @@ class TestCrossFitted:
         """Else they would trust retrieval, which knows validation by heart and nothing of test."""
         settings = TuneConfig(folds=3)
         case = case_of(noise, fit(noise, BankConfig(n_prototypes=120), settings, preset=SMALL), settings)
-        posterior = calibrated_gate(case)
+        posterior = COMPARATORS["calibrated_gate"].posterior(case)
         assert posterior is not None
         before, after = ((p.argmax(1) == case.test.y).double().mean() for p in (case.test.p, posterior))
         assert after > before - 0.05

@@ -1,4 +1,4 @@
-"""Figures for parts of the test rows: by class, by subgroup, where the classifier is unsure, where it would answer."""
+"""Figures for parts of the test rows (classes, subgroups, referral), and what retrieval is worth."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CURVE_POINTS = 101
 
 
 def by_class(p: Float[Array, "n c"], y: Int[Array, " n"], settings: EvaluateConfig) -> dict[str, dict[str, Any]]:
-    """Support, recall, precision, F1, AUROC and, for chosen classes, sensitivity at fixed specificity."""
+    """Return support, recall, precision, F1, AUROC and, for chosen classes, sensitivity at fixed specificity."""
     n_classes = p.shape[1]
     names, chosen = settings.names(n_classes), set(settings.chosen_classes(n_classes))
     counts = metrics.class_counts(p.argmax(1), y, n_classes)
@@ -44,7 +44,7 @@ def by_class(p: Float[Array, "n c"], y: Int[Array, " n"], settings: EvaluateConf
 
 
 def part(posteriors: Mapping[str, Array], y: Int[Array, " n"], keep: Bool[Array, " n"]) -> dict[str, Any]:
-    """All comparators on some rows; where there are none, every figure is undefined."""
+    """Score all comparators on some rows; where there are none, every figure is undefined."""
     if not keep.any():
         undefined = dict.fromkeys(metrics.METRICS, float("nan"))
         return {"n": 0, "comparators": dict.fromkeys(posteriors, undefined)}
@@ -55,7 +55,7 @@ def part(posteriors: Mapping[str, Array], y: Int[Array, " n"], keep: Bool[Array,
 def by_subgroup(
     posteriors: Mapping[str, Array], y: Int[Array, " n"], columns: Mapping[str, Array]
 ) -> dict[str, dict[str, Any]]:
-    """All comparators within each value of each column; numbers with many values are cut into quarters."""
+    """Score all comparators within each value of each column; numbers with many values are cut into quarters."""
     return {
         name: {value: part(posteriors, y, banded == value) for value in _in_order(banded)}
         for name, banded in ((name, banded_column(column)) for name, column in columns.items())
@@ -63,7 +63,7 @@ def by_subgroup(
 
 
 def banded_column(column: Array) -> Array:
-    """A column's values, a number's as the quarter of the rows that it falls into; an empty one is ``unknown``."""
+    """Return a column's values, numbers as the quarter of the rows that they fall into; empty ones as ``unknown``."""
     given = column != ""
     named = np.where(given, column, "unknown")
     try:
@@ -91,7 +91,7 @@ def _in_order(values: Array) -> list[str]:
 
 
 def calibration(p: Float[Array, "n c"], y: Int[Array, " n"]) -> dict[str, Any]:
-    """The reliability diagram of the top-1 probability, the class-wise error, and the error that is mere noise."""
+    """Return the reliability diagram, the class-wise error, and the error that noise alone would give."""
     bins = metrics.calibration_bins(p.max(1), p.argmax(1) == y)
     noise = metrics.calibration_noise(p.max(1))
     return {
@@ -104,7 +104,7 @@ def calibration(p: Float[Array, "n c"], y: Int[Array, " n"]) -> dict[str, Any]:
 def selective_figures(
     p: Float[Array, "n c"], y: Int[Array, " n"], rehearsed: tuple[Array, Array] | None, *, refer_risk: float
 ) -> dict[str, Any]:
-    """Risk against coverage; and the operating point whose threshold validation chose for ``refer_risk``."""
+    """Return risk against coverage, and the operating point whose threshold validation chose for ``refer_risk``."""
     confidence, wrong = p.max(1), p.argmax(1) != y
     curve = selective.risk_coverage(confidence, wrong)
     shown = np.unique(np.linspace(0, len(y) - 1, _CURVE_POINTS).round().astype(int))
@@ -118,8 +118,8 @@ def selective_figures(
         p_val, y_val = rehearsed
         threshold = selective.refer_below(p_val.max(1), p_val.argmax(1) != y_val, risk=refer_risk)
         point = selective.operating_point(confidence, wrong, threshold)
-        answered = int((confidence >= threshold).sum())
-        errors = int(wrong[confidence >= threshold].sum())
+        is_answered = confidence >= threshold
+        answered, errors = int(is_answered.sum()), int(wrong[is_answered].sum())
         figures["refer"] = {
             "target_risk": refer_risk,
             **point._asdict(),
@@ -131,7 +131,7 @@ def selective_figures(
 
 
 def decision_costs(p: Float[Array, "n c"], y: Int[Array, " n"], costs: Float[Array, "c c"]) -> dict[str, float]:
-    """Mean cost of taking the likeliest class, and of taking the decision of least expected cost."""
+    """Return the mean cost of the likeliest class, and of the decision of least expected cost."""
     return {
         "likeliest": float(metrics.cost_by_row(p.argmax(1), y, costs).mean()),
         "cheapest": float(metrics.cost_by_row(metrics.cheapest_decision(p, costs), y, costs).mean()),
@@ -148,18 +148,10 @@ def retrieval_worth(
     with_bank: Set[str],
     level: float,
 ) -> dict[str, Any]:
-    """Compare the best comparator that uses the bank with the best that does not.
+    """Compare the best comparator that uses the bank with the best that does not, at no loss of accuracy.
 
-    Each side's champion is chosen on validation, under the same objective and constraint; test compares the two.
-
-    Args:
-        rehearsed: each comparator's posterior on the validation rows.
-        y_val: their labels.
-        scores: each comparator's metrics on test.
-        replicates: the same for each bootstrap replicate; without them there is no interval.
-        goal: what is maximised; accuracy must not fall below the student's.
-        with_bank: the comparators that use the bank.
-        level: of the interval.
+    Each side's champion is chosen on validation (``rehearsed``: posteriors there) for the same goal; test compares the
+    two, by ``scores`` and, for the interval, ``replicates``.
     """
     floor = goal.score(rehearsed["student"], y_val).accuracy
     on_val = {name: goal.score(p, y_val) for name, p in rehearsed.items() if name != "oracle"}

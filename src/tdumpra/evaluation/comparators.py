@@ -6,7 +6,7 @@ are absent. To add one, put it into a dictionary beside :data:`COMPARATORS`. Thi
     def prior_alone(case: Case) -> Tensor:
         return case.decision.prior.expand(len(case.test), -1)
 
-    added = Comparator(prior_alone, "how common each class is", needs_bank=False)
+    added = Comparator("how common each class is", prior_alone, needs_bank=False)
     evaluate(case, {**COMPARATORS, "prior_alone": added})
 """
 
@@ -82,64 +82,26 @@ class Case:
         return rehearsal
 
 
-def student(case: Case) -> Tensor:
-    """Return the classifier's posterior unchanged."""
-    return widen(case.test.p)
-
-
-def teacher(case: Case) -> Tensor | None:
-    """Return the posterior of the teacher's own classifier."""
-    return None if case.test.p_teacher is None else widen(case.test.p_teacher)
-
-
-def baseline(case: Case) -> Tensor | None:
-    """Return the posterior of another run's classifier on the same rows."""
-    return None if case.test.p_baseline is None else widen(case.test.p_baseline)
-
-
+Posterior = Callable[[Case], Tensor | None]
 _Parts = tuple[Tensor, Tensor]  # a posterior on the rows of choice, and on the test rows
 
 
-def temperature(case: Case) -> Tensor | None:
-    """Scale the classifier by a fitted temperature, also where the decision uses none."""
-    return _on_test(_calibrated(case, "p"))
+class Comparator(NamedTuple):
+    """A row of the results: what a page calls it, and how its posterior is made."""
 
-
-def logit_adjusted(case: Case) -> Tensor | None:
-    """Divide the classifier by a power of the class prior: the fair rival, since retrieval ignores the prior too."""
-    return _adjusted(case, "classifier", _given(case, "p"))
-
-
-def teacher_adjusted(case: Case) -> Tensor | None:
-    """Divide the teacher's own classifier by a power of the class prior."""
-    return _adjusted(case, "teacher", _given(case, "p_teacher"))
-
-
-def second(case: Case) -> Tensor | None:
-    """Return the calibrated classifier of the network in whose space the bank lives, if it is another run's."""
-    return _on_test(_calibrated(case, "p_second"))
-
-
-def second_adjusted(case: Case) -> Tensor | None:
-    """Divide the second network's classifier by a power of the class prior."""
-    return _adjusted(case, "second", _calibrated(case, "p_second"))
-
-
-def ensemble(case: Case) -> Tensor | None:
-    """Average the two networks' calibrated classifiers, without a bank.
-
-    Two networks are better than one, with a bank or without: a bank in a space of its own must beat this.
-    """
-    return _on_test(_mean(case))
-
-
-def ensemble_adjusted(case: Case) -> Tensor | None:
-    """Divide the average of the two classifiers by a power of the class prior."""
-    return _adjusted(case, "ensemble", _mean(case))
+    words: str  # for a clinician
+    posterior: Posterior
+    needs_bank: bool = True
+    rival: bool = False  # whether the gate is compared with it row by row, over seeds
 
 
 def _on_test(parts: _Parts | None) -> Tensor | None:
     return None if parts is None else parts[1]
+
+
+def _as_given(case: Case, column: str) -> Tensor | None:
+    p = getattr(case.test, column)
+    return None if p is None else widen(p)
 
 
 def _given(case: Case, column: str) -> _Parts | None:
@@ -225,26 +187,6 @@ def tip_adapter(case: Case) -> Tensor | None:
     return adapted(widen(case.test.p), affinity(case.test.z, (sharpness,))[0], weight)
 
 
-def similarity(case: Case) -> Tensor:
-    """Return retrieval's posterior."""
-    return case.decided.p_sim
-
-
-def average(case: Case) -> Tensor:
-    """Average classifier and retrieval on every row: fusion without a gate."""
-    return (case.decided.p_cls + case.decided.p_sim) / 2
-
-
-def paper_gate(case: Case) -> Tensor | None:
-    """Apply the five clauses as the paper sets them: its grid of theta, its alpha of 0.9, no temperatures."""
-    return _gate_of(case, "paper_gate", PRESETS["paper"])
-
-
-def calibrated_gate(case: Case) -> Tensor | None:
-    """Apply the gate that opens where retrieval's fitted chance of being right is ahead."""
-    return _gate_of(case, "calibrated_gate", Preset(gates=("calibrated",)))
-
-
 def _gate_of(case: Case, name: str, preset: Preset) -> Tensor | None:
     """Apply another gate over the same bank, tuned for the same goal."""
     validation = case.validation
@@ -258,11 +200,6 @@ def _gate_of(case: Case, name: str, preset: Preset) -> Tensor | None:
     return replace(case.fitted(name, choose), bank=case.decision.bank).decide(case.test.p, case.test.z).p
 
 
-def gate(case: Case) -> Tensor:
-    """Return the method's own posterior."""
-    return case.decided.p
-
-
 def oracle(case: Case) -> Tensor:
     """Follow the path that happens to be right (the classifier, where both or neither are): an upper bound."""
     wrong_cls, wrong_sim = (
@@ -272,39 +209,49 @@ def oracle(case: Case) -> Tensor:
     return torch.where(follow[:, None], case.decided.p_sim, case.decided.p_cls)
 
 
-class Comparator(NamedTuple):
-    """A row of the results: how its posterior is made, and what a page calls it."""
-
-    posterior: Callable[[Case], Tensor | None]
-    words: str  # for a clinician
-    needs_bank: bool = True
-    rival: bool = False  # whether the gate is compared with it row by row, over seeds
+def _alone(words: str, posterior: Posterior) -> Comparator:
+    return Comparator(words, posterior, needs_bank=False, rival=True)
 
 
-def _alone(posterior: Callable[[Case], Tensor | None], words: str) -> Comparator:
-    return Comparator(posterior, words, needs_bank=False, rival=True)
-
-
+_PRIOR = "corrected for how common each class is"  # divided by a fitted power of the class prior
 COMPARATORS: dict[str, Comparator] = {
-    "baseline": _alone(baseline, "another run’s classifier alone"),
-    "student": _alone(student, "classifier alone"),
-    "teacher": _alone(teacher, "averaged classifier (teacher) alone"),
-    "temperature": _alone(temperature, "classifier, confidence recalibrated"),
-    "logit_adjusted": _alone(logit_adjusted, "classifier, corrected for how common each class is"),
-    "teacher_adjusted": _alone(teacher_adjusted, "teacher, corrected for how common each class is"),
-    "second": _alone(second, "second network’s classifier alone"),
-    "second_adjusted": _alone(second_adjusted, "second network, corrected for how common each class is"),
-    "ensemble": _alone(ensemble, "both networks’ classifiers averaged, without stored cases"),
-    "ensemble_adjusted": _alone(ensemble_adjusted, "both networks averaged, corrected for how common each class is"),
-    "knn": Comparator(knn, "similar cases alone: the 16 nearest training cases"),
-    "single_prototype": Comparator(single_prototype, "similar cases alone: one average case per class"),
-    "tip_adapter": Comparator(tip_adapter, "classifier plus every training case"),
-    "similarity": Comparator(similarity, "similar cases alone: the prototypes", rival=True),
-    "average": Comparator(average, "classifier and similar cases, half and half, without a gate", rival=True),
-    "paper_gate": Comparator(paper_gate, "the gate as published"),
-    "calibrated_gate": Comparator(calibrated_gate, "the gate that compares chances of being right"),
-    "gate": Comparator(gate, "classifier and similar cases, joined by the tuned gate"),
-    "oracle": Comparator(oracle, "upper bound: whichever of the two happens to be right"),
+    "baseline": _alone("another run’s classifier alone", lambda case: _as_given(case, "p_baseline")),
+    "student": _alone("classifier alone", lambda case: _as_given(case, "p")),
+    "teacher": _alone("averaged classifier (teacher) alone", lambda case: _as_given(case, "p_teacher")),
+    # fitted also where the decision uses no temperature
+    "temperature": _alone("classifier, confidence recalibrated", lambda case: _on_test(_calibrated(case, "p"))),
+    # the fair rival, since retrieval ignores the class prior too
+    "logit_adjusted": _alone(f"classifier, {_PRIOR}", lambda case: _adjusted(case, "classifier", _given(case, "p"))),
+    "teacher_adjusted": _alone(
+        f"teacher, {_PRIOR}", lambda case: _adjusted(case, "teacher", _given(case, "p_teacher"))
+    ),
+    # of the network in whose space the bank lives, where that is another run's
+    "second": _alone("second network’s classifier alone", lambda case: _on_test(_calibrated(case, "p_second"))),
+    "second_adjusted": _alone(
+        f"second network, {_PRIOR}", lambda case: _adjusted(case, "second", _calibrated(case, "p_second"))
+    ),
+    # two networks are better than one, with a bank or without: a bank in a space of its own must beat this
+    "ensemble": _alone("both networks’ classifiers averaged, without stored cases", lambda case: _on_test(_mean(case))),
+    "ensemble_adjusted": _alone(
+        f"both networks averaged, {_PRIOR}", lambda case: _adjusted(case, "ensemble", _mean(case))
+    ),
+    "knn": Comparator("similar cases alone: the 16 nearest training cases", knn),
+    "single_prototype": Comparator("similar cases alone: one average case per class", single_prototype),
+    "tip_adapter": Comparator("classifier plus every training case", tip_adapter),
+    "similarity": Comparator("similar cases alone: the prototypes", lambda case: case.decided.p_sim, rival=True),
+    "average": Comparator(
+        "classifier and similar cases, half and half, without a gate",
+        lambda case: (case.decided.p_cls + case.decided.p_sim) / 2,
+        rival=True,
+    ),
+    # the five clauses with the paper's grid of theta, its alpha of 0.9, and no temperatures
+    "paper_gate": Comparator("the gate as published", lambda case: _gate_of(case, "paper_gate", PRESETS["paper"])),
+    "calibrated_gate": Comparator(
+        "the gate that compares chances of being right",
+        lambda case: _gate_of(case, "calibrated_gate", Preset(gates=("calibrated",))),
+    ),
+    "gate": Comparator("classifier and similar cases, joined by the tuned gate", lambda case: case.decided.p),
+    "oracle": Comparator("upper bound: whichever of the two happens to be right", oracle),
 }
 
 

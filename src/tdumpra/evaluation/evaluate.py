@@ -241,7 +241,7 @@ def gate_report(
 
 
 def _beside(cls: Array, p: Any, name: str) -> Array:
-    """Another posterior of the same rows, checked."""
+    """Check another posterior of the same rows."""
     rows = checks.check_probabilities(p, name, n_classes=cls.shape[1])
     if len(rows) != len(cls):
         raise ValueError(f"p_cls has {len(cls)} rows and {name} has {len(rows)}")

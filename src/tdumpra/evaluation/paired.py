@@ -72,7 +72,7 @@ def compare(
 
 
 def over_seeds(compared: Sequence[Mapping[str, Any]], level: float) -> dict[str, Any]:
-    """The mean over seeds of the gate's lead over each rival, with intervals and the sign-flip test over groups.
+    """Return the mean over seeds of the gate's lead over each rival, with intervals and the sign-flip test.
 
     A positive difference is a better gate, whichever way the metric runs.
     """
@@ -88,18 +88,17 @@ def sign_flip_over_seeds(gained: Sequence[Mapping[str, int]]) -> float:
 
 
 def headroom_taken(compared: Sequence[Mapping[str, Any]]) -> float | None:
-    """The share of the oracle's lead in accuracy over the student that the gate took, over all seeds."""
-    means = {
-        name: float(np.mean([each["scores"][name]["accuracy"] for each in compared]))
+    """Return the share of the oracle's lead in accuracy over the student that the gate took, over all seeds."""
+    gate, student, oracle = (
+        float(np.mean([each["scores"][name]["accuracy"] for each in compared]))
         for name in ("gate", "student", "oracle")
-    }
-    room = means["oracle"] - means["student"]
-    return (means["gate"] - means["student"]) / room if room > 0 else None
+    )
+    return (gate - student) / (oracle - student) if oracle > student else None
 
 
 def _against(rival: str, compared: Sequence[Mapping[str, Any]], level: float) -> dict[str, Any]:
     def mean_lead(kind: str, metric: str) -> Array:
-        """Over seeds. What is undefined comes out of a file as ``None``, and counts as NaN here."""
+        """Average over seeds; a figure that a file says is undefined (``None``) counts as NaN."""
         sign = -1 if METRICS[metric].lower_is_better else 1
         gate, other = (
             np.array([each[kind][name][metric] for each in compared], dtype=np.float64) for name in ("gate", rival)

@@ -1,4 +1,4 @@
-"""What an evaluation is asked to show."""
+"""Settings of an evaluation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tdumpra.checks import check_count, check_unit_interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateConfig:
-    """What is scored on test outputs."""
+    """What to score on test outputs."""
 
     bootstrap: int = 1000  # replicates over groups; 0 for none
     level: float = 0.95  # of the intervals
@@ -36,13 +36,13 @@ class EvaluateConfig:
             raise ValueError("class_names must differ from each other")
 
     def names(self, n_classes: int) -> tuple[str, ...]:
-        """A name for each class."""
+        """Return a name for each class."""
         if self.class_names and len(self.class_names) != n_classes:
             raise ValueError(f"class_names has {len(self.class_names)} entries for {n_classes} classes")
         return self.class_names or tuple(str(c) for c in range(n_classes))
 
     def chosen_classes(self, n_classes: int) -> tuple[int, ...]:
-        """The classes whose sensitivity is asked for."""
+        """Return the classes whose sensitivity is asked for."""
         names = self.names(n_classes)
         known = {**{str(c): c for c in range(n_classes)}, **{name: c for c, name in enumerate(names)}}
         unknown = [name for name in self.sensitivity_classes if name not in known]
