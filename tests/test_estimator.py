@@ -8,15 +8,18 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
 
 from tdumpra import DualPathClassifier, GateThresholds, PrototypeBank
 from tdumpra.artifacts import jsonable, write_artifact
 from tdumpra.errors import ArtifactError
 from tdumpra.estimator import KIND, SCHEMA
-from tdumpra.tuning.tune import PRESETS, Preset
+from tdumpra.tuning.presets import PRESETS, Preset
 from tests.support import Array, Problem, alter_byte, equal_tensors, fit_and_tune, make_problem
+
+NAMES = np.array(["mel", "nv", "df", "bkl"])
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +57,8 @@ class TestConventions:
         "adjust_prior": True,
         "seed": 9,
         "costs": None,
-        "certify": False,
-        "folds": 0,
+        "selection": "certified",
+        "folds": 3,
     }
 
     def test_the_constructor_stores_and_nothing_else(self):
@@ -69,8 +72,8 @@ class TestConventions:
             "adjust_prior": False,
             "seed": 0,
             "costs": None,
-            "certify": False,
-            "folds": 0,
+            "selection": "validation",
+            "folds": 5,
         }
 
     def test_params_clone_and_repr(self, fitted):
@@ -105,6 +108,39 @@ class TestConventions:
         assert classifier.tune(*problem.val[:3]) is classifier
         assert classifier.classes_.tolist() == [0, 1, 2, 3]
         assert classifier.decision_ is classifier.tuning_.decision
+
+    def test_scikit_learn_knows_what_it_is_and_when_it_is_ready(self, problem):
+        classifier = DualPathClassifier(3)
+        assert is_classifier(classifier)
+        for step in (lambda: None, lambda: classifier.fit(problem.train.z, problem.train.y)):
+            step()
+            with pytest.raises(NotFittedError):
+                check_is_fitted(classifier)
+        check_is_fitted(classifier.tune(*problem.val[:3]))
+
+    def test_score_is_the_accuracy(self, fitted, problem):
+        p, z, y = problem.test[:3]
+        expected = pytest.approx((fitted.predict(p, z) == y).mean())
+        assert fitted.score(p, z, y) == expected
+        assert fitted.score(torch.from_numpy(p), z, torch.from_numpy(y)) == expected
+
+    @pytest.mark.parametrize("given", [None, ("nv", "df", "mel", "bkl")])
+    def test_labels_may_be_names(self, problem, fitted, given, tmp_path):
+        """Whatever their order: the columns of p follow it, and so does everything else."""
+        names = np.array(given or sorted(NAMES))
+        column = np.array([NAMES.tolist().index(name) for name in names])
+        train, val, test = (part._replace(p=part.p[:, column]) for part in problem)
+        classifier = DualPathClassifier(3).fit(train.z, NAMES[train.y], train.groups, ids=train.ids, class_names=given)
+        classifier.tune(val.p, val.z, NAMES[val.y].astype(object), val.groups).save(tmp_path / "model.safetensors")
+        labels = NAMES[fitted.predict(*problem.test[:2])]
+        for each in (classifier, DualPathClassifier.load(tmp_path / "model.safetensors")):
+            assert each.classes_.tolist() == list(each.class_names_ or ()) == names.tolist()
+            assert each.predict(test.p, test.z).tolist() == labels.tolist()
+            assert each.predict(torch.from_numpy(test.p), torch.from_numpy(test.z)).tolist() == labels.tolist()
+            assert each.score(test.p, test.z, NAMES[test.y]) == fitted.score(*problem.test[:3])
+            report = each.report(test.p, test.z, NAMES[test.y], test.groups)
+            assert list(report["per_class"]["gate"]) == names.tolist()
+            assert report["gate"]["fixed"] == fitted.report(*problem.test[:4])["gate"]["fixed"]
 
     def test_a_new_bank_needs_new_thresholds(self, problem):
         classifier = fit_and_tune(problem)
@@ -333,7 +369,6 @@ class TestRefusals:
         [
             ([0, 1, 2, 3, 4, 0], ValueError, "in the range 0 to 3; row 4 holds 4"),
             ([0, 1, 2, 3, -1, 0], ValueError, "row 4 holds -1"),
-            (list("abcdef"), TypeError, "must be integers that number the classes from 0; it holds names, such as 'a'"),
             ([0.0, 1.5, 0, 0, 0, 0], TypeError, "must be integers"),
             ([[0]] * 6, ValueError, "must be one-dimensional"),
             ([0, 1, 2], ValueError, "has 3 entries for 6 rows"),
@@ -348,6 +383,17 @@ class TestRefusals:
             classifier.tune(p, z, labels)
         with pytest.raises(error, match=f"y_test .*{message}"):
             classifier.report(p, z, labels)
+
+    def test_names_that_the_classifier_does_not_know(self, problem):
+        train, val, _ = problem
+        classifier = DualPathClassifier(3).fit(train.z, train.y)
+        with pytest.raises(TypeError, match="y_val must be integers that number the classes from 0; it holds names"):
+            classifier.tune(val.p, val.z, NAMES[val.y])
+        classifier.fit(train.z, NAMES[train.y])
+        with pytest.raises(ValueError, match="y_val holds 'wart', which is none of the classes of p: bkl, df, mel, nv"):
+            classifier.tune(val.p, val.z, np.where(val.y == 1, "wart", NAMES[val.y]))
+        with pytest.raises(ValueError, match="y_train holds 'bkl'"):
+            classifier.fit(train.z, NAMES[train.y], class_names=("mel", "nv", "df", "wart"))
 
     def test_a_class_with_no_training_row(self, problem):
         train = problem.train
@@ -409,11 +455,13 @@ class TestRefusals:
             ({"n_classes": "4"}, TypeError, "n_classes must be a whole number, not '4'"),
             ({"n_classes": 3}, ValueError, "y_train must be in the range 0 to 2"),
             ({"seed": "a"}, TypeError, "seed must be a whole number, not 'a'"),
+            ({"selection": "luck"}, ValueError, "selection must be one of validation, certified, crossfit, not 'luck'"),
+            ({"selection": "crossfit", "folds": 1}, ValueError, "folds must be at least 2, not 1"),
         ],
     )
     def test_parameters(self, problem, params, error, message):
         with pytest.raises(error, match=message):
-            DualPathClassifier(**params).fit(problem.train.z, problem.train.y)
+            DualPathClassifier(**params).fit(problem.train.z, problem.train.y).tune(*problem.val[:3])
 
     def test_thresholds_out_of_range(self):
         with pytest.raises(ValueError, match=r"theta must lie between 0 and 1, not 1.5"):
@@ -611,21 +659,21 @@ def test_rows_on_a_gpu(problem):
 def test_the_bank_of_the_training_rows_outlives_cross_fitting(problem):
     """Else the same rows, tuned again without folds, would meet prototypes that were made of them."""
     plain = fit_and_tune(problem)
-    crossed = fit_and_tune(problem, folds=3)
+    crossed = fit_and_tune(problem, selection="crossfit", folds=3)
     assert torch.equal(crossed.bank_.prototypes, plain.bank_.prototypes)
     assert crossed.decision_.bank is not crossed.bank_
-    again = crossed.set_params(folds=0).tune(*problem.val[:4])
+    again = crossed.set_params(selection="validation").tune(*problem.val[:4])
     assert again.tuning_.best == plain.tuning_.best
 
 
 def test_what_an_earlier_tuning_proved_is_forgotten(problem, tmp_path):
-    classifier = fit_and_tune(problem, certify=True)
+    classifier = fit_and_tune(problem, selection="certified")
     classifier.save(tmp_path / "a.safetensors")
     loaded = DualPathClassifier.load(tmp_path / "a.safetensors")
     assert loaded.certificate_ == classifier.certificate_
-    classifier.set_params(certify=False).tune(*problem.val[:4])
-    assert not hasattr(classifier, "certificate_")
-    crossed = fit_and_tune(problem, folds=3)
+    classifier.set_params(selection="validation").tune(*problem.val[:4])
+    assert classifier.certificate_ is None
+    crossed = fit_and_tune(problem, selection="crossfit", folds=3)
     crossed.save(tmp_path / "b.safetensors")
     assert DualPathClassifier.load(tmp_path / "b.safetensors").estimate_ == crossed.estimate_
 
@@ -635,5 +683,5 @@ def test_after_cross_fitting_rivals_are_not_tuned_on_rows_of_the_bank(problem):
     """Embeddings that know nothing: only a bank that holds the validation rows would seem to know them."""
     rng = np.random.default_rng(0)
     noise = Problem(*(part._replace(z=rng.normal(size=part.z.shape)) for part in problem))
-    found = fit_and_tune(noise, n_prototypes=120, folds=3).report(*noise.test[:4])["comparators"]
+    found = fit_and_tune(noise, n_prototypes=120, selection="crossfit", folds=3).report(*noise.test[:4])["comparators"]
     assert found["calibrated_gate"]["accuracy"] > found["student"]["accuracy"] - 0.05

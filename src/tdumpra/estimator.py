@@ -1,21 +1,21 @@
-"""The array way in: an estimator after scikit-learn's manner for anyone's probabilities and embeddings."""
+"""The way in for arrays: an estimator in scikit-learn's manner for anyone's probabilities and embeddings."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from tdumpra.artifacts import jsonable, read_artifact, write_artifact
+from tdumpra.artifacts import Artifact, jsonable, read_artifact, write_artifact
+from tdumpra.checks import check_count
 from tdumpra.core.calibration import class_prior
 from tdumpra.core.metrics import Objective
 from tdumpra.evaluation.comparators import Case
@@ -25,45 +25,58 @@ from tdumpra.method.arrays import like, narrow
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
 from tdumpra.method.evidence import Evidence, explain
-from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs, check_rows
-from tdumpra.tuning.certify import Certificate, certify
-from tdumpra.tuning.crossfit import Estimate, cross_fit
-from tdumpra.tuning.goal import Goal
-from tdumpra.tuning.search import Search
-from tdumpra.tuning.tune import PRESETS, Preset, Tuning, check_objective, tune
+from tdumpra.method.outputs import (
+    TestOutputs,
+    TrainOutputs,
+    ValidationOutputs,
+    are_names,
+    check_groups_apart,
+    check_rows,
+    class_numbers,
+)
+from tdumpra.tuning.fit import Fitted, cluster, tune_bank
+from tdumpra.tuning.goal import check_objective
+from tdumpra.tuning.presets import Preset
+from tdumpra.tuning.search import Search, check_preset
+from tdumpra.tuning.settings import BankConfig, TuneConfig
 
-KIND, SCHEMA = "dual-path classifier", 1
+KIND, SCHEMA = "dual-path classifier", 2
+Selection = Literal["validation", "certified", "crossfit"]
 
 
-class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
+class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A prototype bank beside your classifier, and a gate that lets it speak where it helps.
 
     ``fit`` builds the bank from training embeddings, ``tune`` chooses temperatures and thresholds on validation data,
     and ``predict_proba`` returns your classifier's (calibrated) rows unchanged except where the gate opens. The
-    embeddings may come from any encoder, of any width.
+    embeddings may come from any encoder, of any width. It takes two arrays where scikit-learn's tools pass one: inside
+    ``cross_val_predict``, ``GridSearchCV`` or a ``Pipeline`` use :class:`~tdumpra.stacked.StackedDualPathClassifier`.
 
     Args:
         n_prototypes: prototypes per class, K.
         objective: what tuning maximises while accuracy does not fall: ``balanced_accuracy``, ``accuracy``, ``macro_f1``
-            or ``nll``.
-        preset: ``default``, ``paper``, ``paper-swapped``, ``rebalancing``, or a :class:`tdumpra.tuning.tune.Preset`.
+            ``nll`` or ``cost``.
+        preset: ``default``, ``paper``, ``paper-swapped``, ``rebalancing``, or a :class:`tdumpra.tuning.presets.Preset`.
         n_classes: only needed where some class has no training row.
         adjust_prior: also divide the classifier by a power of the class prior, chosen by the same objective. This,
             unlike the temperature, changes labels of rows whose gate is shut.
         seed: of the clustering.
         costs: what each decision costs, truth × decision; with ``objective="cost"`` their mean is minimised, else they
             are only reported.
-        certify: keep the gate shut unless its benefit is proven on lesions that took no part in choosing it.
-        folds: where validation is small, build the bank from train and validation and choose out of fold, in so many
-            folds; 0 tunes on validation alone.
+        selection: how the gate is chosen. ``validation`` takes the best on the validation rows; ``certified`` keeps
+            the gate shut unless its benefit is proven on lesions that took no part in choosing it; ``crossfit``, for
+            small validation sets, builds the bank from train and validation and chooses out of fold.
+        folds: number of folds of ``crossfit``.
 
     Attributes:
-        bank_: the fitted :class:`PrototypeBank`.
+        bank_: the :class:`PrototypeBank` of the training rows.
+        classes_: the labels that ``predict`` returns, in the order of p's columns: names, where ``fit`` was given names
+            or string labels, else numbers.
+        class_names_: the names, or ``None``.
         tuning_: what was tried and what won, the whole curve included.
         decision_: bank, temperatures and thresholds as they are applied.
-        class_names_: names of the classes for evidence and reports, where ``fit`` was given any.
-        certificate_: with ``certify``, what was tested and whether anything was proven.
-        estimate_: with ``folds``, what the rule of choice earned out of fold.
+        certificate_: with ``certified``, what was tested and whether anything was proven; else ``None``.
+        estimate_: with ``crossfit``, what the rule of choice earned out of fold; else ``None``.
     """
 
     def __init__(
@@ -76,8 +89,8 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         adjust_prior: bool = False,
         seed: int = 0,
         costs: Any = None,
-        certify: bool = False,
-        folds: int = 0,
+        selection: Selection = "validation",
+        folds: int = 5,
     ) -> None:
         self.n_prototypes = n_prototypes
         self.objective = objective
@@ -86,7 +99,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         self.adjust_prior = adjust_prior
         self.seed = seed
         self.costs = costs
-        self.certify = certify
+        self.selection = selection
         self.folds = folds
 
     def fit(
@@ -98,71 +111,74 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         ids: Any = None,
         class_names: Sequence[str] | None = None,
     ) -> Self:
-        """Build the bank from training embeddings and labels; ``groups`` are lesions or patients."""
-        preset = self._preset()
+        """Build the bank from training embeddings and labels; ``groups`` are lesions or patients.
+
+        Labels are numbers from 0, or names; the columns of ``p`` are then those of ``class_names`` or, without them, of
+        the sorted names.
+        """
+        check_preset(self.preset)
         check_objective(self.objective)
-        train = TrainOutputs.check(z_train, y_train, groups, ids=ids, n_classes=self.n_classes)
-        self.class_names_ = None if class_names is None else tuple(map(str, class_names))
-        self.bank_ = self._make_bank(train, preset)
-        self.classes_ = np.arange(self.bank_.n_classes)
+        if class_names is None and are_names(y_train):
+            class_names = np.unique(np.asarray(y_train).astype(np.str_)).tolist()
+        names = None if class_names is None else tuple(map(str, class_names))
+        y = y_train if names is None else class_numbers(y_train, names, "y_train")
+        train = TrainOutputs.check(z_train, y, groups, ids=ids, n_classes=self.n_classes)
+        self.bank_ = self._cluster(train, self.n_classes, names)
         self._prior = class_prior(train.y, self.bank_.n_classes)
         self._train: TrainOutputs | None = train
-        self._validation: ValidationOutputs | None = None
-        self._forget_tuning()  # a new bank needs new thresholds
+        self._name_classes(names)
+        for name in ("fitted_", "tuning_", "certificate_", "estimate_"):  # a new bank needs new thresholds
+            self.__dict__.pop(name, None)
         return self
 
     def tune(self, p_val: Any, z_val: Any, y_val: Any, groups: Any = None) -> Self:
         """Choose temperatures, concentration, thresholds and weight on validation data."""
-        bank = self._bank("tune")
+        if not hasattr(self, "bank_"):
+            raise NotFittedError("call fit(z_train, y_train) before tune")
+        bank, names, y = self.bank_, self.class_names_, self._numbers(y_val, "y_val")
         validation = ValidationOutputs.check(
-            p_val, z_val, y_val, groups, n_classes=bank.n_classes, width=bank.width, suffix="_val"
+            p_val, z_val, y, groups, n_classes=bank.n_classes, width=bank.width, suffix="_val"
         )
-        _check_groups_apart({"training": self._train}, validation.groups, "validation")
-        search = Search.check(
-            self.preset, self.objective, self.costs, self.adjust_prior, n_classes=validation.n_classes
-        )
-        if self.certify and self.folds:
-            raise ValueError(
-                "certify and folds exclude each other: a proof needs lesions that took no part in choosing"
-            )
-        self._forget_tuning()
-        if self.certify:
-            self.tuning_, self.certificate_ = certify(bank, validation, self._prior, search)
-        elif self.folds:
-            self._cross_fit(validation, search)
-        else:
-            self.tuning_ = tune(bank, validation, self._prior, search)
-        self._validation = validation
+        check_groups_apart({"training": self._train}, validation.groups, "validation")
+        search = Search.check(self.preset, self.objective, self.costs, self.adjust_prior, n_classes=bank.n_classes)
+
+        def make_bank(train: TrainOutputs) -> PrototypeBank:
+            return self._cluster(train, bank.n_classes, names)
+
+        settings = self._settings()
+        self._keep(tune_bank(bank, validation, self._prior, search, settings, train=self._train, make_bank=make_bank))
+        self._validation: ValidationOutputs | None = validation
         for note in self.tuning_.notes:
-            warnings.warn(note, stacklevel=2)
+            warnings.warn(str(note), stacklevel=2)
         return self
 
-    def _forget_tuning(self) -> None:
-        for name in ("tuning_", "certificate_", "estimate_"):
-            self.__dict__.pop(name, None)
+    def _settings(self) -> TuneConfig:
+        if self.selection not in get_args(Selection):
+            raise ValueError(f"selection must be one of {', '.join(get_args(Selection))}, not {self.selection!r}")
+        if self.selection == "crossfit":
+            check_count(self.folds, "folds", least=2)
+            return TuneConfig(folds=self.folds)
+        return TuneConfig(certify=self.selection == "certified")
 
-    def _cross_fit(self, validation: ValidationOutputs, search: Search) -> None:
-        if self._train is None:
-            raise NotFittedError("cross-fitting needs the training rows, which a saved model does not keep: fit again")
+    def _cluster(self, train: TrainOutputs, n_classes: int | None, names: Sequence[str] | None) -> PrototypeBank:
+        bank = BankConfig(n_prototypes=self.n_prototypes, seed=self.seed)
+        preset = check_preset(self.preset)
+        return cluster(train, bank, preset, n_classes=n_classes, class_names=names)
 
-        def make_bank(part: TrainOutputs) -> PrototypeBank:
-            return self._make_bank(part, self._preset(), n_classes=self.bank_.n_classes)
+    def _name_classes(self, names: tuple[str, ...] | None) -> None:
+        self.class_names_ = _check_names(names, self.bank_.n_classes)
+        self.classes_ = np.arange(self.bank_.n_classes) if names is None else np.array(names)
 
-        fitted = cross_fit(self._train, validation, make_bank, search, folds=self.folds)
-        self.tuning_, self.estimate_ = fitted.tuning, fitted.estimate
+    def _numbers(self, y: Any, name: str) -> Any:
+        """Return labels as numbers, if they are names that ``fit`` knows."""
+        return y if self.class_names_ is None else class_numbers(y, self.class_names_, name)
 
-    def _make_bank(self, train: TrainOutputs, preset: Preset, n_classes: int | None = None) -> PrototypeBank:
-        return PrototypeBank.fit(
-            train.z,
-            train.y,
-            self.n_prototypes,
-            train.groups,
-            n_classes if n_classes is not None else self.n_classes,
-            self.seed,
-            ids=train.ids,
-            merge_above=preset.merge_above,
-            class_names=self.class_names_,
-        )
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "tuning_")
+
+    def _keep(self, fitted: Fitted) -> None:
+        self.fitted_ = fitted
+        self.tuning_, self.certificate_, self.estimate_ = fitted.tuning, fitted.certificate, fitted.estimate
 
     @property
     def decision_(self) -> Decision:
@@ -173,7 +189,7 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         return self.tuning_.decision
 
     def predict_proba(self, p: Any, z: Any) -> Any:
-        """Final probabilities, in the kind and type of ``p``. Rows whose gate is shut are the classifier's own."""
+        """Return final probabilities, in the kind and type of ``p``. Rows whose gate is shut are the classifier's."""
         decision = self.decision_
         rows, embeddings = check_rows(p, z, n_classes=decision.bank.n_classes, width=decision.bank.width)
         final, start = torch.empty_like(rows), 0
@@ -183,21 +199,25 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         return like(p)(final)
 
     def predict(self, p: Any, z: Any) -> Any:
-        """Class numbers."""
-        probabilities = self.predict_proba(p, z)
-        return probabilities.argmax(1)
+        """Return labels: names where ``fit`` was given names, else numbers in the kind of ``p``."""
+        numbers = self.predict_proba(p, z).argmax(1)
+        return numbers if self.class_names_ is None else self.classes_[np.asarray(torch.as_tensor(numbers).cpu())]
+
+    def score(self, p: Any, z: Any, y: Any) -> float:
+        """Return the accuracy of :meth:`predict`."""
+        numbers = torch.as_tensor(self.predict_proba(p, z).argmax(1)).cpu()
+        return float((numbers == torch.as_tensor(self._numbers(y, "y")).cpu()).double().mean())
 
     def explain(
         self, p_row: Any, z_row: Any, *, class_names: Sequence[str] | None = None, group: str | None = None
     ) -> Evidence:
-        """Evidence for one case; ``group`` keeps its own lesion's images out of it."""
+        """Return the evidence for one case; ``group`` keeps its own lesion's images out of it."""
         decision = self.decision_
-        p, z = check_rows(
-            _one_row(p_row), _one_row(z_row), n_classes=decision.bank.n_classes, width=decision.bank.width
-        )
+        n_classes = decision.bank.n_classes
+        p, z = check_rows(_one_row(p_row), _one_row(z_row), n_classes=n_classes, width=decision.bank.width)
         if len(p) != 1:
             raise ValueError(f"explain takes one case at a time, not {len(p)}")
-        names = _check_names(class_names, decision.bank.n_classes) or self.class_names_
+        names = _check_names(class_names, n_classes) or self.class_names_
         return explain(decision, p.cpu(), z.cpu(), class_names=names, group=group)
 
     def report(
@@ -215,86 +235,65 @@ class DualPathClassifier(BaseEstimator):  # type: ignore[misc]
         ``settings`` asks for more than the defaults, intervals for instance: ``EvaluateConfig(bootstrap=1000)``.
         """
         decision = self.decision_
+        n_classes, width = decision.bank.n_classes, decision.bank.width
         settings = settings or EvaluateConfig(bootstrap=0)
         if self.class_names_ is not None and not settings.class_names:
             settings = replace(settings, class_names=self.class_names_)
+        y = self._numbers(y_test, "y_test")
         test = TestOutputs.check(
-            p_test,
-            z_test,
-            y_test,
-            groups,
-            p_teacher=p_teacher,
-            n_classes=decision.bank.n_classes,
-            width=decision.bank.width,
-            suffix="_test",
+            p_test, z_test, y, groups, p_teacher=p_teacher, n_classes=n_classes, width=width, suffix="_test"
         )
-        _check_groups_apart({"training": self._train, "validation": self._validation}, test.groups, "test")
-        return evaluate(
-            Case(
-                train=self._train,
-                validation=self._validation,
-                test=test,
-                decision=decision,
-                decided=decision.decide(test.p, test.z),
-                unseen_bank=self.bank_ if decision.bank is not self.bank_ else None,
-                objective=self.tuning_.objective,
-                costs=Goal.check(self.tuning_.objective, self.costs, n_classes=test.n_classes).costs,
-            ),
-            settings=settings,
-            paired=False,
-        ).document
+        check_groups_apart({"training": self._train, "validation": self._validation}, test.groups, "test")
+        goal = Search.check(objective=self.tuning_.objective, costs=self.costs, n_classes=n_classes).goal
+        case = Case(
+            train=self._train,
+            validation=self._validation,
+            test=test,
+            decision=decision,
+            decided=decision.decide(test.p, test.z),
+            unseen_bank=self.fitted_.unseen_bank,
+            objective=goal.objective,
+            costs=goal.costs,
+        )
+        return evaluate(case, settings=settings, paired=False).document
 
-    def save(self, path: str | Path) -> None:
-        """Write what prediction and evidence need, and the tuning's whole curve, to one sealed safetensors file."""
+    def save(self, path: str | Path, *, made_from: str = "") -> None:
+        """Write what prediction and evidence need, and the tuning's whole curve, to one sealed safetensors file.
+
+        ``made_from`` is a name for what the classifier was made from; :func:`read_made_from` returns it.
+        """
         self.decision_  # noqa: B018  # says what to call first
-        fitted = self.tuning_.to_artifact()
+        tensors, meta = self.fitted_.to_artifact()
         params = self.get_params(deep=False)
         if isinstance(self.preset, Preset):
             params["preset"] = asdict(self.preset)
-        params = jsonable(params)  # a numpy integer is a fine n_prototypes
-        certificate, estimate = (getattr(self, name, None) for name in ("certificate_", "estimate_"))
-        meta = {
-            **fitted.meta,
-            "params": params,
-            "class_names": self.class_names_,
-            "certificate": certificate and certificate.to_json(),
-            "estimate": estimate and estimate._asdict(),
-        }
-        write_artifact(path, kind=KIND, schema=SCHEMA, tensors=fitted.tensors, meta=meta)
+        # a numpy integer is a fine n_prototypes, and no JSON
+        meta = {**meta, "params": jsonable(params), "class_names": self.class_names_, "made_from": made_from}
+        write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
 
     @classmethod
     def load(cls, path: str | Path) -> DualPathClassifier:
-        """Read what :meth:`save` wrote. Training rows are not kept, so ``report`` leaves out what needs them.
-
-        ``bank_`` is the bank in use, which after cross-fitting holds validation rows too.
-        """
-        artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
-        params = artifact.meta["params"]
+        """Read what :meth:`save` wrote. Training rows are not kept, so ``report`` leaves out what needs them."""
+        tensors, meta = read_artifact(path, kind=KIND, schema=SCHEMA)
+        params = meta["params"]
         if isinstance(params["preset"], dict):
             params["preset"] = Preset.from_json(params["preset"])
+        return cls.from_fitted(Fitted.from_artifact(Artifact(tensors, meta)), meta["class_names"], **params)
+
+    @classmethod
+    def from_fitted(cls, fitted: Fitted, class_names: Sequence[str] | None, **params: Any) -> DualPathClassifier:
+        """Wrap a gate that was fitted before; ``params`` are those of the class."""
         self = cls(**params)
-        self.tuning_ = Tuning.from_artifact(artifact)
-        self.bank_, self._prior = self.decision_.bank, self.decision_.prior
-        self.classes_ = np.arange(self.bank_.n_classes)
-        self.class_names_ = _check_names(artifact.meta.get("class_names"), self.bank_.n_classes)
-        if artifact.meta.get("certificate"):
-            self.certificate_ = Certificate.from_json(artifact.meta["certificate"])
-        if artifact.meta.get("estimate"):
-            self.estimate_ = Estimate(**artifact.meta["estimate"])
+        self._keep(fitted)
+        self.bank_, self._prior = fitted.unseen.bank, fitted.tuning.decision.prior
+        self._name_classes(tuple(class_names) if class_names else None)
         self._train = self._validation = None
         return self
 
-    def _bank(self, caller: str) -> PrototypeBank:
-        if not hasattr(self, "bank_"):
-            raise NotFittedError(f"call fit(z_train, y_train) before {caller}")
-        return self.bank_
 
-    def _preset(self) -> Preset:
-        if isinstance(self.preset, Preset):
-            return self.preset
-        if not isinstance(self.preset, str) or self.preset not in PRESETS:
-            raise ValueError(f"preset must be one of {', '.join(PRESETS)} or a Preset, not {self.preset!r}")
-        return PRESETS[self.preset]
+def read_made_from(path: str | Path) -> str:
+    """Return the name that a saved classifier carries for what it was made from."""
+    return str(read_artifact(path, kind=KIND, schema=SCHEMA).meta.get("made_from", ""))
 
 
 def _check_names(names: Sequence[str] | None, n_classes: int) -> tuple[str, ...] | None:
@@ -306,30 +305,6 @@ def _check_names(names: Sequence[str] | None, n_classes: int) -> tuple[str, ...]
 
 
 def _one_row(row: Any) -> Any:
-    """A single case as a matrix of one row."""
+    """Return a single case as a matrix of one row."""
     row = row if isinstance(row, Tensor) else np.asarray(row)
     return row[None] if row.ndim == 1 else row
-
-
-def _check_groups_apart(
-    seen: Mapping[str, TrainOutputs | ValidationOutputs | None], groups: NDArray[np.str_] | None, where: str
-) -> None:
-    """A lesion that the bank or the tuning has seen is no test of either; says where that cannot be known."""
-    others = {name: outputs.groups for name, outputs in seen.items() if outputs is not None}
-    unlike = [name for name, of_part in others.items() if (of_part is None) != (groups is None)]
-    if unlike:
-        have, lack = ([where], unlike) if groups is not None else (unlike, [where])
-        warnings.warn(
-            f"the {' and '.join(have)} data came with groups and the {' and '.join(lack)} data without: lesions that "
-            "both share go unnoticed; give groups to all",
-            stacklevel=3,
-        )
-    for name, of_part in others.items():
-        if groups is None or of_part is None:
-            continue
-        shared = np.intersect1d(groups, of_part)
-        if len(shared):
-            raise ValueError(
-                f"{len(shared)} groups are in both the {name} and the {where} data, for example {str(shared[0])!r}: "
-                "results would be too good; split by group"
-            )

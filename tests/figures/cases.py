@@ -244,8 +244,8 @@ CASES: dict[str, Case] = {
     "ablate": experiment("ablate", seeds=(0, 1)),
     "sweep": experiment("sweep", seeds=(0,)),
     "reproduce": experiment("reproduce", "ham10000", seeds=(0, 1)),
-    "classifier_certify": classifier(certify=True),
-    "classifier_folds": classifier(folds=3),
+    "classifier_certify": classifier(selection="certified"),
+    "classifier_folds": classifier(selection="crossfit", folds=3),
     "array_functions": array_functions,
     "run": run,
 }

@@ -135,8 +135,7 @@ class TestRefusals:
 
 def test_the_estimator_certifies():
     problem = make_problem(dtype=np.float64)
-    classifier = DualPathClassifier(n_prototypes=2, certify=True).fit(*problem.train[1:4])
+    classifier = DualPathClassifier(n_prototypes=2, selection="certified").fit(*problem.train[1:4])
     classifier.tune(*problem.val[:4])
     assert classifier.tuning_.is_shut != classifier.certificate_.granted
-    with pytest.raises(ValueError, match="certify and folds exclude each other"):
-        DualPathClassifier(n_prototypes=2, certify=True, folds=3).fit(*problem.train[1:4]).tune(*problem.val[:4])
+    assert classifier.estimate_ is None

@@ -95,7 +95,9 @@ class TestRefusals:
 
 def test_the_estimator_cross_fits_and_its_file_comes_back(tmp_path):
     problem = make_problem(dtype=np.float64)
-    classifier = DualPathClassifier(n_prototypes=2, preset=PRESET, folds=3).fit(*problem.train[1:4])
+    classifier = DualPathClassifier(n_prototypes=2, preset=PRESET, selection="crossfit", folds=3).fit(
+        *problem.train[1:4]
+    )
     before = classifier.bank_
     classifier.tune(*problem.val[:4])
     assert classifier.bank_ is before
@@ -105,4 +107,7 @@ def test_the_estimator_cross_fits_and_its_file_comes_back(tmp_path):
     loaded = DualPathClassifier.load(tmp_path / "model.safetensors")
     test = problem.test
     assert (loaded.predict_proba(test.p, test.z) == classifier.predict_proba(test.p, test.z)).all()
-    assert torch.equal(loaded.bank_.prototypes, classifier.decision_.bank.prototypes)
+    assert torch.equal(loaded.decision_.bank.prototypes, classifier.decision_.bank.prototypes)
+    assert torch.equal(loaded.bank_.prototypes, before.prototypes)
+    with pytest.raises(ValueError, match="needs the training rows"):
+        loaded.tune(*problem.val[:4])

@@ -24,7 +24,7 @@ from tdumpra.artifacts import fingerprint
 from tdumpra.data.leakage import refuse_crossing_groups
 from tdumpra.data.sources.tables import read_frame
 from tdumpra.errors import InputFileError, MissingExtraError
-from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
+from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs, are_names, class_numbers
 
 Array = np.ndarray
 _MATRICES = ("p", "logits", "z", "pt", "zt")
@@ -137,7 +137,7 @@ def _numbered(path: Path, frame: pd.DataFrame, name: str) -> list[str]:
 
 def _named_classes(frame: pd.DataFrame) -> tuple[str, ...]:
     """The classes after which the columns of probabilities, or else of logits, are called; only if labels are names."""
-    if "y" not in frame or not _are_names(frame["y"].to_numpy()):
+    if "y" not in frame or not are_names(frame["y"].to_numpy()):
         return ()
     found = ([name.removeprefix(f"{of}_") for name in frame if name.startswith(f"{of}_")] for of in ("p", "logits"))
     return tuple(next(filter(None, found), ()))
@@ -212,7 +212,7 @@ def _class_numbers(arrays: Mapping[str, Array], n_classes: int) -> tuple[Array, 
     """The labels as numbers of p's columns, and the names of the classes where the file gives them."""
     y = arrays["y"]
     if _CLASSES not in arrays:
-        if _are_names(y):
+        if are_names(y):
             raise ValueError(
                 f"y holds names, such as {str(y[0])!r}, and nothing says which column of p is which class: call the "
                 f"columns of a table p_{y[0]}, …, or put an array {_CLASSES} into the .npz, or number y from 0"
@@ -221,18 +221,7 @@ def _class_numbers(arrays: Mapping[str, Array], n_classes: int) -> tuple[Array, 
     names = tuple(np.atleast_1d(arrays[_CLASSES]).astype(np.str_).tolist())
     if len(set(names)) != n_classes or len(names) != n_classes:
         raise ValueError(f"{_CLASSES} must name each of the {n_classes} classes of p once, and holds {list(names)}")
-    if not _are_names(y):
-        return y, names
-    number = {name: c for c, name in enumerate(names)}
-    words = [word.decode() if isinstance(word, bytes) else word for word in y.tolist()]
-    unknown = next((word for word in words if word not in number), None)
-    if unknown is not None:
-        raise ValueError(f"y holds {unknown!r}, which is none of the classes of p: {', '.join(names)}")
-    return np.array([number[word] for word in words]), names
-
-
-def _are_names(y: Array) -> bool:
-    return y.dtype.kind in "US" or (y.dtype.kind == "O" and any(isinstance(word, str) for word in y.tolist()))
+    return class_numbers(y, names), names
 
 
 def check_all_splits(split: Any) -> Array:

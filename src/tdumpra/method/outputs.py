@@ -6,6 +6,7 @@ The bank is built from :class:`TrainOutputs`, everything is tuned on :class:`Val
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -184,3 +185,45 @@ def check_rows(
     if len(embeddings) != len(rows):
         raise ValueError(f"p{suffix} has {len(rows)} rows and z{suffix} has {len(embeddings)}")
     return rows, embeddings
+
+
+def are_names(y: Any) -> bool:
+    """Return whether labels are names of classes, not numbers."""
+    if isinstance(y, Tensor):
+        return False
+    labels = np.asarray(y)
+    return labels.dtype.kind in "US" or (labels.dtype.kind == "O" and any(isinstance(w, str) for w in labels.tolist()))
+
+
+def class_numbers(y: Any, names: Sequence[str], name: str = "y") -> Any:
+    """Return the place of each label in ``names``; labels that are numbers are returned as they are."""
+    if not are_names(y):
+        return y
+    number = {word: c for c, word in enumerate(names)}
+    words = [word.decode() if isinstance(word, bytes) else word for word in np.asarray(y).tolist()]
+    unknown = next((word for word in words if word not in number), None)
+    if unknown is not None:
+        raise ValueError(f"{name} holds {unknown!r}, which is none of the classes of p: {', '.join(names)}")
+    return np.array([number[word] for word in words], dtype=np.int64)
+
+
+def check_groups_apart(
+    seen: Mapping[str, TrainOutputs | ValidationOutputs | None], groups: NDArray[np.str_] | None, where: str
+) -> None:
+    """Refuse groups that the bank or the tuning has seen; warn where that cannot be known."""
+    others = {name: outputs.groups for name, outputs in seen.items() if outputs is not None}
+    unlike = [name for name, of_part in others.items() if (of_part is None) != (groups is None)]
+    if unlike:
+        have, lack = ([where], unlike) if groups is not None else (unlike, [where])
+        warnings.warn(
+            f"the {' and '.join(have)} data came with groups and the {' and '.join(lack)} data without: lesions that "
+            "both share go unnoticed; give groups to all",
+            stacklevel=3,
+        )
+    for name, of_part in others.items():
+        shared = [] if groups is None or of_part is None else np.intersect1d(groups, of_part)
+        if len(shared):
+            raise ValueError(
+                f"{len(shared)} groups are in both the {name} and the {where} data, for example {str(shared[0])!r}: "
+                "results would be too good; split by group"
+            )

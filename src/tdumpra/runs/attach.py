@@ -8,7 +8,7 @@ from typing import Any
 
 from tdumpra.artifacts import read_json
 from tdumpra.errors import ArtifactError
-from tdumpra.estimator import DualPathClassifier
+from tdumpra.estimator import DualPathClassifier, read_made_from
 from tdumpra.runs.config import Config, read_config
 from tdumpra.runs.folder import RunFolder, differences
 from tdumpra.runs.outputs import Outputs, all_outputs
@@ -47,13 +47,26 @@ def array_model_step(outputs: Outputs) -> Step[Path]:
 
     def kept() -> Path | None:
         try:
-            return path if DualPathClassifier.made_from(path) == gate_made_from(outputs) else None
+            return path if read_made_from(path) == gate_made_from(outputs) else None
         except ArtifactError:
             return None
 
     def make() -> Path:
-        config = outputs.config
-        raise NotImplementedError
+        bank, tune = outputs.config.bank, outputs.config.tune
+        classifier = DualPathClassifier.from_fitted(
+            tune_step(outputs).result(),
+            outputs.load().class_names,
+            n_prototypes=bank.n_prototypes,
+            objective=tune.objective,
+            preset=tune.preset,
+            n_classes=bank.n_classes,
+            adjust_prior=tune.adjust_prior,
+            seed=bank.seed,
+            costs=tune.costs or None,
+            selection="certified" if tune.certify else "crossfit" if tune.folds else "validation",
+            folds=tune.folds or 5,
+        )
+        classifier.save(path, made_from=gate_made_from(outputs))
         return path
 
     return Step(name=f"{outputs.name}: model", kept=kept, make=make)
