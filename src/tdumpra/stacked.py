@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from tdumpra.checks import check_count, check_groups
-from tdumpra.core.folds import group_folds
+from tdumpra.core.groups import group_folds
 from tdumpra.estimator import DualPathClassifier
 from tdumpra.method.outputs import are_names
 

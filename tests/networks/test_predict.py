@@ -26,7 +26,6 @@ from tdumpra.networks import predict as predict_module
 from tdumpra.networks.build import Encoding
 from tdumpra.networks.model_file import Model
 from tdumpra.networks.predict import Predictor
-from tdumpra.networks.training_images import THUMBNAIL_SIZE, thumbnail
 from tdumpra.runs.config import Config
 from tdumpra.runs.model import assemble_model
 from tdumpra.runs.table_stages import read_tables, table_outputs

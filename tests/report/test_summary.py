@@ -5,9 +5,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tdumpra.evaluation import comparators
 from tdumpra.report.kit import signed
-from tdumpra.report.summary import COMPARATORS, Said, headline, p_text, summarise, verdict
+from tdumpra.report.summary import Said, headline, p_text, summarise, verdict
 
 
 def evaluation(**gate: Any) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from tests.support import likeliest_temperature, make_problem
 from tdumpra import GateThresholds, PrototypeBank, fuse
 from tdumpra.core.groups import group_folds
 from tdumpra.errors import ArtifactError, InputFileError
-from tdumpra.evaluation.comparators import calibrated_gate, paper_gate, similarity
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
 from tdumpra.runs.config import BankConfig, Config, EvaluateConfig, TuneConfig

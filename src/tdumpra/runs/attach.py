@@ -13,7 +13,7 @@ from tdumpra.runs.config import Config, read_config
 from tdumpra.runs.folder import RunFolder, differences
 from tdumpra.runs.outputs import Outputs, all_outputs
 from tdumpra.runs.steps import Step
-from tdumpra.runs.table_stages import evaluation_made_from, gate_made_from
+from tdumpra.runs.table_stages import evaluation_made_from, gate_made_from, tune_step
 from tdumpra.toml import from_plain
 
 
