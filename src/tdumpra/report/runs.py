@@ -13,7 +13,7 @@ from tdumpra.artifacts import make_folder, read_json, write_bytes
 from tdumpra.errors import ArtifactError
 from tdumpra.report import kit, sections
 from tdumpra.report.cases import SHOWN
-from tdumpra.report.material import Material, gather
+from tdumpra.report.material import MISSING_FROM_FILE, Material, gather
 from tdumpra.report.report import FOLDER, INDEX, write_page
 from tdumpra.report.summary import headline, p_text, summarise
 from tdumpra.runs.config import Config, read_config
@@ -53,12 +53,15 @@ def write_report(run: str | Path, out: str | Path | None = None, *, limit: int =
         return place / INDEX
     materials = {each.name: gather(each) for each in outputs}
     page = _write(root, outputs, materials, place, limit)
-    missing = any({**material.missing}.keys() - _NEVER for material in materials.values())
+    missing = any(_may_turn_up(material.missing) for material in materials.values())
     write_kept(place / MADE_FROM, "report", made_from, {"missing": missing})
     return page
 
 
-_NEVER = {"training", "thumbnails", "training_loss"}  # what will not turn up later
+def _may_turn_up(missing: Mapping[str, str]) -> bool:
+    """Whether something is missing that may be there next time: pictures, or a file of outputs."""
+    of_file = MISSING_FROM_FILE["pictures"]
+    return "cases" in missing or missing.get("pictures", of_file) != of_file
 
 
 def _outputs_in(root: Path) -> tuple[Outputs, ...]:
