@@ -174,7 +174,7 @@ class OneProcess:
         self.scaler = state
 
 
-def of(root: Path, network: Any, teacher: Any, optimizer: Any, fabric: Any = None, **identity: str) -> Checkpointer:
+def of(root: Path, network: Any, teacher: Any, optimizer: Any, *, fabric: Any = None, **identity: str) -> Checkpointer:
     identity = {"data": "abc", **identity}
     (root / "checkpoints").mkdir(exist_ok=True)
     process: Any = fabric or OneProcess()
