@@ -8,6 +8,7 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import child_processes
 import numpy as np
@@ -173,10 +174,11 @@ class OneProcess:
         self.scaler = state
 
 
-def of(root: Path, network, teacher, optimizer, fabric=None, **identity) -> Checkpointer:
+def of(root: Path, network: Any, teacher: Any, optimizer: Any, *, fabric: Any = None, **identity: str) -> Checkpointer:
     identity = {"data": "abc", **identity}
     (root / "checkpoints").mkdir(exist_ok=True)
-    return Checkpointer(network, teacher, optimizer, identity, RunFolder(root), fabric or OneProcess())
+    process: Any = fabric or OneProcess()
+    return Checkpointer(network, teacher, optimizer, identity, RunFolder(root), process)
 
 
 PROGRESS = Progress(epoch=1, batch=2, step=3, best_loss=0.5)
@@ -192,7 +194,7 @@ def test_a_restored_state_goes_on_as_the_saved_one(tmp_path):
     take_step(*second)
     fabric = OneProcess()
     fabric.scaler = {}
-    assert of(tmp_path, *second, fabric).restore() == PROGRESS
+    assert of(tmp_path, *second, fabric=fabric).restore() == PROGRESS
     assert fabric.scaler == {"scale": 2.0}
     assert second[1].step == 3
     again = torch.rand(3), np.random.rand(3), random.random()  # noqa: NPY002

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from tdumpra.core.gate import GateThresholds
 from tdumpra.data.dataset import Dataset, open_data
+from tdumpra.data.images.decode import decode_file
 from tdumpra.data.images.framing import Framing
 from tdumpra.data.manifest import Record
 from tdumpra.method.decision import Decision
@@ -89,10 +90,11 @@ def test_with_evidence_an_image_is_decoded_once_and_decided_once(model, images, 
 
         return call
 
-    monkeypatch.setattr(predict_module, "decode_file", counted("decode", predict_module.decode_file))
+    monkeypatch.setattr(predict_module, "decode_file", counted("decode", decode_file))
     monkeypatch.setattr(Decision, "decide", counted("decide", Decision.decide))
     for path, each in zip(images[:5], Predictor(model).predict(images[:5], evidence=True), strict=True):
         assert each.evidence is not None
+        assert each.pixels is not None
         assert np.array_equal(each.pixels, np.asarray(Image.open(path)))
         assert each.evidence.p == tuple(each.probabilities.values())
         assert each.evidence.opened == each.opened
@@ -148,7 +150,7 @@ def test_an_image_whose_logits_are_not_finite_is_an_error_and_the_others_go_on(
 
 def test_an_embedding_that_is_not_finite_is_an_error(model, images):
     predictor = Predictor(model, mode="eager")
-    predictor._retrieval = nn.Sequential(predictor._retrieval, Nan())
+    predictor._retrieval = nn.Sequential(predictor.matcher[0], Nan())
     assert all(each.error for each in predictor.predict(images[:2]))
 
 
