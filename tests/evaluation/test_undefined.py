@@ -54,8 +54,8 @@ def test_every_place_has_a_kind_of_reason(where, kind):
     for name in reversed(where.split(".")):
         figures = {name: figures}
     (found,) = undefined_figures(figures)
-    assert found == (where, kind)
     assert found.to_json()["reason"]
+    assert found == (where, kind)
 
 
 def test_empty_bins_and_defined_figures_are_no_news():

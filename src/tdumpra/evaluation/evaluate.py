@@ -57,14 +57,15 @@ def evaluate(
     pairs = [name for name in ("gate", *rivals, "oracle") if name in posteriors] if paired else []
     figures = _figures(case, posteriors, pairs, settings)
     lesions = case.test.lesions()
-    members = [lesion_numbers(groups, len(y)) for groups in (case.test.groups, lesions)]
-    replicates = _replicates(figures, members[0], settings)
+    member, by_lesion = (lesion_numbers(groups, len(y)) for groups in (case.test.groups, lesions))
+    replicates = _replicates(figures, member, settings)
     compared = None
     if "gate" in pairs:
         # Rows without groups are numbered by place in a document, and by id where several seeds are compared.
-        same = np.array_equal(*members)
-        again = replicates if same else _replicates({name: figures[name] for name in pairs}, members[1], settings)
-        compared = compare({name: posteriors[name] for name in pairs}, y, lesions, figures, again)
+        drawn = replicates
+        if not np.array_equal(member, by_lesion):
+            drawn = _replicates({name: figures[name] for name in pairs}, by_lesion, settings)
+        compared = compare({name: posteriors[name] for name in pairs}, y, lesions, figures, drawn)
     document = _document(case, comparators, posteriors, replicates, settings)
     return Evaluated(document, gained(case.decided, case.test), compared)
 
