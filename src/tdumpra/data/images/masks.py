@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from tdumpra.data.sources.files import is_file, is_image, printable
+from tdumpra.data.sources.files import is_file, is_image
 from tdumpra.errors import InputFileError
+from tdumpra.screen import printable
 
 _MASK_ENDS = ("_segmentation", "_mask", "")
 

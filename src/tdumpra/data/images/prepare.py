@@ -10,16 +10,13 @@ import csv
 import io
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tdumpra import screen
 from tdumpra.artifacts import fingerprint, write_bytes
 from tdumpra.data.images.cache import build, cache_folder
 from tdumpra.data.images.framing import Framing
@@ -75,7 +72,7 @@ def prepare(
     """
     out, framing = Path(out), framing or Framing()
     obstacle = _obstacle(len(manifest), cache_folder(out, framing), framing)
-    with _bar(progress) as on_progress:
+    with screen.progress("decoding images", show=progress) as on_progress:
         cores = available_cores() if workers is None else workers
         built = build(manifest, out, framing, keep=obstacle is None, workers=cores, on_progress=on_progress)
     quarantine = tuple(
@@ -142,11 +139,3 @@ def _write_quarantine(path: Path, quarantine: tuple[Quarantined, ...]) -> None:
     table.writerow(Quarantined._fields)
     table.writerows(quarantine)
     write_bytes(path, text.getvalue().encode("utf-8", "backslashreplace"))  # names need not be valid unicode
-
-
-@contextmanager
-def _bar(show: bool) -> Iterator[Callable[[int, int], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not show) as bar:
-        task = bar.add_task("Decoding images", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -13,6 +13,7 @@ from jaxtyping import UInt8
 from tdumpra.data.images.dicom import DICOM_SUFFIXES, RASTER_SUFFIXES, starts_as_dicom
 from tdumpra.data.manifest import Record
 from tdumpra.errors import BrokenImageError, SourceError
+from tdumpra.screen import printable
 
 # A name decides what counts as an image: a licence text beside the images is not an image without a label, and a text
 # file named .jpg is a broken image.
@@ -99,11 +100,6 @@ def is_file(path: Path) -> bool:
 def is_there(path: Path) -> bool:
     """Return whether ``path`` leads to anything but a folder: also to a pipe or a device, which decoding refuses."""
     return os.path.exists(path) and not os.path.isdir(path)
-
-
-def printable(name: str) -> str:
-    """Return a file name as text: its bytes may be no valid Unicode."""
-    return os.fsencode(name).decode(errors="replace")
 
 
 def _check_name(path: Path) -> None:
