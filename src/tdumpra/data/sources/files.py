@@ -13,7 +13,7 @@ from jaxtyping import UInt8
 from tdumpra.data.images.dicom import DICOM_SUFFIXES, RASTER_SUFFIXES, starts_as_dicom
 from tdumpra.data.manifest import Record
 from tdumpra.errors import BrokenImageError, SourceError
-from tdumpra.screen import printable
+from tdumpra.screen import printable as printable
 
 # A name decides what counts as an image: a licence text beside the images is not an image without a label, and a text
 # file named .jpg is a broken image.
