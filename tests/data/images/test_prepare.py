@@ -4,9 +4,6 @@ import csv
 import os
 import pickle
 import signal
-import subprocess
-import sys
-import textwrap
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -150,21 +147,15 @@ def test_streamed_images_are_tried_once_and_cached_later(make_manifest, tmp_path
     assert len(seen) == 6
 
 
-def test_a_progress_bar_is_drawn_on_stderr(make_manifest, tmp_path):
-    make_manifest(3)
-    program = f"""
-        from pathlib import Path
-        from tdumpra.data.sources.files import FileReader
-        from tdumpra.data.manifest import Manifest, Record
-        from tdumpra.data.images.prepare import prepare
-        paths = sorted(Path({str(tmp_path / "images")!r}).iterdir())
-        records = tuple(Record(p.stem, p, 0, p.stem) for p in paths)
-        prepare(Manifest("m", ("a", "b"), records, FileReader()), {str(tmp_path / "out")!r}, progress=True, workers=1)
-    """
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
-    assert "Decoding images" in run.stderr
-    assert "3/3" in run.stderr
-    assert run.stdout == ""
+def test_progress_is_shown_on_stderr_where_it_is_a_terminal(make_manifest, tmp_path, monkeypatch, capsys):
+    prepare(make_manifest(3), tmp_path / "quiet", SMALL, progress=True, workers=0)
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes that for a terminal
+    prepare(make_manifest(3), tmp_path / "out", SMALL, progress=True, workers=0)
+    out, err = capsys.readouterr()
+    assert "decoding images" in err
+    assert "3/3" in err
+    assert out == ""
 
 
 def test_a_margin_around_lesions_without_masks_is_pointed_out(make_manifest, tmp_path):

@@ -90,7 +90,8 @@ def test_paths_from_other_systems(images, write_image, write_table):
 @pytest.mark.parametrize(
     ("lines", "sentence"),
     [
-        (["image,class", "a.jpg,mel"], "no column 'label'"),
+        (["image,age,Class", "a.jpg,5,mel"], "no column 'label': rename 'Class'"),
+        (["image,age", "a.jpg,5"], "no column 'label'"),
         (["image,label", "a.jpg,"], "line 2: the cell 'label'"),
         (["image,label", ",mel"], "line 2: the cell 'image'"),
         (["image,label", "a.jpg,mel", "a.jpg,nv"], r"more than once \(a\.jpg\)"),

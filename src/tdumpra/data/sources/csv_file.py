@@ -27,12 +27,17 @@ from tdumpra.errors import SourceError
 from tdumpra.screen import nearest
 
 _IMAGE_COLUMNS = ("image", "filename", "file", "path", "image_path")
+_LIKE_LABEL = frozenset({"class", "category", "diagnosis", "dx", "target"})  # likely, and too risky to guess
 
 
 def read_csv(path: Path, options: SourceOptions) -> Manifest:
     """Read the images of a table in its order; classes are sorted by name (numbers by value)."""
-    table = read_table(path, ("label",))
+    table = read_table(path)
     image = _image_column(table)
+    for column in table.columns:
+        if "label" not in table.columns and column.casefold() in _LIKE_LABEL:
+            raise SourceError(f"{path} has no column 'label': rename {column!r} if it holds the classes")
+    table.require(("label",))
     for number, row in enumerate(table.rows):
         for column in (image, "label"):
             if not row[column]:
