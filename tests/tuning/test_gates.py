@@ -78,7 +78,7 @@ def test_a_class_that_validation_lacks_is_named():
     bank = PrototypeBank.fit(problem.train.z, problem.train.y, 2)
     validation = ValidationOutputs.check(*(column[kept] for column in problem.val[:3]))
     tuned = tune(bank, validation, class_prior(torch.from_numpy(problem.train.y), 4))
-    assert tuned.notes == ("validation has no row of class 2, which therefore had no say in the choice",)
+    assert [(note.kind, note.values) for note in tuned.notes] == [("absent classes", {"classes": [2]})]
 
 
 class TestEvidence:

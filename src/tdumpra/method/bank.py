@@ -191,6 +191,11 @@ def _count_classes(y: Tensor, n_classes: int | None) -> int:
     present = torch.bincount(y, minlength=n_classes or 0) > 0
     if n_classes is None and not present.all():
         missing = int((~present).nonzero()[0])
+        if present[1:].all() and len(present) > 2:
+            raise ValueError(
+                f"labels run from 1 to {len(present) - 1} and count from 0: subtract 1, or pass "
+                f"n_classes={len(present)} if there is a class 0 without a training row"
+            )
         raise ValueError(
             f"class {missing} has no training row; pass n_classes={len(present)} if that is meant, "
             "and it will never be retrieved"

@@ -82,19 +82,24 @@ def _read_arrays(path: Path) -> dict[str, Array]:
 def _read_npz(path: Path) -> dict[str, Array]:
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            known = {name: file[name] for name in (*_MATRICES, *_COLUMNS, _CLASSES) if name in file}
-            _require(path, known, list(file))
-            # a further column is one-dimensional, with a row for each label
-            others = {name: file[name] for name in file if name not in known}
-            return {**known, **{name: array for name, array in others.items() if array.shape == known["y"].shape}}
-    except ValueError as error:  # numpy's word for an array of Python objects, and for a file that is no archive
-        if "pickle" in str(error).lower():
-            raise InputFileError(
-                f"{path} holds pickled Python objects, which are never loaded: save plain arrays"
-            ) from error
-        raise InputFileError(f"{path} is not a readable .npz file: {error}") from error
-    except (OSError, EOFError, zipfile.BadZipFile, KeyError) as error:
+            arrays = {name: _array(path, file, name) for name in file}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
         raise InputFileError(f"{path} is not a readable .npz file, or is truncated: {error}") from error
+    _require(path, arrays, list(arrays))
+    known = (*_MATRICES, *_COLUMNS, _CLASSES)  # a further column is one-dimensional, with a row for each label
+    return {name: array for name, array in arrays.items() if name in known or array.shape == arrays["y"].shape}
+
+
+def _array(path: Path, file: Mapping[str, Array], name: str) -> Array:
+    try:
+        return file[name]
+    except ValueError as error:
+        if "pickle" not in str(error).lower():
+            raise
+        raise InputFileError(
+            f"{path}: the array {name!r} holds Python objects, as columns of pandas do, and those are never loaded: "
+            f'save it as {name}.astype("U") if it holds names, or with a type of numbers'
+        ) from error
 
 
 def _read_csv(path: Path) -> dict[str, Array]:

@@ -221,7 +221,9 @@ def check_groups_apart(
             stacklevel=3,
         )
     for name, of_part in others.items():
-        shared = [] if groups is None or of_part is None else np.intersect1d(groups, of_part)
+        if groups is None or of_part is None:
+            continue
+        shared = np.intersect1d(groups, of_part)
         if len(shared):
             raise ValueError(
                 f"{len(shared)} groups are in both the {name} and the {where} data, for example {str(shared[0])!r}: "

@@ -19,6 +19,7 @@ from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import ValidationOutputs
 from tdumpra.tuning.crossfit import Estimate, estimate
+from tdumpra.tuning.notes import Note
 from tdumpra.tuning.result import Tuning
 from tdumpra.tuning.search import Search
 from tdumpra.tuning.tune import tune_on_scores
@@ -73,18 +74,10 @@ def tune_over_seeds(
     return Pooled(replace(tuning, decision=decision_of(0, tuning), notes=notes), honest, rows)
 
 
-def _notes(parts: Sequence[SplitOutputs], honest: Estimate | None) -> list[str]:
-    notes = []
-    if not _apart([part.validation for part in parts]):
-        notes.append(
-            "the seeds share validation lesions, so that pooling them adds rows and hardly cases: data.val_by_seed "
-            "gives each its own"
-        )
+def _notes(parts: Sequence[SplitOutputs], honest: Estimate | None) -> list[Note]:
+    notes = [] if _apart([part.validation for part in parts]) else [Note("shared lesions", {})]
     if honest is not None and honest.accuracy < honest.base_accuracy:
-        notes.append(
-            f"on seeds that had no say in the choice the gate lost accuracy ({honest.base_accuracy:.4f} to "
-            f"{honest.accuracy:.4f}): do not expect it to help"
-        )
+        notes.append(Note("lost on other seeds", {"before": honest.base_accuracy, "after": honest.accuracy}))
     return notes
 
 

@@ -14,6 +14,7 @@ from tdumpra.core.gate import FusionRule, GateThresholds
 from tdumpra.core.metrics import Objective
 from tdumpra.method.decision import Decision
 from tdumpra.tuning.goal import LOSSES, objective_name, shown_value
+from tdumpra.tuning.notes import Note
 
 Array = np.ndarray
 
@@ -124,7 +125,7 @@ class Tuning:
     n_rows: int
     n_disagreements: int | None = None  # rows on which the paths' labels differ, at the most talkative kappa
     n_tried: int | None = None
-    notes: tuple[str, ...] = ()  # what a reader should know about the data behind this
+    notes: tuple[Note, ...] = ()  # what a reader should know about the data behind this
 
     def __repr__(self) -> str:
         if self.best.thresholds is None:
@@ -144,7 +145,7 @@ class Tuning:
             "n_rows": self.n_rows,
             "n_disagreements": self.n_disagreements,
             "n_tried": self.n_tried,
-            "notes": self.notes,
+            "notes": [(note.kind, note.values) for note in self.notes],
             "base": self.base.to_json(),
             "best": self.best.to_json(),
             "contenders": [each.to_json() for each in self.contenders],
@@ -171,7 +172,7 @@ class Tuning:
             n_rows=summary["n_rows"],
             n_disagreements=summary["n_disagreements"],
             n_tried=summary["n_tried"],
-            notes=tuple(summary["notes"]),
+            notes=tuple(Note(kind, values) for kind, values in summary["notes"]),
         )
 
     @property
