@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 import numpy as np
@@ -63,6 +63,10 @@ class TrainOutputs:
             p=None if p is None else checks.check_probabilities(p, f"p{suffix}", n_classes=n_classes),
         )
 
+    def rows(self, keep: NDArray[np.bool_]) -> TrainOutputs:
+        """Return some of the rows."""
+        return TrainOutputs(**{each.name: _take(getattr(self, each.name), keep) for each in fields(self)})
+
     def refuse_missing_class(self, n_classes: int, class_names: Sequence[str], advice: str) -> None:
         """A class without a training row has no prototype, and retrieval could never speak for it."""
         present = np.bincount(self.y.numpy(), minlength=n_classes) > 0
@@ -83,9 +87,7 @@ class ScoredOutputs:
     ids: NDArray[np.str_] | None = None
     p_teacher: Tensor | None = None  # (n, C) the teacher's own classifier, where there is one
     p_baseline: Tensor | None = None  # (n, C) another run's classifier, where one is compared with
-    p_second: Tensor | None = (
-        None  # (n, C) the classifier of the network in whose space the bank lives, if another run's
-    )
+    p_second: Tensor | None = None  # (n, C) another run's classifier, where the bank lives in that run's space
     metadata: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)  # further columns, for subgroups
 
     def __len__(self) -> int:
@@ -102,19 +104,8 @@ class ScoredOutputs:
         return lesion_of_each_row(known, len(self)).astype(np.str_)
 
     def rows(self, keep: NDArray[np.bool_]) -> Self:
-        """Some of the rows, as outputs of the same split."""
-        kept = torch.from_numpy(keep)
-        return type(self)(
-            p=self.p[kept],
-            z=self.z[kept],
-            y=self.y[kept],
-            groups=None if self.groups is None else self.groups[keep],
-            ids=None if self.ids is None else self.ids[keep],
-            p_teacher=None if self.p_teacher is None else self.p_teacher[kept],
-            p_baseline=None if self.p_baseline is None else self.p_baseline[kept],
-            p_second=None if self.p_second is None else self.p_second[kept],
-            metadata={name: column[keep] for name, column in self.metadata.items()},
-        )
+        """Return some of the rows, as outputs of the same split."""
+        return type(self)(**{each.name: _take(getattr(self, each.name), keep) for each in fields(self)})
 
     @property
     def n_classes(self) -> int:
@@ -167,6 +158,12 @@ class TestOutputs(ScoredOutputs):
 
     __slots__ = ()
     __test__ = False  # not a test case, whatever pytest thinks of the name
+
+
+def _take(values: Any, keep: NDArray[np.bool_]) -> Any:
+    if isinstance(values, Mapping):
+        return {name: _take(column, keep) for name, column in values.items()}
+    return None if values is None else values[torch.from_numpy(keep) if isinstance(values, Tensor) else keep]
 
 
 def _column(values: Any, name: str, n_rows: int) -> NDArray[np.str_]:

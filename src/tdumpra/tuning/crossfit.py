@@ -93,16 +93,13 @@ def cross_fit(
         of_rows = {kappa: values[torch.from_numpy(keep)] for kappa, values in scores.items()}
         return tune_on_scores(bank, rows.rows(keep), of_rows, prior, search)
 
-    held_out = [(number, fold_of_row == number) for number in range(folds) if (fold_of_row == number).any()]
-    decided = [
-        choose(banks[number], ~held).decision.decide(rows.p[torch.from_numpy(held)], rows.z[torch.from_numpy(held)])
-        for number, held in held_out
-    ]
-    y = torch.cat([rows.y[torch.from_numpy(held)] for _, held in held_out])
-    return CrossFitted(
-        tuning=choose(make_bank(pool), np.ones(len(rows), dtype=bool)),
-        estimate=estimate(decided, y, search.goal),
-    )
+    decided, y = [], []
+    for number in np.unique(fold_of_row):
+        held_out = rows.rows(fold_of_row == number)
+        decided.append(choose(banks[number], fold_of_row != number).decision.decide(held_out.p, held_out.z))
+        y.append(held_out.y)
+    tuning = choose(make_bank(pool), np.ones(len(rows), dtype=bool))
+    return CrossFitted(tuning, estimate(decided, torch.cat(y), search.goal))
 
 
 def _pool(train: TrainOutputs, validation: ValidationOutputs) -> TrainOutputs:
@@ -139,16 +136,9 @@ def _with_training_rows(train: TrainOutputs, validation: ValidationOutputs, pool
 
 
 def _bank_without(pool: TrainOutputs, held_out: Array, make_bank: BankMaker) -> PrototypeBank:
-    kept = torch.from_numpy(~held_out)
-    part = TrainOutputs(
-        z=pool.z[kept],
-        y=pool.y[kept],
-        groups=None if pool.groups is None else pool.groups[~held_out],
-        ids=None if pool.ids is None else pool.ids[~held_out],
-    )
     with warnings.catch_warnings():  # a small class has fewer groups in a fold: the bank of all rows speaks for them
         warnings.filterwarnings("ignore", message="n_prototypes")
-        return make_bank(part)
+        return make_bank(pool.rows(~held_out))
 
 
 def _out_of_fold_scores(banks: list[PrototypeBank], z: Tensor, fold: Array, kappa: float) -> Tensor:
