@@ -138,5 +138,6 @@ def test_the_estimator_certifies():
     problem = make_problem(dtype=np.float64)
     classifier = DualPathClassifier(n_prototypes=2, selection="certified").fit(*problem.train[1:4])
     classifier.tune(*problem.val[:4])
+    assert classifier.certificate_ is not None
     assert classifier.tuning_.is_shut != classifier.certificate_.granted
     assert classifier.estimate_ is None

@@ -26,7 +26,7 @@ def test_enough_is_not_noted():
 def test_all_that_is_scarce_is_one_note():
     scarce = {"rows": 65, "classes": [(1, 4), (2, 1)], "disagreements": 19}
     assert noted(labels(60, 4, 1), 3, 19) == {"small validation": scarce}
-    only = {"rows": None, "classes": [], "disagreements": 7}
+    only: dict[str, Any] = {"rows": None, "classes": [], "disagreements": 7}
     assert noted(labels(200, 200), 2, 7) == {"small validation": only}
 
 

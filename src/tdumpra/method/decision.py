@@ -50,7 +50,7 @@ class Decision:
 
     @property
     def guarantees_similarity(self) -> bool:
-        """Whether an open gate always follows retrieval.
+        """Return whether an open gate always follows retrieval.
 
         The paper's bound is for linear fusion. Under the log-linear one a class that the classifier rules out cannot
         win, so only a classifier without a say gives the guarantee; a fused posterior that is divided by a power of the

@@ -38,7 +38,7 @@ SPACES = ("teacher", "student")
 
 
 class SplitOutputs(NamedTuple):
-    """A file's rows as what they may be used for."""
+    """A file's rows by split."""
 
     train: TrainOutputs
     validation: ValidationOutputs
@@ -157,7 +157,7 @@ def _numbered(path: Path, frame: pd.DataFrame, name: str) -> list[str]:
 
 
 def _named_classes(frame: pd.DataFrame) -> tuple[str, ...]:
-    """The classes after which the columns of probabilities, or else of logits, are called; only if labels are names."""
+    """Return the classes that the columns of p, or else of logits, are named after, if labels are names."""
     if "y" not in frame or not are_names(frame["y"].to_numpy()):
         return ()
     found = ([name.removeprefix(f"{of}_") for name in frame if name.startswith(f"{of}_")] for of in ("p", "logits"))
@@ -211,12 +211,7 @@ def _split(arrays: Mapping[str, Array], digest: str, space: str) -> SplitOutputs
 
     return SplitOutputs(
         train=TrainOutputs.check(
-            rows(z, 0),
-            rows(y, 0),
-            rows(groups, 0),
-            ids=rows(ids, 0),
-            p=rows(p, 0),
-            n_classes=n_classes,
+            rows(z, 0), rows(y, 0), rows(groups, 0), ids=rows(ids, 0), p=rows(p, 0), n_classes=n_classes,
             suffix=" (train)",
         ),
         validation=ValidationOutputs.check(
@@ -226,11 +221,11 @@ def _split(arrays: Mapping[str, Array], digest: str, space: str) -> SplitOutputs
         n_classes=n_classes,
         fingerprint=digest,
         class_names=class_names,
-    )
+    )  # fmt: skip
 
 
 def _class_numbers(arrays: Mapping[str, Array], n_classes: int) -> tuple[Array, tuple[str, ...]]:
-    """The labels as numbers of p's columns, and the names of the classes where the file gives them."""
+    """Return labels as numbers of p's columns, and the names of the classes if the file gives them."""
     y = arrays["y"]
     if _CLASSES not in arrays:
         if are_names(y):
@@ -246,7 +241,7 @@ def _class_numbers(arrays: Mapping[str, Array], n_classes: int) -> tuple[Array, 
 
 
 def check_all_splits(split: Any) -> Array:
-    """Split codes, with at least one row each for the bank, the tuning and the test."""
+    """Check split codes: train, val and test must have at least one row each."""
     codes = checks.check_split(split)
     empty = [word for code, word in enumerate(checks.SPLITS) if not (codes == code).any()]
     if empty:
@@ -269,7 +264,7 @@ def _probabilities(arrays: Mapping[str, Array]) -> Array:
 
 
 def _compare(p: Array, logits: Array) -> None:
-    """``p`` is used; ``logits`` beside it may be its own before calibration, but not those of other rows or classes."""
+    """Refuse logits that contradict ``p``; those from before its calibration are ignored with a warning."""
     if p.shape != logits.shape or not np.issubdtype(logits.dtype, np.floating):
         raise ValueError(f"p has shape {p.shape} and logits have shape {logits.shape}: keep one of the two")
     of_logits = softmax(logits.astype(np.float64), axis=1)

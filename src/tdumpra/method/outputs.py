@@ -22,7 +22,7 @@ from tdumpra.core.lesions import lesion_of_each_row
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class TrainOutputs:
-    """What the bank is made of.
+    """Training rows, which the bank is made of.
 
     A classifier's word on rows that it was trained on is worth nothing, and is not asked. ``p`` is for cross-fitting
     alone, by those whose training rows were predicted out of fold.
@@ -68,7 +68,7 @@ class TrainOutputs:
         return TrainOutputs(**{each.name: _take(getattr(self, each.name), keep) for each in fields(self)})
 
     def refuse_missing_class(self, n_classes: int, class_names: Sequence[str], advice: str) -> None:
-        """A class without a training row has no prototype, and retrieval could never speak for it."""
+        """Refuse a class without a training row: it would have no prototype, and never be retrieved."""
         present = np.bincount(self.y.numpy(), minlength=n_classes) > 0
         if not present.all():
             missing = int(np.flatnonzero(~present)[0])
@@ -95,11 +95,11 @@ class ScoredOutputs:
 
     @property
     def own_ids(self) -> NDArray[np.str_] | None:
-        """The ids, if each names one row; ids that repeat may name patients, but nobody said so."""
+        """The ids, if each names one row."""
         return self.ids if self.ids is not None and len(np.unique(self.ids)) == len(self) else None
 
     def lesions(self) -> NDArray[np.str_]:
-        """What each row counts towards, whatever the order of rows: its group, else its own id, else its number."""
+        """Return the lesion of each row: its group, else its own id, else its number."""
         known = self.own_ids if self.groups is None else self.groups
         return lesion_of_each_row(known, len(self)).astype(np.str_)
 
@@ -148,16 +148,23 @@ class ScoredOutputs:
 
 
 class ValidationOutputs(ScoredOutputs):
-    """What temperatures, thresholds and weights are chosen on."""
+    """Validation rows, on which temperatures, thresholds and weights are chosen."""
 
     __slots__ = ()
 
 
 class TestOutputs(ScoredOutputs):
-    """What is scored, once everything is fixed."""
+    """Test rows, which are only ever scored."""
 
     __slots__ = ()
     __test__ = False  # not a test case, whatever pytest thinks of the name
+
+
+def join(columns: Sequence[Any]) -> Any:
+    """Return columns of several outputs one after the other; ``None`` if one of them is absent."""
+    if any(column is None for column in columns):
+        return None
+    return torch.cat(list(columns)) if isinstance(columns[0], Tensor) else np.concatenate(columns)
 
 
 def _take(values: Any, keep: NDArray[np.bool_]) -> Any:
@@ -176,7 +183,7 @@ def _column(values: Any, name: str, n_rows: int) -> NDArray[np.str_]:
 def check_rows(
     p: Any, z: Any, *, n_classes: int | None = None, width: int | None = None, suffix: str = ""
 ) -> tuple[Tensor, Tensor]:
-    """The two inputs of a prediction, checked, with as many rows each."""
+    """Check the two inputs of a prediction."""
     rows = checks.check_probabilities(p, f"p{suffix}", n_classes=n_classes)
     embeddings = checks.check_embeddings(z, f"z{suffix}", width=width)
     if len(embeddings) != len(rows):

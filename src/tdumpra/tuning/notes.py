@@ -25,8 +25,8 @@ class Note(str):
         self.kind, self.values = kind, values
         return self
 
-    def __getnewargs__(self) -> tuple[str, dict[str, Any]]:
-        return self.kind, self.values
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Note, (self.kind, self.values)
 
 
 def _absent(classes: list[int]) -> str:
