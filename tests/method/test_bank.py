@@ -121,6 +121,12 @@ class TestAbsentClasses:
         with pytest.raises(ValueError, match=r"class 1 has no training row; pass n_classes=3 if that is meant"):
             PrototypeBank.fit(directions(0, 40, 90, 130), [0, 0, 2, 2], 2)
 
+    def test_labels_from_one_are_told_from_an_empty_class(self):
+        z, labels = directions(0, 40, 90, 130), [1, 1, 2, 2]
+        with pytest.raises(ValueError, match="labels run from 1 to 2 and count from 0: subtract 1"):
+            PrototypeBank.fit(z, labels, 2)
+        assert PrototypeBank.fit(z, labels, 2, n_classes=3).mask.any(1).tolist() == [False, True, True]
+
     def test_unless_n_classes_says_that_it_is_meant(self):
         z = directions(0, 40, 90, 130)
         bank = PrototypeBank.fit(z, [0, 0, 2, 2], 2, n_classes=4)

@@ -136,7 +136,7 @@ class TestOneChoiceForAllSeeds:
         shared = [seeds[0], seeds[1], seeds[0]]
         fitted = fit(shared[0], BANK, TuneConfig(), preset=SMALL, others=shared[1:], judge=True)
         assert fitted.estimate is None
-        assert "the seeds share validation lesions" in fitted.tuning.notes[-1]
+        assert fitted.tuning.notes[-1].kind == "shared lesions"
 
     def test_a_choice_that_loses_where_it_had_no_say_is_told(self):
         """A classifier that is always wrong in one seed teaches the others, where it is right, to distrust it."""
@@ -147,7 +147,9 @@ class TestOneChoiceForAllSeeds:
         fitted = fit(parts[0], BANK, TuneConfig(), preset=SMALL, others=parts[1:], judge=True)
         assert fitted.estimate is not None
         assert fitted.estimate.accuracy < fitted.estimate.base_accuracy
-        assert "on seeds that had no say in the choice the gate lost accuracy" in fitted.tuning.notes[-1]
+        note, found = fitted.tuning.notes[-1], fitted.estimate
+        assert note.kind == "lost on other seeds"
+        assert note.values == {"before": found.base_accuracy, "after": found.accuracy}
 
     def test_whoever_asks_gets_the_same_choice_and_estimate(self):
         """Also where the seeds' training rows differ in their class shares; each applies its own."""

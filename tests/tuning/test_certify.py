@@ -13,8 +13,9 @@ from tdumpra.method.outputs import TestOutputs
 from tdumpra.tuning.certify import LEVEL, Certificate, certify
 from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.presets import Preset
+from tdumpra.tuning.result import Tuning
 from tdumpra.tuning.search import Search
-from tdumpra.tuning.tune import Tuning, tune
+from tdumpra.tuning.tune import tune
 
 PRESET = Preset(
     kappa=(5.0,), theta=(0.5, 0.7, 0.9), beta=(0.0, 0.4, 0.6), margin=(0.0, 0.2), delta=(0.05,), alpha=(0.1,),
@@ -137,5 +138,6 @@ def test_the_estimator_certifies():
     problem = make_problem(dtype=np.float64)
     classifier = DualPathClassifier(n_prototypes=2, selection="certified").fit(*problem.train[1:4])
     classifier.tune(*problem.val[:4])
+    assert classifier.certificate_ is not None
     assert classifier.tuning_.is_shut != classifier.certificate_.granted
     assert classifier.estimate_ is None

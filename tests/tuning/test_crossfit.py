@@ -102,6 +102,7 @@ def test_the_estimator_cross_fits_and_its_file_comes_back(tmp_path):
     classifier.tune(*problem.val[:4])
     assert classifier.bank_ is before
     assert classifier.decision_.bank is not before  # it holds the validation rows too
+    assert classifier.estimate_ is not None
     assert classifier.estimate_.rows == 200
     classifier.save(tmp_path / "model.safetensors")
     loaded = DualPathClassifier.load(tmp_path / "model.safetensors")

@@ -55,7 +55,7 @@ class TestBanks:
     def test_a_bank_that_was_made_is_not_clustered_again(self, splits, monkeypatch):
         """Nor does it change anything."""
         made = cluster(splits.train, BANK, SMALL, n_classes=4, class_names=())
-        fresh = {name: fit(splits, BANK, TuneConfig(**name_and), preset=SMALL) for name, name_and in WAYS.items()}
+        fresh = {name: fit(splits, BANK, settings, preset=SMALL) for name, settings in WAYS.items()}
         clustered = []
         original = cluster
 
@@ -65,7 +65,7 @@ class TestBanks:
 
         monkeypatch.setattr(fitting, "cluster", spy)
         for name, settings in WAYS.items():
-            fitted = fit(splits, BANK, TuneConfig(**settings), preset=SMALL, made=made)
+            fitted = fit(splits, BANK, settings, preset=SMALL, made=made)
             assert fitted.unseen.bank is made
             assert fitted.tuning.best == fresh[name].tuning.best
         assert all(train is not splits.train for train in clustered)
@@ -89,7 +89,7 @@ class TestBanks:
         assert (bank.exemplars, bank.merged) == (wanted.exemplars, wanted.merged)
 
 
-WAYS: dict[str, dict[str, int | bool]] = {"validation": {}, "certified": {"certify": True}, "crossfit": {"folds": 3}}
+WAYS = {"validation": TuneConfig(), "certified": TuneConfig(certify=True), "crossfit": TuneConfig(folds=3)}
 
 
 def test_a_verdict_names_the_proof_or_the_lack_of_it(splits):

@@ -22,12 +22,12 @@ ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
 
 
 def widen(x: Tensor) -> Tensor:
-    """``x`` in the type that is computed in: float64 as it is, everything smaller as float32."""
+    """Return ``x`` in the type that is computed in: float64 as it is, smaller types as float32."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def like(original: Any) -> Callable[[Tensor], Any]:
-    """A function that turns results back into ``original``'s kind and floating-point type."""
+    """Return a function that turns results back into ``original``'s kind and floating-point type."""
     if isinstance(original, Tensor):
         dtype = original.dtype
 
@@ -44,7 +44,7 @@ def like(original: Any) -> Callable[[Tensor], Any]:
 
 
 def narrow(p: Tensor, dtype: torch.dtype) -> Tensor:
-    """``p`` rounded to ``dtype``, each row's label kept.
+    """Round ``p`` to ``dtype`` and keep each row's label.
 
     Half precision can make two classes equal, and then the first of them would become the label: the former first is
     lifted by one unit in the last place.
@@ -58,7 +58,7 @@ def narrow(p: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def vmf_posterior(z: ArrayT, prototypes: Any, mask: Any = None, *, kappa: float = 20.0, tau: float = 1.0) -> ArrayT:
-    """Class probabilities by cosine to class prototypes, as a mixture of von Mises–Fisher components.
+    """Return class probabilities by cosine to prototypes, as a mixture of von Mises–Fisher components.
 
     Args:
         z: embeddings (n, d); they are normalised here.
@@ -91,7 +91,7 @@ def vmf_posterior(z: ArrayT, prototypes: Any, mask: Any = None, *, kappa: float 
 
 
 def js_divergence(p: ArrayT, q: Any) -> ArrayT:
-    """Jensen–Shannon divergence of each pair of rows, in nats: 0 where they agree, ln 2 where nothing overlaps."""
+    """Return the Jensen–Shannon divergence of each pair of rows in nats, from 0 (equal) to ln 2 (no overlap)."""
     left, right = _two_posteriors(p, q, "p", "q")
     return like(p)(gate.js_divergence(left, right))  # type: ignore[no-any-return]
 
@@ -120,7 +120,7 @@ def fuse(p_cls: Any, p_sim: Any, thresholds: GateThresholds, *, rule: FusionRule
 
 
 def classification_metrics(p: Any, y: Any) -> dict[str, float]:
-    """``accuracy macro_f1 balanced_accuracy macro_auroc ece nll brier`` of probabilities against labels.
+    """Return ``accuracy macro_f1 balanced_accuracy macro_auroc ece nll brier`` of probabilities.
 
     Absent classes are left out of the averages; what the data do not define is NaN. With two classes the AUROC is
     that of class 1.
@@ -129,7 +129,7 @@ def classification_metrics(p: Any, y: Any) -> dict[str, float]:
 
 
 def expected_calibration_error(p: Any, y: Any, n_bins: int = metrics.N_BINS) -> float:
-    """Expected calibration error of the top-1 probability, in ``n_bins`` equal-width bins ``(lo, hi]``."""
+    """Return the expected calibration error of the top-1 probability, in equal-width bins ``(lo, hi]``."""
     checks.check_count(n_bins, "n_bins")
     return metrics.expected_calibration_error(*posterior_and_labels(p, y), n_bins)
 
@@ -141,7 +141,7 @@ def check_rule(rule: str) -> None:
 
 
 def posterior_and_labels(p: Any, y: Any, name: str = "p") -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities in float64 and their labels, checked; at least one row."""
+    """Check probabilities and labels of at least one row; return them in float64 and int64."""
     rows = checks.check_probabilities(p, name)
     if not len(rows):
         raise ValueError(f"{name} has no rows")

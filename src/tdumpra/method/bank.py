@@ -121,25 +121,25 @@ class PrototypeBank:
         return self.prototypes.shape[2]
 
     def similarity(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "n c k"]:
-        """Cosines of checked, possibly unnormalised rows with all prototypes; those of dead slots mean nothing."""
+        """Return cosines of checked rows of any length with all prototypes; those of dead slots mean nothing."""
         wide = z.to(torch.promote_types(z.dtype, torch.float32))
         cosines = prototype_similarity(wide, self.prototypes.to(wide))
         # Dividing C x K cosines costs less than dividing D columns; a zero row was refused before.
         return cosines / checks.row_norms(wide)[:, None, None]
 
     def class_scores(self, z: Float[Tensor, "n d"], *, kappa: float) -> Float[Tensor, "n c"]:
-        """The mixture's unnormalised class scores of checked rows."""
+        """Return the mixture's unnormalised class scores of checked rows."""
         return vmf_class_scores(self.similarity(z), self.mask.to(z.device), kappa=kappa)
 
     def posterior(self, z: Any, kappa: float = 20.0, tau: float = 1.0) -> Any:
-        """Class probabilities by similarity, in the kind and type of ``z``."""
+        """Return class probabilities by similarity, in the kind and type of ``z``."""
         checks.check_positive(kappa, "kappa")
         checks.check_positive(tau, "tau")
         rows = checks.check_embeddings(z, "z", width=self.width)
         return like(z)(similarity_posterior(self.class_scores(rows, kappa=kappa), tau=tau))
 
     def familiarity(self, similarity: Float[Tensor, "n c k"]) -> Float[Tensor, " n"]:
-        """Percentile, among the training rows, of each row's cosine to its nearest prototype.
+        """Return each row's percentile, among the training rows, of the cosine to the nearest prototype.
 
         A softmax is decisive on images unlike anything in the bank too; a low percentile tells.
         """
@@ -158,7 +158,7 @@ class PrototypeBank:
         return cls.from_artifact(read_artifact(path, kind=KIND, schema=SCHEMA))
 
     def to_artifact(self) -> Artifact:
-        """Tensors and JSON values that make up this bank, for files that hold it among other things."""
+        """Return tensors and JSON values, for files that hold a bank among other things."""
         tensors = {
             "prototypes": self.prototypes,
             "mask": self.mask,
@@ -170,7 +170,7 @@ class PrototypeBank:
 
     @classmethod
     def from_artifact(cls, artifact: Artifact) -> PrototypeBank:
-        """The inverse of :meth:`to_artifact`."""
+        """Read what :meth:`to_artifact` returned."""
         exemplars = tuple(
             tuple(tuple(Exemplar(*each) for each in of_prototype) for of_prototype in of_class)
             for of_class in artifact.meta["exemplars"]
@@ -191,6 +191,11 @@ def _count_classes(y: Tensor, n_classes: int | None) -> int:
     present = torch.bincount(y, minlength=n_classes or 0) > 0
     if n_classes is None and not present.all():
         missing = int((~present).nonzero()[0])
+        if present[1:].all() and len(present) > 2:
+            raise ValueError(
+                f"labels run from 1 to {len(present) - 1} and count from 0: subtract 1, or pass "
+                f"n_classes={len(present)} if there is a class 0 without a training row"
+            )
         raise ValueError(
             f"class {missing} has no training row; pass n_classes={len(present)} if that is meant, "
             "and it will never be retrieved"

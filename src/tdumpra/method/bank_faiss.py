@@ -11,7 +11,7 @@ from tdumpra.errors import MissingExtraError
 
 
 def faiss_lloyd(x: Tensor, centers: Tensor, weight: Tensor, *, max_iter: int) -> KMeansResult:
-    """One faiss descent from ``centers``, finished by one of ours.
+    """Run faiss from ``centers``, then finish with :func:`lloyd`.
 
     Left alone, faiss neither normalises the rows (ours arrive normalised) nor uses more than 256 of them per centre,
     and it fills empty clusters with near-copies of full ones. So it is told to use every row, and a closing run of

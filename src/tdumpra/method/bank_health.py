@@ -1,4 +1,4 @@
-"""Whether a bank can be trusted: empty classes, crowded or lonely prototypes, and prototypes that know the camera."""
+"""Check whether a bank can be trusted: empty classes, touching prototypes, prototypes of a single source."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BankHealth:
 def bank_health(
     bank: PrototypeBank, class_names: Sequence[str], z: Tensor, labels: Tensor, sources: Sequence[str] | None = None
 ) -> BankHealth:
-    """Look a bank over; ``z``, ``labels`` and ``sources`` are those of the training rows it was made from."""
+    """Check a bank; ``z``, ``labels`` and ``sources`` are those of the training rows it was made from."""
     cosine = torch.einsum("ckd,jld->ckjl", bank.prototypes, bank.prototypes)
     cosine = cosine.masked_fill(~bank.mask[None, None], -1).masked_fill(~bank.mask[:, :, None, None], -1)
     classes = []
@@ -62,7 +62,7 @@ def bank_health(
 
 
 def _class_notes(classes: Sequence[ClassHealth]) -> list[str]:
-    """One note for all classes of which the same is to be said."""
+    """Write one note for all classes with the same problem."""
     empty = [each.name for each in classes if not each.live]
     merged = [f"{each.name} {each.merged}" for each in classes if each.merged]
     close = [f"{each.name} {each.nearest_other:.3f}" for each in classes if each.nearest_other > _CLOSE]
@@ -92,7 +92,7 @@ def _purity(
 
 
 def _source_notes(purity: Mapping[str, tuple[tuple[str, float], ...]], sources: Sequence[str]) -> list[str]:
-    """A prototype drawn almost wholly from one source is suspect only where that source is not most of the data."""
+    """Note prototypes almost wholly from one source, unless that source is most of the data."""
     notes = []
     for source, count in Counter(sources).items():
         share_of_all = count / len(sources)

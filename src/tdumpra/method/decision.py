@@ -50,7 +50,7 @@ class Decision:
 
     @property
     def guarantees_similarity(self) -> bool:
-        """Whether an open gate always follows retrieval.
+        """Return whether an open gate always follows retrieval.
 
         The paper's bound is for linear fusion. Under the log-linear one a class that the classifier rules out cannot
         win, so only a classifier without a say gives the guarantee; a fused posterior that is divided by a power of the
@@ -61,25 +61,20 @@ class Decision:
         return self.thresholds.guarantees_similarity if self.rule == "linear" else self.thresholds.alpha == 0
 
     def classifier(self, p: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
-        """The classifier's calibrated posterior; ``p`` itself where nothing was fitted."""
+        """Return the classifier's calibrated posterior; ``p`` itself where nothing was fitted."""
         calibrated = apply_temperature(p, self.temperature)
         return adjust_prior(calibrated, self.prior.to(p.device), self.prior_exponent)
 
     def similarity(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "n c"]:
-        """Retrieval's posterior."""
+        """Return retrieval's posterior."""
         return similarity_posterior(self.bank.class_scores(z, kappa=self.kappa), tau=self.tau)
 
     def decide(self, p: Float[Tensor, "n c"], z: Float[Tensor, "n d"]) -> Decided:
         """Fuse checked rows, all signals kept."""
         parts = list(self.chunks(p, z)) or [self._decide(widen(p), z)]
-        signals = GateSignals(*(torch.cat(column) for column in zip(*(part.signals for part in parts), strict=True)))
-        return Decided(
-            p=torch.cat([part.p for part in parts]),
-            opened=torch.cat([part.opened for part in parts]),
-            signals=signals,
-            p_cls=torch.cat([part.p_cls for part in parts]),
-            p_sim=torch.cat([part.p_sim for part in parts]),
-        )
+        p_final, opened, signals, *paths = zip(*parts, strict=True)
+        joined = GateSignals(*(torch.cat(column) for column in zip(*signals, strict=True)))
+        return Decided(torch.cat(p_final), torch.cat(opened), joined, *(torch.cat(each) for each in paths))
 
     def chunks(self, p: Float[Tensor, "n c"], z: Float[Tensor, "n d"]) -> Iterator[Decided]:
         """Fuse checked rows some thousands at a time, in order, in bounded memory."""
@@ -90,19 +85,14 @@ class Decision:
         p_cls, p_sim = self.classifier(p), self.similarity(z).to(p)
         signals = gate_signals(p_cls, p_sim)
         opened = self.opens(signals)
+        alpha, prior = self.thresholds.alpha, self.prior.to(p_cls)
         fused = fuse_where_open(
-            p_cls,
-            p_sim,
-            opened,
-            alpha=self.thresholds.alpha,
-            rule=self.rule,
-            prior=self.prior.to(p_cls),
-            exponent=self.fused_exponent,
+            p_cls, p_sim, opened, alpha=alpha, rule=self.rule, prior=prior, exponent=self.fused_exponent
         )
         return Decided(fused, opened, signals, p_cls, p_sim)
 
     def opens(self, signals: GateSignals) -> Bool[Tensor, " n"]:
-        """Where the gate is open: the paper's clauses, and the calibrated one where there is one."""
+        """Return where the gate is open: the paper's clauses, and the calibrated one where there is one."""
         opened = gate_opens(signals, self.thresholds)
         return opened if self.calibrated is None else opened & calibrated_gate_opens(signals, self.calibrated)
 
@@ -116,7 +106,7 @@ class Decision:
         }
 
     def to_artifact(self) -> Artifact:
-        """Tensors and JSON values, for the files that hold a decision."""
+        """Return tensors and JSON values, for the files that hold a decision."""
         bank = self.bank.to_artifact()
         return Artifact({**bank.tensors, "prior": self.prior}, {"bank": bank.meta, "decision": self.to_json()})
 

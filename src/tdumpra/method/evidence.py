@@ -181,7 +181,7 @@ def _figures(value: float, threshold: float, sign: str) -> str:
 
 
 def apart(value: float, threshold: float) -> tuple[str, str]:
-    """Both in two decimals, or in as many as it takes for a comparison of them to read true."""
+    """Write both in two decimals, or in as many as it takes to tell them apart."""
     for digits in range(2, 8):
         left, right = f"{value:.{digits}f}", f"{threshold:.{digits}f}"
         if left != right or value == threshold:
@@ -192,7 +192,7 @@ def apart(value: float, threshold: float) -> tuple[str, str]:
 def _matches(
     decision: Decision, similarity: Tensor, p_sim: Tensor, names: tuple[str, ...], group: str | None
 ) -> tuple[Match, ...]:
-    """All live prototypes, nearest first. A class's shares add up to its probability under retrieval."""
+    """Return all live prototypes, nearest first. A class's shares add up to its probability under retrieval."""
     bank = decision.bank
     live = bank.mask.to(similarity.device)
     share = p_sim[:, None] * torch.where(live, decision.kappa * similarity, -torch.inf).softmax(1)

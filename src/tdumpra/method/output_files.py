@@ -38,7 +38,7 @@ SPACES = ("teacher", "student")
 
 
 class SplitOutputs(NamedTuple):
-    """A file's rows as what they may be used for."""
+    """A file's rows by split."""
 
     train: TrainOutputs
     validation: ValidationOutputs
@@ -82,19 +82,24 @@ def _read_arrays(path: Path) -> dict[str, Array]:
 def _read_npz(path: Path) -> dict[str, Array]:
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            known = {name: file[name] for name in (*_MATRICES, *_COLUMNS, _CLASSES) if name in file}
-            _require(path, known, list(file))
-            # a further column is one-dimensional, with a row for each label
-            others = {name: file[name] for name in file if name not in known}
-            return {**known, **{name: array for name, array in others.items() if array.shape == known["y"].shape}}
-    except ValueError as error:  # numpy's word for an array of Python objects, and for a file that is no archive
-        if "pickle" in str(error).lower():
-            raise InputFileError(
-                f"{path} holds pickled Python objects, which are never loaded: save plain arrays"
-            ) from error
-        raise InputFileError(f"{path} is not a readable .npz file: {error}") from error
-    except (OSError, EOFError, zipfile.BadZipFile, KeyError) as error:
+            arrays = {name: _array(path, file, name) for name in file}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
         raise InputFileError(f"{path} is not a readable .npz file, or is truncated: {error}") from error
+    _require(path, arrays, list(arrays))
+    known = (*_MATRICES, *_COLUMNS, _CLASSES)  # a further column is one-dimensional, with a row for each label
+    return {name: array for name, array in arrays.items() if name in known or array.shape == arrays["y"].shape}
+
+
+def _array(path: Path, file: Mapping[str, Array], name: str) -> Array:
+    try:
+        return file[name]
+    except ValueError as error:
+        if "pickle" not in str(error).lower():
+            raise
+        raise InputFileError(
+            f"{path}: the array {name!r} holds Python objects, as columns of pandas do, and those are never loaded: "
+            f'save it as {name}.astype("U") if it holds names, or with a type of numbers'
+        ) from error
 
 
 def _read_csv(path: Path) -> dict[str, Array]:
@@ -136,7 +141,7 @@ def _numbered(path: Path, frame: pd.DataFrame, name: str) -> list[str]:
 
 
 def _named_classes(frame: pd.DataFrame) -> tuple[str, ...]:
-    """The classes after which the columns of probabilities, or else of logits, are called; only if labels are names."""
+    """Return the classes that the columns of p, or else of logits, are named after, if labels are names."""
     if "y" not in frame or not are_names(frame["y"].to_numpy()):
         return ()
     found = ([name.removeprefix(f"{of}_") for name in frame if name.startswith(f"{of}_")] for of in ("p", "logits"))
@@ -190,12 +195,7 @@ def _split(arrays: Mapping[str, Array], digest: str, space: str) -> SplitOutputs
 
     return SplitOutputs(
         train=TrainOutputs.check(
-            rows(z, 0),
-            rows(y, 0),
-            rows(groups, 0),
-            ids=rows(ids, 0),
-            p=rows(p, 0),
-            n_classes=n_classes,
+            rows(z, 0), rows(y, 0), rows(groups, 0), ids=rows(ids, 0), p=rows(p, 0), n_classes=n_classes,
             suffix=" (train)",
         ),
         validation=ValidationOutputs.check(
@@ -205,11 +205,11 @@ def _split(arrays: Mapping[str, Array], digest: str, space: str) -> SplitOutputs
         n_classes=n_classes,
         fingerprint=digest,
         class_names=class_names,
-    )
+    )  # fmt: skip
 
 
 def _class_numbers(arrays: Mapping[str, Array], n_classes: int) -> tuple[Array, tuple[str, ...]]:
-    """The labels as numbers of p's columns, and the names of the classes where the file gives them."""
+    """Return labels as numbers of p's columns, and the names of the classes if the file gives them."""
     y = arrays["y"]
     if _CLASSES not in arrays:
         if are_names(y):
@@ -225,7 +225,7 @@ def _class_numbers(arrays: Mapping[str, Array], n_classes: int) -> tuple[Array, 
 
 
 def check_all_splits(split: Any) -> Array:
-    """Split codes, with at least one row each for the bank, the tuning and the test."""
+    """Check split codes: train, val and test must have at least one row each."""
     codes = checks.check_split(split)
     empty = [word for code, word in enumerate(checks.SPLITS) if not (codes == code).any()]
     if empty:
@@ -248,7 +248,7 @@ def _probabilities(arrays: Mapping[str, Array]) -> Array:
 
 
 def _compare(p: Array, logits: Array) -> None:
-    """``p`` is used; ``logits`` beside it may be its own before calibration, but not those of other rows or classes."""
+    """Refuse logits that contradict ``p``; those from before its calibration are ignored with a warning."""
     if p.shape != logits.shape or not np.issubdtype(logits.dtype, np.floating):
         raise ValueError(f"p has shape {p.shape} and logits have shape {logits.shape}: keep one of the two")
     of_logits = softmax(logits.astype(np.float64), axis=1)

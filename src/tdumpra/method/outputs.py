@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 import numpy as np
@@ -22,7 +22,7 @@ from tdumpra.core.groups import lesion_of_each_row
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class TrainOutputs:
-    """What the bank is made of.
+    """Training rows, which the bank is made of.
 
     A classifier's word on rows that it was trained on is worth nothing, and is not asked. ``p`` is for cross-fitting
     alone, by those whose training rows were predicted out of fold.
@@ -63,8 +63,12 @@ class TrainOutputs:
             p=None if p is None else checks.check_probabilities(p, f"p{suffix}", n_classes=n_classes),
         )
 
+    def rows(self, keep: NDArray[np.bool_]) -> TrainOutputs:
+        """Return some of the rows."""
+        return TrainOutputs(**{each.name: _take(getattr(self, each.name), keep) for each in fields(self)})
+
     def refuse_missing_class(self, n_classes: int, class_names: Sequence[str], advice: str) -> None:
-        """A class without a training row has no prototype, and retrieval could never speak for it."""
+        """Refuse a class without a training row: it would have no prototype, and never be retrieved."""
         present = np.bincount(self.y.numpy(), minlength=n_classes) > 0
         if not present.all():
             missing = int(np.flatnonzero(~present)[0])
@@ -83,9 +87,7 @@ class ScoredOutputs:
     ids: NDArray[np.str_] | None = None
     p_teacher: Tensor | None = None  # (n, C) the teacher's own classifier, where there is one
     p_baseline: Tensor | None = None  # (n, C) another run's classifier, where one is compared with
-    p_second: Tensor | None = (
-        None  # (n, C) the classifier of the network in whose space the bank lives, if another run's
-    )
+    p_second: Tensor | None = None  # (n, C) another run's classifier, where the bank lives in that run's space
     metadata: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)  # further columns, for subgroups
 
     def __len__(self) -> int:
@@ -93,28 +95,17 @@ class ScoredOutputs:
 
     @property
     def own_ids(self) -> NDArray[np.str_] | None:
-        """The ids, if each names one row; ids that repeat may name patients, but nobody said so."""
+        """The ids, if each names one row."""
         return self.ids if self.ids is not None and len(np.unique(self.ids)) == len(self) else None
 
     def lesions(self) -> NDArray[np.str_]:
-        """What each row counts towards, whatever the order of rows: its group, else its own id, else its number."""
+        """Return the lesion of each row: its group, else its own id, else its number."""
         known = self.own_ids if self.groups is None else self.groups
         return lesion_of_each_row(known, len(self)).astype(np.str_)
 
     def rows(self, keep: NDArray[np.bool_]) -> Self:
-        """Some of the rows, as outputs of the same split."""
-        kept = torch.from_numpy(keep)
-        return type(self)(
-            p=self.p[kept],
-            z=self.z[kept],
-            y=self.y[kept],
-            groups=None if self.groups is None else self.groups[keep],
-            ids=None if self.ids is None else self.ids[keep],
-            p_teacher=None if self.p_teacher is None else self.p_teacher[kept],
-            p_baseline=None if self.p_baseline is None else self.p_baseline[kept],
-            p_second=None if self.p_second is None else self.p_second[kept],
-            metadata={name: column[keep] for name, column in self.metadata.items()},
-        )
+        """Return some of the rows, as outputs of the same split."""
+        return type(self)(**{each.name: _take(getattr(self, each.name), keep) for each in fields(self)})
 
     @property
     def n_classes(self) -> int:
@@ -157,16 +148,29 @@ class ScoredOutputs:
 
 
 class ValidationOutputs(ScoredOutputs):
-    """What temperatures, thresholds and weights are chosen on."""
+    """Validation rows, on which temperatures, thresholds and weights are chosen."""
 
     __slots__ = ()
 
 
 class TestOutputs(ScoredOutputs):
-    """What is scored, once everything is fixed."""
+    """Test rows, which are only ever scored."""
 
     __slots__ = ()
     __test__ = False  # not a test case, whatever pytest thinks of the name
+
+
+def join(columns: Sequence[Any]) -> Any:
+    """Return columns of several outputs one after the other; ``None`` if one of them is absent."""
+    if any(column is None for column in columns):
+        return None
+    return torch.cat(list(columns)) if isinstance(columns[0], Tensor) else np.concatenate(columns)
+
+
+def _take(values: Any, keep: NDArray[np.bool_]) -> Any:
+    if isinstance(values, Mapping):
+        return {name: _take(column, keep) for name, column in values.items()}
+    return None if values is None else values[torch.from_numpy(keep) if isinstance(values, Tensor) else keep]
 
 
 def _column(values: Any, name: str, n_rows: int) -> NDArray[np.str_]:
@@ -179,7 +183,7 @@ def _column(values: Any, name: str, n_rows: int) -> NDArray[np.str_]:
 def check_rows(
     p: Any, z: Any, *, n_classes: int | None = None, width: int | None = None, suffix: str = ""
 ) -> tuple[Tensor, Tensor]:
-    """The two inputs of a prediction, checked, with as many rows each."""
+    """Check the two inputs of a prediction."""
     rows = checks.check_probabilities(p, f"p{suffix}", n_classes=n_classes)
     embeddings = checks.check_embeddings(z, f"z{suffix}", width=width)
     if len(embeddings) != len(rows):
@@ -221,7 +225,9 @@ def check_groups_apart(
             stacklevel=3,
         )
     for name, of_part in others.items():
-        shared = [] if groups is None or of_part is None else np.intersect1d(groups, of_part)
+        if groups is None or of_part is None:
+            continue
+        shared = np.intersect1d(groups, of_part)
         if len(shared):
             raise ValueError(
                 f"{len(shared)} groups are in both the {name} and the {where} data, for example {str(shared[0])!r}: "

@@ -65,7 +65,7 @@ class Certificate:
 
     @property
     def granted(self) -> bool:
-        """Whether some gate was proven to fix more than it breaks."""
+        """Return whether some gate was proven to fix more than it breaks."""
         return self.chosen is not None
 
     @property
@@ -75,7 +75,7 @@ class Certificate:
         return max(proven, key=lambda each: each.setting.objective, default=None)
 
     def sentence(self) -> str:
-        """The verdict, for a person."""
+        """Say what was proven."""
         data = f"{self.proof_rows:,} rows of {self.proof_groups:,} lesions that took no part in choosing"
         if not self.tested:
             return "no gate was better than the classifier on the first half of the validation lesions: it stays shut"
@@ -92,13 +92,13 @@ class Certificate:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         tested = [{**each._asdict(), "setting": each.setting.to_json()} for each in self.tested]
         return {**asdict(self), "tested": tested, "granted": self.granted, "sentence": self.sentence()}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Certificate:
-        """The inverse of :meth:`to_json`."""
+        """Read what :meth:`to_json` returned."""
         tested = tuple(Tested(**{**each, "setting": Setting.from_json(each["setting"])}) for each in content["tested"])
         said = {name: value for name, value in content.items() if name not in ("granted", "sentence")}
         return cls(**{**said, "tested": tested})
@@ -133,14 +133,8 @@ def certify(
         Tested(each.setting, int((each.gained > 0).sum()), int((each.gained < 0).sum()), p_value, bool(is_proven))
         for each, p_value, is_proven in zip(listed, p_values, proven, strict=True)
     )
-    certificate = Certificate(
-        level=level,
-        correction=correction,
-        tested=tested,
-        design_rows=len(design),
-        proof_rows=len(proof),
-        proof_groups=len(np.unique(lesions)),
-    )
+    rows = {"design_rows": len(design), "proof_rows": len(proof), "proof_groups": len(np.unique(lesions))}
+    certificate = Certificate(level=level, correction=correction, tested=tested, **rows)
     if certificate.chosen is None:
         return _kept_shut(tune(bank, validation, prior, search)), certificate
     best = certificate.chosen.setting
@@ -148,7 +142,7 @@ def certify(
 
 
 def _short_list(tuning: Tuning, preset: Preset, proof: ValidationOutputs) -> list[_Candidate]:
-    """The most promising gates by the first half's account, each moving other rows of the second half than the rest.
+    """List the most promising gates of the first half, each moving other rows of the second half.
 
     Only the second half's inputs are looked at here, to tell gates apart; its labels come in once the list is fixed.
     """
@@ -168,7 +162,7 @@ def _short_list(tuning: Tuning, preset: Preset, proof: ValidationOutputs) -> lis
 
 
 def _by_promise(tuning: Tuning, preset: Preset) -> list[Setting]:
-    """Settings that raise objective and accuracy, by predictions gained over the root of openings: the test's power."""
+    """Sort settings that raise accuracy by predictions gained over the root of openings: the test's power."""
     curve, base = tuning.curve, tuning.base
     settings = [each for each in tuning.contenders if each.thresholds is not None]
     if "clauses" in preset.gates:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from tdumpra.core.calibration import class_prior
 from tdumpra.core.groups import group_folds
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decided
-from tdumpra.method.outputs import TrainOutputs, ValidationOutputs
+from tdumpra.method.outputs import TrainOutputs, ValidationOutputs, join
 from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.result import Tuning
 from tdumpra.tuning.search import DEFAULT_SEARCH, Search
@@ -53,7 +53,7 @@ class Estimate(NamedTuple):
     left_out: LeftOut = "fold"
 
     def sentence(self) -> str:
-        """For a person."""
+        """Say what was earned."""
         how = "out of fold" if self.left_out == "fold" else "chosen without the seed that it is judged on"
         return (
             f"{how}, on {self.rows:,} rows, the gate opened {self.opened} times, fixed {self.fixed} predictions and "
@@ -93,44 +93,32 @@ def cross_fit(
         of_rows = {kappa: values[torch.from_numpy(keep)] for kappa, values in scores.items()}
         return tune_on_scores(bank, rows.rows(keep), of_rows, prior, search)
 
-    held_out = [(number, fold_of_row == number) for number in range(folds) if (fold_of_row == number).any()]
-    decided = [
-        choose(banks[number], ~held).decision.decide(rows.p[torch.from_numpy(held)], rows.z[torch.from_numpy(held)])
-        for number, held in held_out
-    ]
-    y = torch.cat([rows.y[torch.from_numpy(held)] for _, held in held_out])
-    return CrossFitted(
-        tuning=choose(make_bank(pool), np.ones(len(rows), dtype=bool)),
-        estimate=estimate(decided, y, search.goal),
-    )
+    decided, y = [], []
+    for number in np.unique(fold_of_row):
+        held_out = rows.rows(fold_of_row == number)
+        decided.append(choose(banks[number], fold_of_row != number).decision.decide(held_out.p, held_out.z))
+        y.append(held_out.y)
+    tuning = choose(make_bank(pool), np.ones(len(rows), dtype=bool))
+    return CrossFitted(tuning, estimate(decided, torch.cat(y), search.goal))
 
 
 def _pool(train: TrainOutputs, validation: ValidationOutputs) -> TrainOutputs:
-    """Train and validation as what a bank is made of."""
+    """Join train and validation into the rows of one bank."""
     if (train.groups is None) != (validation.groups is None):
         raise ValueError("cross-fitting needs groups for both the training and the validation rows, or for neither")
-    both = (train, validation)
-    return TrainOutputs(
-        z=torch.cat([part.z for part in both]),
-        y=torch.cat([part.y for part in both]),
-        groups=_joined([part.groups for part in both]),
-        ids=_joined([part.ids for part in both]),
-    )
-
-
-def _joined(columns: list[Any]) -> Any:
-    return None if any(column is None for column in columns) else np.concatenate(columns)
+    columns = ("z", "y", "groups", "ids")
+    return TrainOutputs(**{name: join([getattr(train, name), getattr(validation, name)]) for name in columns})
 
 
 def _with_training_rows(train: TrainOutputs, validation: ValidationOutputs, pool: TrainOutputs) -> ValidationOutputs:
     if train.p is None:
         raise ValueError("training_rows needs the classifier's out-of-fold probabilities of the training rows")
-    accuracy = [
-        float((part.p.argmax(1) == part.y).double().mean()) for part in (train, validation) if part.p is not None
-    ]
-    if accuracy[0] > accuracy[1] + _PLAINLY:
+    of_train, of_validation = (
+        float((p.argmax(1) == y).double().mean()) for p, y in ((train.p, train.y), (validation.p, validation.y))
+    )
+    if of_train > of_validation + _PLAINLY:
         raise ValueError(
-            f"the classifier is right on {accuracy[0]:.1%} of the training rows and {accuracy[1]:.1%} of the "
+            f"the classifier is right on {of_train:.1%} of the training rows and {of_validation:.1%} of the "
             "validation rows: it was trained on the former, and thresholds chosen on them would be worthless; leave "
             "training_rows off"
         )
@@ -139,16 +127,9 @@ def _with_training_rows(train: TrainOutputs, validation: ValidationOutputs, pool
 
 
 def _bank_without(pool: TrainOutputs, held_out: Array, make_bank: BankMaker) -> PrototypeBank:
-    kept = torch.from_numpy(~held_out)
-    part = TrainOutputs(
-        z=pool.z[kept],
-        y=pool.y[kept],
-        groups=None if pool.groups is None else pool.groups[~held_out],
-        ids=None if pool.ids is None else pool.ids[~held_out],
-    )
     with warnings.catch_warnings():  # a small class has fewer groups in a fold: the bank of all rows speaks for them
         warnings.filterwarnings("ignore", message="n_prototypes")
-        return make_bank(part)
+        return make_bank(pool.rows(~held_out))
 
 
 def _out_of_fold_scores(banks: list[PrototypeBank], z: Tensor, fold: Array, kappa: float) -> Tensor:
@@ -163,7 +144,7 @@ def _out_of_fold_scores(banks: list[PrototypeBank], z: Tensor, fold: Array, kapp
 
 
 def estimate(decided: list[Decided], y: Tensor, goal: Goal, *, left_out: LeftOut = "fold") -> Estimate:
-    """What decisions earned on rows ``y`` that took no part in choosing them."""
+    """Estimate what decisions earned on rows ``y`` that took no part in choosing them."""
     p_cls, p_sim, p = (torch.cat([getattr(part, name) for part in decided]) for name in ("p_cls", "p_sim", "p"))
     before, after = goal.score(p_cls, y), goal.score(p, y)
     was_right, is_right = p_cls.argmax(1) == y, p.argmax(1) == y

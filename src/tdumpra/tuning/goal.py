@@ -25,12 +25,12 @@ LOSSES = frozenset({"nll", "cost"})  # maximised with their sign turned, and sho
 
 
 def objective_name(objective: str) -> str:
-    """An objective as one writes it in a sentence."""
+    """Return an objective's name in a sentence."""
     return "NLL" if objective == "nll" else objective.replace("_", " ")
 
 
 def shown_value(objective: str, value: float) -> float:
-    """What was maximised, as a reader knows it: a loss gets its own sign back."""
+    """Return the figure as a reader knows it: a loss gets its own sign back."""
     return -value if objective in LOSSES else value
 
 
@@ -52,14 +52,14 @@ class Goal:
         return cls(objective, matrix)  # type: ignore[arg-type]
 
     def row_loss(self, p: Array, y: Array) -> Array:
-        """What a row adds to a loss that is summed over rows: its cost, or else its log loss."""
+        """Return each row's loss: its cost, or else its log loss."""
         if self.objective == "cost":
             assert self.costs is not None
             return metrics.cost_by_row(p.argmax(1), y, self.costs)
         return metrics.log_loss_by_row(p, y)
 
     def value(self, counts: ClassCounts, loss_sum: Array, n_rows: int) -> Array:
-        """The figure that is maximised, for many settings at once; losses enter with their sign turned."""
+        """Return the figure that is maximised, for many settings at once; losses enter with their sign turned."""
         if self.objective in LOSSES:
             return -np.asarray(loss_sum) / n_rows
         measure = {
@@ -70,7 +70,7 @@ class Goal:
         return np.asarray(measure(counts))
 
     def score(self, p: Tensor, y: Tensor) -> Score:
-        """Objective and accuracy of one posterior."""
+        """Return objective and accuracy of one posterior."""
         rows, labels = p.double().cpu().numpy(), y.cpu().numpy()
         counts = metrics.class_counts(rows.argmax(1), labels, rows.shape[1])
         loss = self.row_loss(rows, labels).sum()
@@ -84,7 +84,7 @@ def check_objective(objective: str) -> None:
 
 
 def check_costs(costs: Any, *, n_classes: int | None = None) -> Array:
-    """A square matrix of finite costs, truth × decision, in which the right decision is never the dearest."""
+    """Check a square matrix of costs, truth × decision: finite, and the right decision is never the dearest."""
     try:
         matrix = np.asarray(costs, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -17,8 +17,9 @@ from tdumpra.core.calibration import class_prior
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
-from tdumpra.method.outputs import ValidationOutputs
+from tdumpra.method.outputs import ValidationOutputs, join
 from tdumpra.tuning.crossfit import Estimate, estimate
+from tdumpra.tuning.notes import Note
 from tdumpra.tuning.result import Tuning
 from tdumpra.tuning.search import Search
 from tdumpra.tuning.tune import tune_on_scores
@@ -73,45 +74,29 @@ def tune_over_seeds(
     return Pooled(replace(tuning, decision=decision_of(0, tuning), notes=notes), honest, rows)
 
 
-def _notes(parts: Sequence[SplitOutputs], honest: Estimate | None) -> list[str]:
-    notes = []
-    if not _apart([part.validation for part in parts]):
-        notes.append(
-            "the seeds share validation lesions, so that pooling them adds rows and hardly cases: data.val_by_seed "
-            "gives each its own"
-        )
+def _notes(parts: Sequence[SplitOutputs], honest: Estimate | None) -> list[Note]:
+    notes = [] if _apart([part.validation for part in parts]) else [Note("shared lesions", {})]
     if honest is not None and honest.accuracy < honest.base_accuracy:
-        notes.append(
-            f"on seeds that had no say in the choice the gate lost accuracy ({honest.base_accuracy:.4f} to "
-            f"{honest.accuracy:.4f}): do not expect it to help"
-        )
+        notes.append(Note("lost on other seeds", {"before": honest.base_accuracy, "after": honest.accuracy}))
     return notes
 
 
 def pooled(parts: Sequence[ValidationOutputs]) -> ValidationOutputs:
-    """The validation rows of several seeds as one set. Each one's embeddings have a space of their own.
+    """Join the validation rows of several seeds. Each seed's embeddings have a space of their own.
 
     Seeds may share images: where no groups are given, an image is a group, so that folds keep it on one side.
     """
-    teachers = [part.p_teacher for part in parts if part.p_teacher is not None]
-    seconds = [part.p_second for part in parts if part.p_second is not None]
-    return ValidationOutputs(
-        p=torch.cat([part.p for part in parts]),
-        z=torch.cat([part.z for part in parts]),
-        y=torch.cat([part.y for part in parts]),
-        groups=np.concatenate(_lesions(parts)),
-        p_teacher=torch.cat(teachers) if len(teachers) == len(parts) else None,
-        p_second=torch.cat(seconds) if len(seconds) == len(parts) else None,
-    )
+    columns = {name: join([getattr(part, name) for part in parts]) for name in ("p", "z", "y", "p_teacher", "p_second")}
+    return ValidationOutputs(**columns, groups=np.concatenate(_lesions(parts)))
 
 
 def _lesions(parts: Sequence[ValidationOutputs]) -> list[np.ndarray]:
-    """The group of each row by seed; its image, or else its number, where a seed has no groups."""
+    """Return the group of each row by seed; its image, or else its number, if a seed has no groups."""
     groups = [part.groups for part in parts if part.groups is not None]
     return groups if len(groups) == len(parts) else [replace(part, groups=None).lesions() for part in parts]
 
 
 def _apart(parts: Sequence[ValidationOutputs]) -> bool:
-    """Whether no lesion is held out by two seeds."""
+    """Return whether no lesion is held out by two seeds."""
     of_seed = [np.unique(lesions) for lesions in _lesions(parts)]
     return len(np.unique(np.concatenate(of_seed))) == sum(map(len, of_seed))

@@ -53,7 +53,7 @@ class Preset:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Preset:
-        """A preset from plain values, as ``dataclasses.asdict`` gives them."""
+        """Read a preset from plain values, as ``dataclasses.asdict`` gives them."""
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in content.items()}
         return cls(**values)
 

@@ -14,6 +14,7 @@ from tdumpra.core.gate import FusionRule, GateThresholds
 from tdumpra.core.metrics import Objective
 from tdumpra.method.decision import Decision
 from tdumpra.tuning.goal import LOSSES, objective_name, shown_value
+from tdumpra.tuning.notes import Note
 
 Array = np.ndarray
 
@@ -32,7 +33,7 @@ class Setting(NamedTuple):
     fused_exponent: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {
             **self._asdict(),
             "thresholds": self.thresholds and asdict(self.thresholds),
@@ -41,7 +42,7 @@ class Setting(NamedTuple):
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Setting:
-        """The inverse of :meth:`to_json`."""
+        """Read what :meth:`to_json` returned."""
         thresholds, calibrated = content["thresholds"], content["calibrated"]
         return cls(
             **{
@@ -52,7 +53,7 @@ class Setting(NamedTuple):
         )
 
     def apply_to(self, decision: Decision) -> Decision:
-        """``decision`` with this gate in place of its own."""
+        """Return ``decision`` with this gate in place of its own."""
         return replace(
             decision,
             kappa=self.kappa,
@@ -65,7 +66,7 @@ class Setting(NamedTuple):
 
     @property
     def gate(self) -> str:
-        """What kind of gate this is, in words."""
+        """The kind of gate, in words."""
         if self.thresholds is None:
             return "the shut gate"
         return "the calibrated gate" if self.calibrated else "the five clauses"
@@ -91,13 +92,13 @@ class Curve:
         return f"Curve({self.objective.size:,} settings: {axes})"
 
     def to_artifact(self, name: str) -> Artifact:
-        """Tensors under ``name``, and the axes."""
+        """Return tensors under ``name``, and the axes."""
         tensors = {f"{name}.{array}": torch.from_numpy(getattr(self, array)) for array in _CURVE_ARRAYS}
         return Artifact(tensors, {"axes": self.axes, "tau": self.tau, "similarity_nll": self.similarity_nll})
 
     @classmethod
     def take(cls, name: str, tensors: dict[str, torch.Tensor], meta: dict[str, Any]) -> Curve:
-        """The inverse of :meth:`to_artifact`; its tensors are taken out of ``tensors``."""
+        """Read what :meth:`to_artifact` returned; its tensors are taken out of ``tensors``."""
         return cls(
             axes={axis: tuple(values) for axis, values in meta["axes"].items()},
             tau=tuple(meta["tau"]),
@@ -107,6 +108,7 @@ class Curve:
 
 
 _CURVE_ARRAYS = ("objective", "accuracy", "opened")
+_PLAIN = ("objective", "n_rows", "n_disagreements", "n_tried")  # of a tuning, as they go into a file
 _BETTER = {False: ("raises", "raised"), True: ("lowers", "lowered")}  # by whether the objective is a loss
 
 
@@ -122,9 +124,9 @@ class Tuning:
     calibrated_curve: Curve | None = None  # scored out of fold; absent where it was not asked for or cannot be fitted
     contenders: tuple[Setting, ...] = ()  # the best of each kind of gate
     n_rows: int
-    n_disagreements: int | None = None  # rows on which the paths' labels differ, at the most talkative kappa
+    n_disagreements: int | None = None  # rows on which the paths' labels differ, at the kappa with the most of them
     n_tried: int | None = None
-    notes: tuple[str, ...] = ()  # what a reader should know about the data behind this
+    notes: tuple[Note, ...] = ()  # what a reader should know about the data behind this
 
     def __repr__(self) -> str:
         if self.best.thresholds is None:
@@ -136,15 +138,12 @@ class Tuning:
         return f"Tuning({self.sentence()};\n  {settings})"
 
     def to_artifact(self) -> Artifact:
-        """Tensors and JSON values, the decision's included."""
+        """Return tensors and JSON values, the decision's included."""
         decision, curve = self.decision.to_artifact(), self.curve.to_artifact("curve")
         calibrated = self.calibrated_curve.to_artifact("calibrated") if self.calibrated_curve else Artifact({}, {})
         summary = {
-            "objective": self.objective,
-            "n_rows": self.n_rows,
-            "n_disagreements": self.n_disagreements,
-            "n_tried": self.n_tried,
-            "notes": self.notes,
+            **{name: getattr(self, name) for name in _PLAIN},
+            "notes": [(note.kind, note.values) for note in self.notes],
             "base": self.base.to_json(),
             "best": self.best.to_json(),
             "contenders": [each.to_json() for each in self.contenders],
@@ -156,31 +155,28 @@ class Tuning:
 
     @classmethod
     def from_artifact(cls, artifact: Artifact) -> Tuning:
-        """The inverse of :meth:`to_artifact`."""
+        """Read what :meth:`to_artifact` returned."""
         tensors, summary = dict(artifact.tensors), artifact.meta["tuning"]
         curve = Curve.take("curve", tensors, summary)
         calibrated = Curve.take("calibrated", tensors, summary["calibrated"]) if summary["calibrated"] else None
         return cls(
             decision=Decision.from_artifact(Artifact(tensors, artifact.meta)),
-            objective=summary["objective"],
             base=Setting.from_json(summary["base"]),
             best=Setting.from_json(summary["best"]),
             curve=curve,
             calibrated_curve=calibrated,
             contenders=tuple(Setting.from_json(each) for each in summary["contenders"]),
-            n_rows=summary["n_rows"],
-            n_disagreements=summary["n_disagreements"],
-            n_tried=summary["n_tried"],
-            notes=tuple(summary["notes"]),
+            **{name: summary[name] for name in _PLAIN},
+            notes=tuple(Note(kind, values) for kind, values in summary["notes"]),
         )
 
     @property
     def is_shut(self) -> bool:
-        """Whether the gate is kept shut: nothing was better than the classifier alone, or nothing was proven."""
+        """Return whether the gate is kept shut: nothing was better than the classifier, or nothing was proven."""
         return self.best.thresholds is None
 
     def sentence(self) -> str:
-        """What was chosen and why, for a person."""
+        """Say what was chosen and why."""
         tried = f"{self.n_tried or self.curve.objective.size:,} settings were tried on {self.n_rows:,} validation rows"
         name, better, bettered = objective_name(self.objective), *_BETTER[self.objective in LOSSES]
         if self.is_shut and self.n_disagreements == 0:

@@ -85,7 +85,7 @@ class FittedChances(NamedTuple):
 
 
 def search_clauses(p_cls: Tensor, p_sim: Tensor, y: Tensor, search: Search, prior: Tensor) -> Searched:
-    """All combinations of rule, alpha, power of the prior and thresholds for one similarity posterior."""
+    """Score all combinations of rule, alpha, power of the prior and thresholds for one similarity posterior."""
     signals = gate_signals(p_cls, p_sim)
     disagree = signals.label_cls != signals.label_sim  # the fifth clause, and the only rows that can move
     signals = GateSignals(*(signal[disagree] for signal in signals))
@@ -98,7 +98,7 @@ def clause_axes(
     signals: GateSignals, theta: tuple[float, ...], beta: tuple[float, ...], margin: tuple[float, ...],
     delta: tuple[float, ...],
 ) -> tuple[Axis, ...]:  # fmt: skip
-    """The first four clauses as axes of a grid."""
+    """Return the first four clauses as axes of a grid."""
     return (
         below(signals.gamma_cls.numpy(), theta),
         above(signals.gamma_sim.numpy(), beta),
@@ -110,7 +110,7 @@ def clause_axes(
 def search_calibrated(
     p_cls: Tensor, p_sim: Tensor, y: Tensor, out_of_fold: Array, search: Search, prior: Tensor
 ) -> Searched:
-    """All combinations of the outer settings and margin, each row judged by weights fitted without its group."""
+    """Score all combinations of rule, alpha, power and lead, each row by weights fitted without its group."""
     signals = gate_signals(p_cls, p_sim)
     disagree = signals.label_cls != signals.label_sim
     # a classifier that leaves no doubt at all is not asked, here as in use
@@ -175,5 +175,5 @@ def fit_chances(p_cls: Tensor, p_sim: Tensor, rows: ScoredOutputs) -> FittedChan
 
 
 def stacked(searched: list[Searched]) -> Searched:
-    """The grids of several concentrations as one, along a new first axis."""
+    """Stack the grids of several concentrations along a new first axis."""
     return Searched(*(np.stack(column) for column in zip(*searched, strict=True)))

@@ -1,4 +1,4 @@
-"""Choosing temperatures, concentration, thresholds and weight, on validation outputs only.
+"""Choose temperatures, concentration, thresholds and weight, on validation outputs only.
 
 Two rules govern the choice. *Do no harm*: a setting whose validation accuracy is lower than the classifier's is no
 candidate, whatever its objective. *Least intervention*: among equals the gate that opens least wins, so that a gate
@@ -18,20 +18,15 @@ from tdumpra.core import metrics
 from tdumpra.core.calibration import adjust_prior, apply_temperature, fit_temperature
 from tdumpra.core.chances import CalibratedGate
 from tdumpra.core.gate import GateThresholds
-from tdumpra.core.metrics import OBJECTIVES as OBJECTIVES
 from tdumpra.core.posterior import similarity_posterior
 from tdumpra.method.arrays import widen
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
 from tdumpra.method.outputs import ScoredOutputs, ValidationOutputs
 from tdumpra.tuning.goal import Goal
-from tdumpra.tuning.goal import check_objective as check_objective
 from tdumpra.tuning.notes import validation_notes
-from tdumpra.tuning.presets import PRESETS as PRESETS
-from tdumpra.tuning.presets import Preset as Preset
-from tdumpra.tuning.result import Curve as Curve
-from tdumpra.tuning.result import Setting as Setting
-from tdumpra.tuning.result import Tuning as Tuning
+from tdumpra.tuning.presets import Preset
+from tdumpra.tuning.result import Curve, Setting, Tuning
 from tdumpra.tuning.search import (
     DEFAULT_SEARCH,
     LEAST_ASKED,
@@ -60,7 +55,7 @@ def tune(
 
 
 def refuse_other_than_validation(outputs: Any) -> None:
-    """The one door to tuning: test outputs do not pass."""
+    """Refuse outputs that nothing may be chosen on."""
     if not isinstance(outputs, ValidationOutputs):
         raise TypeError(f"tuning needs validation outputs, not {type(outputs).__name__}")
 
@@ -72,7 +67,7 @@ def tune_on_scores(
     prior: Tensor,
     search: Search,
 ) -> Tuning:
-    """:func:`tune` with retrieval's class scores already at hand for each kappa; ``bank`` goes into the decision."""
+    """Tune on retrieval's class scores for each kappa; ``bank`` goes into the decision."""
     preset, goal = search.preset, search.goal
     p, y = widen(rows.p), rows.y
     temperature = fit_temperature(p.log(), y) if preset.temperatures else 1.0
@@ -95,18 +90,16 @@ def tune_on_scores(
     contenders = [choose(curve, base)] if "clauses" in preset.gates else []
 
     calibrated_curve = None
-    fits = [fit_chances(p_cls, p_sim, rows) for p_sim in posteriors] if "calibrated" in preset.gates else []
-    if fits and all(fits):
+    wanted = posteriors if "calibrated" in preset.gates else []
+    fits = [fit for p_sim in wanted if (fit := fit_chances(p_cls, p_sim, rows)) is not None]
+    if len(fits) == len(posteriors):
+        of_fit = zip(posteriors, fits, strict=True)
         searched = stacked(
-            [
-                search_calibrated(p_cls, p_sim, y, fit.out_of_fold, search, prior)
-                for p_sim, fit in zip(posteriors, fits, strict=True)
-                if fit
-            ]
+            [search_calibrated(p_cls, p_sim, y, fit.out_of_fold, search, prior) for p_sim, fit in of_fit]
         )
         axes = {**_outer_axes(preset), "advantage": tuple(sorted(preset.advantage, reverse=True))}
         calibrated_curve = Curve(axes=axes, **found, **searched._asdict())
-        contenders.append(_choose_calibrated(calibrated_curve, base, [fit for fit in fits if fit]))
+        contenders.append(choose(calibrated_curve, base, fits))
     best = max(contenders, key=_key, default=_shut(curve, base))  # the first of equals: the paper's clauses
     shut = Decision(
         bank=bank, thresholds=GateThresholds.shut(), temperature=temperature, prior=prior, prior_exponent=exponent
@@ -128,20 +121,18 @@ def tune_on_scores(
     )
 
 
-def choose(curve: Curve, base: Setting) -> Setting:
-    """The best objective at no lower accuracy; among equals the fewest openings, then the strictest thresholds.
+def choose(curve: Curve, base: Setting, fits: list[FittedChances] | None = None) -> Setting:
+    """Choose the best objective at no lower accuracy; among equals the fewest openings, then the strictest thresholds.
 
     Where nothing beats the shut gate, that is the choice, with the concentration under which retrieval alone is most
-    likely.
+    likely. A calibrated gate's curve comes with its ``fits``.
     """
     index = _best_index(curve, base)
-    if index is None:
-        return _shut(curve, base)
-    return setting_at(curve, index)
+    return _shut(curve, base) if index is None else setting_at(curve, index, fits)
 
 
 def setting_at(curve: Curve, index: tuple[int, ...], fits: list[FittedChances] | None = None) -> Setting:
-    """The combination at one place of a curve; a calibrated one needs its fits, one for each kappa."""
+    """Return the combination at one place of a curve; a calibrated one needs its fits, one for each kappa."""
     at = {name: axis[i] for (name, axis), i in zip(curve.axes.items(), index, strict=True)}
     alpha = float(at["alpha"])
     clauses = {name: float(at[name]) for name in ("theta", "beta", "margin", "delta")} if fits is None else {}
@@ -169,7 +160,7 @@ def choose_prior_exponent(p: Tensor, y: Tensor, prior: Tensor, goal: Goal) -> fl
 
 
 def _best_index(curve: Curve, base: Setting) -> tuple[int, ...] | None:
-    """Where the best harmless setting stands; ``None`` where none beats ``base``.
+    """Return the place of the best harmless setting; ``None`` where none beats ``base``.
 
     Figures are compared to twelve decimals: sums taken in another order differ in the last bits.
     """
@@ -179,11 +170,6 @@ def _best_index(curve: Curve, base: Setting) -> tuple[int, ...] | None:
         return None
     equals = np.argwhere(objective == top)  # in the grid's order: strict before loose on each axis
     return tuple(int(i) for i in equals[np.argmin(curve.opened[tuple(equals.T)])])
-
-
-def _choose_calibrated(curve: Curve, base: Setting, fits: list[FittedChances]) -> Setting:
-    index = _best_index(curve, base)
-    return _shut(curve, base) if index is None else setting_at(curve, index, fits)
 
 
 def _shut(curve: Curve, base: Setting) -> Setting:
@@ -201,7 +187,7 @@ def _clause_curve_axes(preset: Preset) -> dict[str, tuple[float | str, ...]]:
 
 
 def _one_candidate_each(preset: Preset) -> Preset:
-    """A clause search that is not asked for costs next to nothing."""
+    """Return one candidate of each kind: a clause search that nobody asked for costs next to nothing."""
     names = ("rule", "alpha", "fused_exponent", "theta", "beta", "margin", "delta")
     return replace(preset, **{name: getattr(preset, name)[:1] for name in names})
 

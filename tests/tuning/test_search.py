@@ -1,4 +1,4 @@
-"""The two kinds of gate in the tuner, the decision, the evidence and the file."""
+"""The two kinds of gate: what the search scores, and that each reaches the decision, the evidence and the file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tdumpra.core.calibration import class_prior
 from tdumpra.method.evidence import explain
 from tdumpra.method.outputs import ValidationOutputs
 from tdumpra.tuning.goal import Goal
-from tdumpra.tuning.presets import Preset
+from tdumpra.tuning.presets import PRESETS, Preset
 from tdumpra.tuning.search import Search
 from tdumpra.tuning.tune import tune
 
@@ -78,7 +78,7 @@ def test_a_class_that_validation_lacks_is_named():
     bank = PrototypeBank.fit(problem.train.z, problem.train.y, 2)
     validation = ValidationOutputs.check(*(column[kept] for column in problem.val[:3]))
     tuned = tune(bank, validation, class_prior(torch.from_numpy(problem.train.y), 4))
-    assert tuned.notes == ("validation has no row of class 2, which therefore had no say in the choice",)
+    assert [(note.kind, note.values) for note in tuned.notes] == [("absent classes", {"classes": [2]})]
 
 
 class TestEvidence:
@@ -121,3 +121,24 @@ def test_the_file_keeps_the_calibrated_gate(tmp_path):
 def test_unknown_kinds_are_refused():
     with pytest.raises(ValueError, match="gates must be of clauses, calibrated, not 'magic'"):
         Preset(gates=("magic",))  # type: ignore[arg-type]
+
+
+class TestSearch:
+    def test_is_built_from_a_users_settings(self):
+        search = Search.check("paper", "cost", 1 - np.eye(3), True, n_classes=3)
+        assert (search.preset, search.goal.objective, search.adjust_for_prior) == (PRESETS["paper"], "cost", True)
+        assert np.array_equal(search.goal.costs, 1 - np.eye(3))  # type: ignore[arg-type]
+        assert Search.check(CALIBRATED, n_classes=3).preset is CALIBRATED
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"preset": "papre"}, "preset must be one of default, paper, .* or a Preset, not 'papre'"),
+            ({"objective": "auc"}, "objective must be one of"),
+            ({"objective": "cost"}, "the objective cost needs costs"),
+            ({"costs": np.zeros((2, 2))}, "costs are given for 2 classes where there are 3"),
+        ],
+    )
+    def test_says_which_setting_is_wrong(self, settings, message):
+        with pytest.raises(ValueError, match=message):
+            Search.check(**settings, n_classes=3)
