@@ -193,7 +193,9 @@ def test_the_teacher_classifies_where_the_configuration_says_so(tmp_path) -> Non
     made = make_problem(0)
     teacher = np.concatenate([part.p for part in made])[:, ::-1]
     path = save_problem(tmp_path / "net_joint_seed0.npz", pt=teacher)
-    student, asked = (Config(outputs=output_files(path), tune=TuneConfig(classifier=who)) for who in ("student", "teacher"))
+    student, asked = (
+        Config(outputs=output_files(path), tune=TuneConfig(classifier=who)) for who in ("student", "teacher")
+    )
     before, after = (run_outputs.outputs_for(config, 0) for config in (student, asked))
     for own, swapped in ((before.validation, after.validation), (before.test, after.test)):
         assert own.p_teacher is not None
