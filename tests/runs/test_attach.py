@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from demo_arrays import demo_outputs, write_demo
+from tests.support import without_training_rows
 
 from tdumpra import DualPathClassifier
-from tdumpra.runs.attach import attach
-from demo_arrays import demo_outputs, write_demo
 from tdumpra.errors import ArtifactError, InputFileError
-from tests.support import without_training_rows
+from tdumpra.runs.attach import attach
 
 METRICS = {"accuracy", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "nll", "brier"}
 GATE = {"n", "opened", "flipped", "fixed", "broken", "mcnemar_p", "harm_upper", "guarantees_similarity", "thresholds"}

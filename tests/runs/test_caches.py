@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
+from tests.evaluation.test_evaluate_sections import case_of
+from tests.support import fit_and_tune, make_problem, unit
 
 from tdumpra.evaluation.comparators import (
     CACHE_SHARPNESS,
@@ -17,8 +19,6 @@ from tdumpra.evaluation.comparators import (
     best_harmless,
 )
 from tdumpra.tuning.goal import Goal
-from tests.support import fit_and_tune, make_problem, unit
-from tests.evaluation.test_evaluate_sections import case_of
 
 
 def naive_affinity(z_train: np.ndarray, y_train: np.ndarray, z: np.ndarray, sharpness: float) -> np.ndarray:

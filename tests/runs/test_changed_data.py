@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 from tiny_runs import SIZE, launched, settings, silent
 
-from tdumpra.runs.config import Config
+from tdumpra.data.dataset import open_data
 from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.experiments import ablate, grid
-from tdumpra.data.dataset import open_data
+from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.stages import embed_stage, train_and_embed, train_stage
 from tdumpra.runs.tables import OutputsTable

@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import softmax
+from tests.support import likeliest_temperature, make_problem
 
 from tdumpra import GateThresholds, PrototypeBank, fuse
-from tdumpra.evaluation.comparators import calibrated_gate, paper_gate, similarity
-from tdumpra.runs.config import BankConfig, Config, EvaluateConfig, TuneConfig
+from tdumpra.core.folds import group_folds
 from tdumpra.errors import ArtifactError, InputFileError
+from tdumpra.evaluation.comparators import calibrated_gate, paper_gate, similarity
+from tdumpra.method.output_files import SplitOutputs
+from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
+from tdumpra.runs.config import BankConfig, Config, EvaluateConfig, TuneConfig
 from tdumpra.runs.fitting import (
     case_of,
     evaluation_document,
@@ -26,14 +30,10 @@ from tdumpra.runs.fitting import (
     with_baseline,
     with_metadata,
 )
-from tdumpra.core.folds import group_folds
-from tdumpra.method.output_files import SplitOutputs
-from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
-from tdumpra.tuning.presets import PRESETS, Preset
 from tdumpra.runs.folder import RunFolder
-from tdumpra.tuning.pooled import pooled
 from tdumpra.runs.tables import OutputsTable
-from tests.support import likeliest_temperature, make_problem
+from tdumpra.tuning.pooled import pooled
+from tdumpra.tuning.presets import PRESETS, Preset
 
 SMALL = Preset(
     kappa=(5.0, 20.0),

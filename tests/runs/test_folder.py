@@ -11,8 +11,8 @@ import pytest
 from tiny_runs import settings
 
 from tdumpra.artifacts import write_json
-from tdumpra.runs.config import Config, read_config
 from tdumpra.errors import TdumpraError
+from tdumpra.runs.config import Config, read_config
 from tdumpra.runs.folder import RunFolder, RunFolderError, refuse_results_of_another, run_folders
 
 

@@ -4,21 +4,20 @@ import io
 import os
 import signal
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
-from tests.support import make_problem, save_problem, without_training_rows, output_files
+from demo_arrays import write_demo
+from tests.support import make_problem, output_files, save_problem, without_training_rows
 from tiny_runs import launched, silent, tiny_experiment
 
-from tdumpra.runs import outputs as run_outputs
-from tdumpra.runs.config import BankConfig, Config, OutputFile, TrainConfig, TuneConfig
-from demo_arrays import write_demo
+from tdumpra.data.dataset import open_data
 from tdumpra.errors import ArtifactError, InputFileError, StopRequestedError, TdumpraError
 from tdumpra.experiments import evaluation
-from tdumpra.data.dataset import open_data
+from tdumpra.runs import outputs as run_outputs
+from tdumpra.runs.config import BankConfig, Config, OutputFile, TrainConfig, TuneConfig
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.outputs import SavedRun
 
@@ -77,8 +76,8 @@ def test_training_is_part_of_the_identity():
 @pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
 def test_what_nobody_trained_is_trained_once_and_shared(tmp_path, monkeypatch):
     """The six rows of the ablation stand on two trainings; the run's own folder is one of them once it exists."""
-    from tdumpra.runs import stages
     from tdumpra.experiments import ablate, grid
+    from tdumpra.runs import stages
 
     config = tiny_experiment(tmp_path)
     assert run_outputs.training_seconds(config, 0) is None  # nobody knows yet
@@ -146,9 +145,9 @@ def test_outputs_of_another_precision_are_not_taken_for_these(tmp_path, monkeypa
 
 @pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
 def test_a_training_that_was_stopped_is_finished_first(tmp_path, monkeypatch):
-    from tdumpra.runs import stages
-    from tdumpra.networks import train
     from tdumpra.experiments import ablate, grid
+    from tdumpra.networks import train
+    from tdumpra.runs import stages
 
     config = tiny_experiment(tmp_path)
     config = replace(config, train=replace(config.train, epochs=3))

@@ -12,14 +12,14 @@ import torch
 from rich.console import Console
 from tiny_runs import CLASS_NAMES, colours, embed_run, launched, settings, silent, train_run, with_network
 
-from tdumpra.runs import stages
-from tdumpra.runs import table_stages
 from tdumpra.artifacts import read_json
-from tdumpra.method.bank import PrototypeBank
-from tdumpra.runs.config import Config
+from tdumpra.data.dataset import Dataset
 from tdumpra.data.splits import make_split
 from tdumpra.errors import ArtifactError, TdumpraError
-from tdumpra.data.dataset import Dataset
+from tdumpra.method.bank import PrototypeBank
+from tdumpra.networks.train import TrainingError
+from tdumpra.runs import stages, table_stages
+from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.stages import embed_stage, load_encoders
 from tdumpra.runs.table_stages import (
@@ -31,7 +31,6 @@ from tdumpra.runs.table_stages import (
     tune_stage,
 )
 from tdumpra.runs.tables import OutputsTable
-from tdumpra.networks.train import TrainingError
 
 
 @pytest.fixture(autouse=True)

@@ -13,21 +13,21 @@ import torch
 
 from tdumpra import __version__
 from tdumpra.artifacts import fingerprint
-from tdumpra.method.bank import PrototypeBank
-from tdumpra.tuning.certify import Certificate, certify
-from tdumpra.evaluation.comparators import Case
-from tdumpra.runs.config import BankConfig, Config, TuneConfig
 from tdumpra.core.calibration import class_prior
-from tdumpra.tuning.crossfit import Estimate, cross_fit
-from tdumpra.method.decision import Decision
 from tdumpra.errors import InputFileError
+from tdumpra.evaluation.comparators import Case
 from tdumpra.evaluation.evaluate import evaluate, gate_report
-from tdumpra.tuning.goal import Goal
+from tdumpra.method.bank import PrototypeBank
+from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import TrainOutputs, ValidationOutputs
-from tdumpra.tuning.presets import PRESETS, Preset
-from tdumpra.tuning.pooled import tune_over_seeds
+from tdumpra.runs.config import BankConfig, Config, TuneConfig
 from tdumpra.runs.tables import OutputsTable, refuse_other_labels, run_with_tables
+from tdumpra.tuning.certify import Certificate, certify
+from tdumpra.tuning.crossfit import Estimate, cross_fit
+from tdumpra.tuning.goal import Goal
+from tdumpra.tuning.pooled import tune_over_seeds
+from tdumpra.tuning.presets import PRESETS, Preset
 from tdumpra.tuning.tune import Tuning, tune
 
 COMPUTATION = 3  # raised whenever the same outputs and settings would give other figures: kept results are made again

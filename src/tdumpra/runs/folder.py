@@ -11,12 +11,12 @@ from typing import Any
 
 from tdumpra.artifacts import read_json
 from tdumpra.checks import SPLITS
-from tdumpra.runs.config import Config, read_config, write_config
-from tdumpra.locks import exclusive
 from tdumpra.environment import write_environment
 from tdumpra.errors import ArtifactError, TdumpraError
+from tdumpra.locks import exclusive
 from tdumpra.networks.training_files import RunFolderError as RunFolderError
 from tdumpra.networks.training_files import TrainingFiles
+from tdumpra.runs.config import Config, read_config, write_config
 
 _TRAINED_WITH = ("data", "augment", "network", "train")  # parts of the configuration that a checkpoint depends on
 _MAY_CHANGE = {  # what has no bearing on weights and outputs

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 from torch import Tensor
 
-from tdumpra.method.bank import Exemplar, PrototypeBank
-from tdumpra.runs.config import Config, read_config
-from tdumpra.method.decision import Decision
+from tdumpra.data.dataset import Dataset
 from tdumpra.errors import ArtifactError
+from tdumpra.method.bank import Exemplar, PrototypeBank
+from tdumpra.method.decision import Decision
 from tdumpra.networks.model_file import Encoder, Model
 from tdumpra.networks.training_images import thumbnail
-from tdumpra.data.dataset import Dataset
+from tdumpra.runs.config import Config, read_config
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.stages import Encoders, load_encoders, read_encoders
 from tdumpra.runs.tables import OutputsTable, run_with_tables

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from tdumpra.runs import trainings
 from tdumpra.artifacts import fingerprint
 from tdumpra.checks import SPLITS
-from tdumpra.runs.config import Config, OutputFile, Training, read_config
 from tdumpra.errors import InputFileError, TdumpraError
 from tdumpra.method.output_files import SplitOutputs, read_outputs
 from tdumpra.method.outputs import ScoredOutputs
+from tdumpra.runs import trainings
+from tdumpra.runs.config import Config, OutputFile, Training, read_config
 from tdumpra.runs.folder import RunFolder, run_folders, run_root
 from tdumpra.runs.tables import how_made, tables_fingerprint
 
@@ -62,8 +62,8 @@ def saved_runs(config: Config) -> tuple[SavedRun, ...]:
         other = seen.setdefault((run.model, run.seed), run)
         if other is not run:
             raise TdumpraError(
-                f"outputs {other.path} and {run.path} are both seed {run.seed} of {run.model}: say in [[outputs]] which "
-                "seed, training or backbone each is of"
+                f"outputs {other.path} and {run.path} are both seed {run.seed} of {run.model}: say in [[outputs]] "
+                "which seed, training or backbone each is of"
             )
     return tuple(runs)
 

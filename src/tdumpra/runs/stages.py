@@ -20,22 +20,22 @@ from rich.console import Console
 from torch import Tensor
 
 from tdumpra.artifacts import fingerprint
-from tdumpra.networks.checkpoint import is_finished, read_networks, refuse_other_identity
 from tdumpra.checks import SPLITS
-from tdumpra.runs.config import Config
-from tdumpra.data.manifest import Record
 from tdumpra.data.batches.pipeline import Pipeline, make_pipeline
-from tdumpra.data.images.framing import EvalTransform
-from tdumpra.networks.encode import encode
-from tdumpra.errors import ArtifactError, MissingExtraError, TdumpraError
-from tdumpra.networks.model_file import Encoder
-from tdumpra.networks.build import Built, Encoding, build_network
 from tdumpra.data.dataset import Dataset, open_data
-from tdumpra.runs.folder import RunFolder
-from tdumpra.screen import progress, show_notes
-from tdumpra.runs.tables import OutputsTable, how_made
-from tdumpra.networks.train import Task, TrainingError, make_fabric, train
+from tdumpra.data.images.framing import EvalTransform
+from tdumpra.data.manifest import Record
+from tdumpra.errors import ArtifactError, MissingExtraError, TdumpraError
+from tdumpra.networks.build import Built, Encoding, build_network
+from tdumpra.networks.checkpoint import is_finished, read_networks, refuse_other_identity
+from tdumpra.networks.encode import encode
+from tdumpra.networks.model_file import Encoder
 from tdumpra.networks.progress import Screen
+from tdumpra.networks.train import Task, TrainingError, make_fabric, train
+from tdumpra.runs.config import Config
+from tdumpra.runs.folder import RunFolder
+from tdumpra.runs.tables import OutputsTable, how_made
+from tdumpra.screen import progress, show_notes
 
 
 class Encoders(NamedTuple):

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tdumpra.artifacts import fingerprint, read_artifact, read_json, write_artifact, write_json
+from tdumpra.checks import SPLITS
+from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.method.bank import KIND as BANK_KIND
 from tdumpra.method.bank import SCHEMA as BANK_SCHEMA
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.bank_health import BankHealth, bank_health
-from tdumpra.checks import SPLITS
-from tdumpra.runs.config import Config, read_config
-from tdumpra.errors import ArtifactError, TdumpraError
-from tdumpra.runs.fitting import COMPUTATION, Fitted, evaluation_document, fit, gate_document, metadata_fingerprint
 from tdumpra.method.output_files import SplitOutputs
-from tdumpra.tuning.presets import PRESETS
+from tdumpra.runs.config import Config, read_config
+from tdumpra.runs.fitting import COMPUTATION, Fitted, evaluation_document, fit, gate_document, metadata_fingerprint
 from tdumpra.runs.folder import RunFolder, run_folders, run_root
 from tdumpra.runs.tables import OutputsTable, how_made, run_with_tables, split_outputs, tables_fingerprint
+from tdumpra.tuning.presets import PRESETS
 
 _SCHEMA = 1  # of gate.json and evaluation.json
 

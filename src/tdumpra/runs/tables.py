@@ -15,10 +15,10 @@ from torch import Tensor
 
 from tdumpra.artifacts import fingerprint, read_artifact, write_artifact
 from tdumpra.checks import SPLITS
-from tdumpra.runs.config import EmbedConfig
 from tdumpra.errors import ArtifactError
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
+from tdumpra.runs.config import EmbedConfig
 from tdumpra.runs.folder import RunFolder
 
 KIND, SCHEMA = "outputs table", 1

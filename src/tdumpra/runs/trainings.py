@@ -10,8 +10,8 @@ from statistics import median
 from typing import Any
 
 from tdumpra.artifacts import fingerprint, jsonable, make_folder, write_bytes
-from tdumpra.runs.config import Config
 from tdumpra.errors import ArtifactError
+from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder, run_folders, run_root, settings_of_outputs
 from tdumpra.runs.tables import OutputsTable, how_made
 
