@@ -22,8 +22,14 @@ value written out. [Your own data](own-data.md) and [your own model](own-model.m
 `configs` of the repository.
 
 With `extends = "base.toml"` at the top, a file says only what differs from another one: tables are joined key by key,
-lists and single values replace those of the other file. The path is relative to the file that names it. A run whose own
-file has no `name` is called after that file.
+lists and single values replace those of the other file. A run whose own file has no `name` is called after that
+file. Any setting can be changed for one command: `--set train.epochs=5 --set network.backbone=resnet18`, and
+`--seeds 0,1`.
+
+Relative paths of files (`extends`, `data.source`, `data.test_source`, `data.split_file`, `data.duplicates`,
+`network.weights`, `evaluate.metadata`, `outputs`) count from the file that names them; on the command line they count
+from the working folder. Folders of runs (`folder`, `data.cache`, `bank.space`, `evaluate.baseline`) always count from
+the working folder, where `runs/` lies.
 
 This page is written by the dataclasses themselves when the site is built.
 """
@@ -36,8 +42,8 @@ def config_page() -> str:
     return "\n".join([_HEAD, *_section(Config, "")])
 
 
-def _section(kind: type, name: str) -> list[str]:
-    title = f"## `[{name}]` {{ #{name.replace('.', '-')} }}" if name else "## At the top of the file { #top }"
+def _section(kind: type, name: str, title: str | None = None) -> list[str]:
+    title = title or f"## `[{name}]` {{ #{name.replace('.', '-')} }}" if name else "## At the top of the file { #top }"
     lines = [title, "", _summary(kind), "", "| key | type | default | meaning |", "|---|---|---|---|"]
     hints, notes = typing.get_type_hints(kind), comments(kind)
     inner: list[str] = []
@@ -46,6 +52,9 @@ def _section(kind: type, name: str) -> list[str]:
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             inner += ["", *_section(hint, f"{name}.{field.name}" if name else field.name)]
             continue
+        item = next(iter(typing.get_args(hint)), None)
+        if dataclasses.is_dataclass(item) and isinstance(item, type):
+            inner += ["", *_section(item, field.name, title=f"## `[[{field.name}]]` {{ #{field.name} }}")]
         cells = (f"`{field.name}`", _type(hint), _default(field), notes.get(field.name, ""))
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return lines + inner
@@ -84,15 +93,19 @@ def _type(hint: Any) -> str:
         if arguments[-1] is Ellipsis:
             return f"list of {_plural(arguments[0])}"
         return f"list of {len(arguments)} {_plural(arguments[0])}"
-    return _WORDS[hint]
+    return _WORDS.get(hint, "table")
 
 
 def _plural(hint: Any) -> str:
-    return f"{_type(hint)}s" if hint in (int, float, str) else _type(hint).replace("list", "lists", 1)
+    return (
+        f"{_type(hint)}s"
+        if hint in (int, float, str) or dataclasses.is_dataclass(hint)
+        else _type(hint).replace("list", "lists", 1)
+    )
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
-    return "" if field.default is None else f"`{_toml(field.default)}`"
+    return "" if field.default in (None, dataclasses.MISSING) else f"`{_toml(field.default)}`"
 
 
 def _toml(value: Any) -> str:

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the 
 SOURCE = "synthetic:n=120,size=32"
 
 
-def run_command(path: Path, out: Path | None, *, quiet: bool = True) -> dict[int, Evaluated]:
+def run_command(path: Path, out: Path | None, *, quiet: bool = False) -> dict[int, Evaluated]:
     """Run every stage of a configuration, as ``tdumpra run PATH --out OUT`` does before the report."""
     config = read_config(path)
     return run_settings(config if out is None else replace(config, folder=str(out)), quiet=quiet)

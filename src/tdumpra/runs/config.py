@@ -34,9 +34,13 @@ _NO_FILES = ("none", "timm", "lite")  # words for weights that are not a path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFile:
-    """A file of outputs that a model elsewhere gave, and what is known of that model."""
+    """A file of outputs that a model elsewhere gave, and what is known of that model.
 
-    file: str
+    In the list ``outputs``, ``"FILE"`` stands for such a table, and ``"ce=FILE"`` or ``"joint=FILE"`` also name the
+    training.
+    """
+
+    file: str  # .npz, .csv or .parquet, as ``tdumpra attach`` reads it
     training: Training | None = None  # with cross-entropy alone, or with the joint objective; taken as joint if unknown
     seed: int | None = None  # its place among the files of its model, if left out
     backbone: str | None = None  # the configuration's name, if left out
