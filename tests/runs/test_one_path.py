@@ -146,9 +146,9 @@ def test_stages_one_by_one_make_what_a_run_makes(tdumpra, tmp_path, computed):
 @pytest.mark.parametrize("n", [1, 2])
 def test_saved_outputs_go_the_same_way(tdumpra, tmp_path, computed, n):
     files = [write_demo(tmp_path / f"part{i}.npz", seed=i) for i in range(n)]
-    listed = ", ".join(f'"{file.name}"' for file in files)
+    listed = "".join(f'[[outputs]]\nfile = "{file.name}"\nbackbone = "{file.stem}"\n' for file in files)
     config, out = tmp_path / "saved.toml", tmp_path / "out"
-    config.write_text(f'outputs = [{listed}]\n[evaluate]\nbootstrap = 20\n[tune]\npreset = "paper"\n')
+    config.write_text(f'{listed}[evaluate]\nbootstrap = 20\n[tune]\npreset = "paper"\n')
     ask(tdumpra, "run", config, out)
     assert computed == {"bank": n, "gate": n, "evaluation": n, "report": n}
     before = contents(out)
