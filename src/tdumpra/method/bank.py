@@ -159,13 +159,7 @@ class PrototypeBank:
 
     def to_artifact(self) -> Artifact:
         """Return tensors and JSON values, for files that hold a bank among other things."""
-        tensors = {
-            "prototypes": self.prototypes,
-            "mask": self.mask,
-            "weight": self.weight,
-            "cohesion": self.cohesion,
-            "reference": self.reference,
-        }
+        tensors = {name: getattr(self, name) for name in ("prototypes", "mask", "weight", "cohesion", "reference")}
         return Artifact(tensors, {"merged": list(self.merged), "exemplars": self.exemplars})
 
     @classmethod

@@ -202,18 +202,8 @@ def _matches(
         c, k = divmod(flat, similarity.shape[1])
         nearest = bank.exemplars[c][k]
         others = tuple(each for each in nearest if group is None or each.group != group)
-        matches.append(
-            Match(
-                label=c,
-                name=names[c],
-                prototype=k,
-                cosine=float(similarity[c, k]),
-                share=float(share[c, k]),
-                weight=float(bank.weight[c, k]),
-                exemplars=others,
-                own=len(nearest) - len(others),
-            )
-        )
+        cosine, of_posterior, weight = (float(each[c, k]) for each in (similarity, share, bank.weight))
+        matches.append(Match(c, names[c], k, cosine, of_posterior, weight, others, own=len(nearest) - len(others)))
     return tuple(matches)
 
 

@@ -31,6 +31,7 @@ _MATRICES = ("p", "logits", "z", "pt", "zt")
 _BY_CLASS = ("p", "logits", "pt")  # a column for each class
 _COLUMNS = ("y", "split", "group", "id")
 _CLASSES = "classes"  # names, in the order of p's columns
+_KNOWN = (*_MATRICES, *_COLUMNS, _CLASSES)
 _ALIKE = 0.02  # p is taken for the softmax of logits up to so much
 _ODD_SHARE = 0.05  # of rows to which the two give other labels: more than calibration or averaging does
 _SHOWN = 8  # names of columns in a message
@@ -86,8 +87,8 @@ def _read_npz(path: Path) -> dict[str, Array]:
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
         raise InputFileError(f"{path} is not a readable .npz file, or is truncated: {error}") from error
     _require(path, arrays, list(arrays))
-    known = (*_MATRICES, *_COLUMNS, _CLASSES)  # a further column is one-dimensional, with a row for each label
-    return {name: array for name, array in arrays.items() if name in known or array.shape == arrays["y"].shape}
+    # a further column is one-dimensional, with a row for each label
+    return {name: array for name, array in arrays.items() if name in _KNOWN or array.shape == arrays["y"].shape}
 
 
 def _array(path: Path, file: Mapping[str, Array], name: str) -> Array:
@@ -183,7 +184,7 @@ def _split(arrays: Mapping[str, Array], digest: str, space: str) -> SplitOutputs
     def rows(array: Array | None, code: int) -> Any:
         return None if array is None else array[codes == code]
 
-    metadata = {name: column for name, column in arrays.items() if name not in (*_MATRICES, *_COLUMNS, _CLASSES)}
+    metadata = {name: column for name, column in arrays.items() if name not in _KNOWN}
 
     def scored(code: int) -> dict[str, Any]:
         return {

@@ -133,14 +133,8 @@ def _bank_without(pool: TrainOutputs, held_out: Array, make_bank: BankMaker) -> 
 
 
 def _out_of_fold_scores(banks: list[PrototypeBank], z: Tensor, fold: Array, kappa: float) -> Tensor:
-    scores: Tensor | None = None
-    for number, bank in enumerate(banks):
-        rows = torch.from_numpy(fold == number)
-        of_fold = bank.class_scores(z[rows], kappa=kappa)
-        scores = of_fold.new_empty(len(z), of_fold.shape[1]) if scores is None else scores
-        scores[rows] = of_fold
-    assert scores is not None
-    return scores
+    scores = torch.cat([bank.class_scores(z[fold == number], kappa=kappa) for number, bank in enumerate(banks)])
+    return scores[np.argsort(np.argsort(fold, kind="stable"), kind="stable")]  # back in the order of the rows
 
 
 def estimate(decided: list[Decided], y: Tensor, goal: Goal, *, left_out: LeftOut = "fold") -> Estimate:

@@ -30,8 +30,7 @@ class Note(str):
 
 
 def _absent(classes: list[int]) -> str:
-    noun = "classes" if len(classes) > 1 else "class"
-    names = ", ".join(map(str, classes))
+    noun, names = "classes" if len(classes) > 1 else "class", ", ".join(map(str, classes))
     return f"validation has no row of {noun} {names}, which therefore had no say in the choice"
 
 
@@ -42,25 +41,17 @@ def _small(rows: int | None, classes: list[tuple[int, int]], disagreements: int 
     return f"validation is small ({'; '.join(scarce)}): what was chosen on it may be luck"
 
 
-def _shared() -> str:
-    return (
-        "the seeds share validation lesions, so that pooling them adds rows and hardly cases: data.val_by_seed gives "
-        "each its own"
-    )
-
-
-def _lost(before: float, after: float) -> str:
-    return (
-        f"on seeds that had no say in the choice the gate lost accuracy ({before:.4f} to {after:.4f}): do not expect "
-        "it to help"
-    )
-
-
 _SENTENCES: dict[str, Callable[..., str]] = {
     "absent classes": _absent,
     "small validation": _small,
-    "shared lesions": _shared,
-    "lost on other seeds": _lost,
+    "shared lesions": (
+        "the seeds share validation lesions, so that pooling them adds rows and hardly cases: data.val_by_seed gives "
+        "each its own"
+    ).format,
+    "lost on other seeds": (
+        "on seeds that had no say in the choice the gate lost accuracy ({before:.4f} to {after:.4f}): do not expect it "
+        "to help"
+    ).format,
 }
 
 
