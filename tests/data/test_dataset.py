@@ -85,3 +85,16 @@ def test_synthetic_lesions_have_no_column_to_group_by(tmp_path):
     config = replace(settings().data, source="synthetic:n=40,size=32", cache=str(tmp_path), group_by="patient")
     with pytest.raises(SourceError, match="'patient' is no column of theirs"):
         open_data(config)
+
+
+def test_pairs_of_duplicates_are_one_group_before_the_split(ham_folder, write_table, tmp_path) -> None:
+    pairs = write_table(tmp_path / "pairs.csv", ["from_img,to_img", "ISIC_1,ISIC_3"])
+    data = DataConfig(source=f"ham10000:{ham_folder}", cache=str(tmp_path / "cache"), duplicates=str(pairs))
+    merged, plain = (
+        {record.id: record.group for record in open_data(each).manifest.records}
+        for each in (data, replace(data, duplicates=None))
+    )
+    assert plain["ISIC_1"] != plain["ISIC_3"]
+    assert merged["ISIC_1"] == merged["ISIC_2"] == merged["ISIC_3"]
+    with pytest.raises(SourceError, match="synthetic lesions have no duplicates"):
+        open_data(replace(data, source="synthetic:n=20"))

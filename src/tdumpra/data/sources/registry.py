@@ -59,6 +59,8 @@ def open_source(
     if kind == "synthetic":
         if group_column is not None:
             raise SourceError(f"synthetic lesions have their own groups: {group_column!r} is no column of theirs")
+        if duplicates is not None:
+            raise SourceError(f"synthetic lesions have no duplicates: {duplicates} does nothing to them, leave it out")
         return _synthetic(place)
     if not place:
         raise SourceError(f"{spec!r} lacks the place: write '{kind}:PATH'")
