@@ -1,0 +1,1 @@
+"""Run folders, their configuration and their stages."""
