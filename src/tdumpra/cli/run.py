@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from lightning_fabric import Fabric
@@ -23,6 +24,7 @@ from tdumpra.runs.folder import RunFolder, refuse_results_of_another, run_folder
 from tdumpra.runs.model import model_step
 from tdumpra.runs.outputs import TrainedOutputs, all_outputs
 from tdumpra.runs.pixel_stages import claimed_by_first, embed_stage, train_stage
+from tdumpra.runs.steps import Step
 from tdumpra.runs.table_stages import Banked, banked, evaluate_step, tune_step
 from tdumpra.screen import print_json, show_notes
 from tdumpra.tuning.goal import Goal
@@ -119,14 +121,17 @@ def _decide(config: Config, data: Dataset, folder: RunFolder, seed: int, console
     (outputs,) = (each for each in all_outputs(config) if each.seed == seed)
     assert isinstance(outputs, TrainedOutputs)
     _show_bank(banked(outputs), folder, console)
-    steps = {folder.gate: tune_step(outputs), folder.model: model_step(outputs, data),
-             folder.evaluation: evaluate_step(outputs)}  # fmt: skip
+    steps: dict[Path, Step[Any]] = {
+        folder.gate: tune_step(outputs),
+        folder.model: model_step(outputs, data),
+        folder.evaluation: evaluate_step(outputs),
+    }
     for path, step in steps.items():
         fresh = step.kept() is not None
         if not fresh:
             step.make()
         console.print(f"{path} is up to date" if fresh else f"Written: {path}", soft_wrap=True)
-    return evaluate_step(outputs).result().evaluation
+    return dict(evaluate_step(outputs).result().evaluation)
 
 
 def _for_each_seed(config: Config, *rounds: Work, quiet: bool = False) -> None:

@@ -52,7 +52,7 @@ def assemble_model(outputs: TrainedOutputs, dataset: Dataset, decision: Decision
     Tables that another encoder made than the checkpoint holds are refused.
     """
     config, folder = outputs.config, outputs.folder
-    own = load_encoders(config, dataset, folder)
+    own = load_encoders(config, dataset, folder, outputs.seed)
     _refuse_other_encoder(folder, own)
     classifier = own.student if config.tune.classifier == "student" else _teacher(own)
     matched = _matched(config, own, outputs.seed)
