@@ -52,10 +52,13 @@ def reproduce_command(
     _run(outcome.reproduce(dataset), config, out, as_json=as_json, only_plan=plan)
 
 
-def saved_run(config: Config, *, as_json: bool = False, report: bool = True) -> None:
-    """Run every stage on saved outputs: nothing to train or to embed, and a model without networks."""
+def saved_run(config: Config, *, as_json: bool = False, report: bool = True, force: bool = False) -> None:
+    """Run every stage on saved outputs: nothing to train or to embed, and a model without networks.
+
+    ``force`` writes over the results of another configuration.
+    """
     root = run_root(config)
-    found = write(outcome.evaluate, config, root, quiet=as_json)
+    found = write(outcome.evaluate, config, root, quiet=as_json, force=force)
     for outputs in all_outputs(config):
         array_model_step(outputs).result()
     show(found, root, as_json=as_json)
@@ -73,9 +76,10 @@ def _run(experiment: Experiment, config: Config, out: Path | None, *, as_json: b
     show(write(experiment, config, folder, quiet=as_json), folder, as_json=as_json)
 
 
-def write(experiment: Experiment, config: Config, folder: Path, *, quiet: bool = False) -> Found:
+def write(experiment: Experiment, config: Config, folder: Path, *, quiet: bool = False, force: bool = False) -> Found:
     """Run the steps of an experiment that are not finished, and write what comes of them."""
-    experiment.refuse(config, folder)
+    if not force:
+        experiment.refuse(config, folder)
     steps = experiment.steps(config, folder)
     with progress("starting", show=not quiet) as bar:
         results = run(steps, lambda step, done, total: bar(done, total, step.name))

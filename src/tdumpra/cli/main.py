@@ -144,7 +144,7 @@ def _attach(
     )  # fmt: skip
     if not force:
         refuse_other_results(config)
-    saved_run(config, as_json=as_json, report=report)
+    saved_run(config, as_json=as_json, report=report, force=force)
 
 
 def _stage(name: str, panel: str, about: str) -> None:

@@ -140,6 +140,7 @@ def all_outputs(config: Config, out: Path | None = None) -> tuple[Outputs, ...]:
 
     ``out`` is a folder for results, in place of the run's own.
     """
+    out = None if out == run_root(config) else out
     root = run_root(config) if out is None else out
     found: list[Outputs] = []
     if config.outputs:
