@@ -61,7 +61,7 @@ def saved_run(config: Config, *, as_json: bool = False, report: bool = True, for
     found = write(outcome.evaluate, config, root, quiet=as_json, force=force)
     for outputs in all_outputs(config):
         array_model_step(outputs).result()
-    show(found, root, as_json=as_json)
+    show(found._replace(files=[*found.files, "model.safetensors"]), root, as_json=as_json)
     if report:
         finish_with_report(root, quiet=as_json)
 
