@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from child_processes import WRITE_MOMENTS
-from tdumpra.runs.stages import embed_stage
+from tdumpra.runs.pixel_stages import embed_stage
 from tiny_networks import Tiny
 from tiny_runs import colours, launched, settings, silent, train_run
 

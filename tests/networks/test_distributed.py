@@ -12,7 +12,7 @@ import child_processes
 import pytest
 import safetensors.torch
 import torch
-from tdumpra.runs.stages import embed_stage, train_stage
+from tdumpra.runs.pixel_stages import embed_stage, train_stage
 from tiny_networks import Tiny
 from tiny_runs import colours, launched, make_task, settings, silent
 from torch import Tensor, nn

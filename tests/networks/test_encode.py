@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tdumpra.runs.stages import embed_stage
+from tdumpra.runs.pixel_stages import embed_stage
 from tiny_runs import colours, launched, make_task, settings, silent, train_run
 
 from tdumpra.artifacts import read_artifact, write_artifact

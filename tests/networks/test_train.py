@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tdumpra.runs.stages import train_stage
+from tdumpra.runs.pixel_stages import train_stage
 from tiny_runs import CLASS_NAMES, colours, launched, make_task, settings, silent, train_run
 from torch import Tensor
 
