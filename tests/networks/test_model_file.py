@@ -42,11 +42,12 @@ def test_tables_of_other_weights_are_refused(config, data, folder, tmp_path):
         (tmp_path / part).mkdir()
     for part in ("train", "val", "test"):
         stale.outputs(part).write_bytes(folder.outputs(part).read_bytes())
-    other = train_run(settings(epochs=1), tmp_path / "o", data)
+    once = settings(epochs=1)
+    other = train_run(once, tmp_path / "o", data)
     torch.use_deterministic_algorithms(False)
     stale.checkpoint("last").write_bytes(other.checkpoint("last").read_bytes())
     with pytest.raises(ArtifactError, match="made by other weights than its checkpoint holds: embed again"):
-        make_model(config, data, stale, decide(config, folder))
+        make_model(once, data, stale, decide(config, folder))
 
 
 def assert_same(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
