@@ -17,8 +17,8 @@ from tdumpra.errors import ArtifactError, UntrustedCodeError
 from tdumpra.networks.build import NetworkError
 from tdumpra.networks.model_file import Model
 from tdumpra.networks.predict import Predictor
-from tdumpra.runs.folder import RunFolder
 from tdumpra.networks.training_images import THUMBNAIL_SIZE, thumbnail
+from tdumpra.runs.folder import RunFolder
 
 
 def test_each_of_two_networks_keeps_the_head_that_is_asked(model, images):

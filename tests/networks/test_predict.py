@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tdumpra.runs.pixel_stages import embed_stage
 from tiny_models import OPEN, decide, make_model
 from tiny_runs import CLASS_NAMES, SIZE, colour_of, embed_run, launched, settings, silent, train_run
 from torch import Tensor, nn
@@ -28,6 +27,7 @@ from tdumpra.networks.build import Encoding
 from tdumpra.networks.model_file import Model
 from tdumpra.networks.predict import Predictor
 from tdumpra.runs.config import Config
+from tdumpra.runs.pixel_stages import embed_stage
 from tdumpra.runs.tables import read_tables, table_outputs
 
 BAND = 1e-5  # around a threshold, where rounding may decide
