@@ -1,9 +1,10 @@
-"""Small problems with a known answer, shared by the tests of the array way in."""
+"""Small problems with a known answer, as arrays, as files and as outputs."""
 
 from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,10 +15,24 @@ from scipy.special import log_softmax, softmax
 
 from tdumpra import DualPathClassifier
 from tdumpra.core.gate import GateThresholds
+from tdumpra.method.output_files import SplitOutputs
+from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
 from tdumpra.runs.config import OutputFile
+from tdumpra.tuning.presets import Preset
+from tdumpra.tuning.settings import BankConfig
 
 Array = np.ndarray
 THRESHOLDS = GateThresholds(theta=0.6, beta=0.5, margin=0.2, delta=0.05, alpha=0.1)
+BANK = BankConfig(n_prototypes=2)
+SMALL = Preset(
+    kappa=(5.0, 20.0),
+    theta=(0.5, 0.7, 0.9),
+    beta=(0.3,),
+    margin=(0.0, 0.2),
+    delta=(0.02,),
+    alpha=(0.3, 0.7),
+    fused_exponent=(0.0, 0.4),
+)
 
 
 class Split(NamedTuple):
@@ -56,6 +71,28 @@ def make_problem(seed: int = 0, *, n_classes: int = 4, width: int = 8, dtype: An
         return Split(softmax(logits, axis=1).astype(dtype), z.astype(dtype), y, groups, ids)
 
     return Problem(split("train", 240), split("val", 200), split("test", 160))
+
+
+def splits_of(seed: int, **test: Any) -> SplitOutputs:
+    """Return a problem as what the stages after embedding take; ``test`` is more about its test rows."""
+    problem = make_problem(seed, dtype=np.float64)
+    train, val, scored = problem
+    return SplitOutputs(
+        train=TrainOutputs.check(train.z, train.y, train.groups, ids=train.ids),
+        validation=ValidationOutputs.check(val.p, val.z, val.y, val.groups, ids=val.ids),
+        test=TestOutputs.check(scored.p, scored.z, scored.y, scored.groups, ids=scored.ids, **test),
+        n_classes=4,
+        fingerprint=f"seed {seed}",
+        class_names=("a", "b", "c", "d"),
+    )
+
+
+def with_own_lesions(splits: SplitOutputs, seed: int) -> SplitOutputs:
+    """Return the outputs with validation lesions that no other seed has."""
+    groups = splits.validation.groups
+    assert groups is not None
+    own = np.array([f"{seed}-{name}" for name in groups])
+    return splits._replace(validation=replace(splits.validation, groups=own))
 
 
 def fit_and_tune(problem: Problem, **params: Any) -> DualPathClassifier:

@@ -34,7 +34,7 @@ def test_files_are_not_taken_for_what_they_need_not_be(tmp_path):
     assert found.title.startswith("Saved outputs beside ham10000")
     assert "EMA teacher" not in notes
     assert "Which images they are outputs of is not known" in notes
-    assert "taken as joint (mine.npz)" in notes
+    assert "mine.npz" in notes  # whose training nobody told
     own = table("ham10000", Config(), results)
     assert own.title.startswith("ham10000 across backbones")
     assert "joint objective, EMA teacher, prototypes and gate" in own.notes[0]

@@ -9,7 +9,7 @@ import pytest
 
 from tdumpra.evaluation.over_seeds import Figure
 from tdumpra.experiments import paper
-from tdumpra.experiments.results import ResultTable
+from tdumpra.experiments.results import ResultTable, undefined_notes
 
 TABLE = ResultTable(
     title="50 % of R&D_1",
@@ -47,6 +47,23 @@ class TestForms:
         content = json.loads((tmp_path / "results.json").read_text())
         assert content["rows"][0]["accuracy"] == {"mean": 0.81234, "std": 0.0123}
         assert content["rows"][1]["accuracy"] == {"mean": None, "std": None}
+
+    def test_files_that_are_there_are_known(self, tmp_path):
+        assert not TABLE.is_written(tmp_path, "results")
+        TABLE.write(tmp_path, "results")
+        assert TABLE.is_written(tmp_path, "results")
+        (tmp_path / "results.tex").write_text("altered")
+        assert not TABLE.is_written(tmp_path, "results")
+
+
+def test_what_is_undefined_is_told_in_words_once_for_each_reason():
+    undefined = [
+        {"where": f"per_class.{who}.keratosis.precision", "reason": "never predicted"} for who in ("student", "gate")
+    ] + [{"where": "gate.headroom_taken", "reason": "there is no headroom"}]
+    assert undefined_notes(undefined) == [
+        "Undefined: precision of keratosis for student, and 1 more (never predicted).",
+        "Undefined: headroom taken of the gate (there is no headroom).",
+    ]
 
 
 class TestPaper:

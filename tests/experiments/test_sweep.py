@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from tests.support import output_files, save_problem
 
 from tdumpra.experiments import sweep
-from tdumpra.runs.config import Config
+from tdumpra.runs import table_stages
+from tdumpra.runs.config import Config, TuneConfig
+from tdumpra.runs.steps import run
+from tdumpra.runs.table_stages import fitted_variant
+from tdumpra.tuning.fit import Fitted, fit
+from tdumpra.tuning.presets import PRESETS
 
 
 def test_the_gate_that_is_moved_is_called_what_it_is(tmp_path) -> None:
     config = Config(outputs=output_files(save_problem(tmp_path / "mine.npz")))
-    (run,) = sweep.curve_runs(config)
-    bench = sweep._bench(config, run)
+    (outputs,) = sweep.curve_outputs(config)
+    preset = replace(PRESETS["default"], gates=("clauses",))
+    tuning = fitted_variant(outputs, tmp_path / "out", preset).tuning
+    bench = sweep._bench(outputs.load(), tuning, preset)
     assert bench.decision.calibrated is None  # whatever tuning itself would choose
     assert bench.gate == "the best five-clause gate"
     point = {"value": 0.5, "accuracy": 0.8}
     curve = {"gate": bench.gate, "chosen": 0.5, "points": [{**point, "split": part} for part in ("validation", "test")]}
-    summary = sweep._summary((run,), {f"mine, seed 0: {parameter}": curve for parameter in sweep.PARAMETERS})
-    assert summary.notes[0] == "mine, seed 0: in use is the best five-clause gate."
+    summary = sweep._summary((outputs,), {f"mine, seed 0: {parameter}": curve for parameter in sweep.PARAMETERS})
+    assert bench.gate in summary.notes[0]
+
+
+def test_all_curves_of_a_run_stand_on_one_gate(tmp_path, monkeypatch) -> None:
+    config = Config(
+        folder=str(tmp_path / "run"),
+        outputs=output_files(save_problem(tmp_path / "mine.npz")),
+        tune=TuneConfig(preset="paper"),
+    )
+    fitted = []
+
+    def counted(*arguments: Any, **options: Any) -> Fitted:
+        fitted.append(options["preset"])
+        return fit(*arguments, **options)
+
+    monkeypatch.setattr(table_stages, "fit", counted)
+    steps = [step for step in sweep.steps(config, tmp_path / "out") if "lambda" not in step.name]
+    assert len(steps) == len(sweep.PARAMETERS) + 1
+    results = run([step for step in steps if step.name.endswith((": theta", ": alpha", ": tau"))])
+    assert len(fitted) == 1
+    assert len({result["gate"] for result in results.values()}) == 1
+    assert not (tmp_path / "run").exists()  # an experiment writes to its own folder alone

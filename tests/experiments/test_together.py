@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 from tests.support import output_files, save_problem, seed_arrays
 
 from tdumpra.errors import TdumpraError
-from tdumpra.experiments import ablate, evaluation, grid, reproduce, sweep
+from tdumpra.experiments import ablate, reproduce, sweep
+from tdumpra.report import outcome
 from tdumpra.runs.config import Config, TuneConfig
+from tdumpra.runs.steps import run
 
 SHARED = "must share their test rows"
 
@@ -27,25 +30,25 @@ def outputs(folder: Path, *names: str, other: str | None = None) -> Config:
 
 def test_an_ablation_is_of_one_network(tmp_path):
     config = outputs(tmp_path, "a_ce_seed0", "a_joint_seed0", "a_joint_seed1")
-    assert len(ablate.cells(config)) == 2 + 8
+    assert len(ablate.steps(config, tmp_path)) == 2 + 8
     several = outputs(tmp_path, "a_joint_seed0", "b_joint_seed0")
     with pytest.raises(TdumpraError, match=r"the outputs are of 2 \(a, b\)"):
-        ablate.cells(several)
-    assert len(reproduce.cells("HAM10000", several)) == 2
+        ablate.steps(several, tmp_path)
+    assert len(reproduce.steps("HAM10000", several, tmp_path)) == 2
 
 
 @pytest.mark.parametrize("other", ["a_joint_seed1", "a_ce_seed0"])
 def test_trainings_of_a_backbone_share_their_test_rows(tmp_path, other):
     config = outputs(tmp_path, "a_joint_seed0", other=other)
-    for cells in (lambda: ablate.cells(config), lambda: reproduce.cells("HAM10000", config)):
+    for steps in (ablate.steps, partial(reproduce.steps, "HAM10000")):
         with pytest.raises(TdumpraError, match=f"trainings of one backbone {SHARED}"):
-            cells()
+            steps(config, tmp_path)
 
 
 def test_models_that_are_evaluated_apart_need_not(tmp_path):
-    assert len(evaluation.cells(outputs(tmp_path, "a_joint_seed0", other="a_ce_seed0"))) == 2
+    assert len(outcome.evaluate.steps(outputs(tmp_path, "a_joint_seed0", other="a_ce_seed0"), tmp_path)) == 2
     with pytest.raises(TdumpraError, match=f"seeds of one model {SHARED}"):
-        evaluation.cells(outputs(tmp_path, "a_joint_seed0", other="a_joint_seed1"))
+        outcome.evaluate.steps(outputs(tmp_path, "a_joint_seed0", other="a_joint_seed1"), tmp_path)
 
 
 def test_what_is_tuned_together_is_of_one_kind(tmp_path):
@@ -54,16 +57,15 @@ def test_what_is_tuned_together_is_of_one_kind(tmp_path):
     np.savez(more, allow_pickle=False, **seed_arrays(n_classes=3))
     config = replace(config, outputs=(*config.outputs, *output_files(more)))
     pooled = replace(config, tune=TuneConfig(pool_seeds=True))
-    for cells in (sweep.cells, evaluation.gate_cells):
+    for steps in (sweep.steps, outcome.tune.steps):
         with pytest.raises(TdumpraError, match=r"3 classes and .* has 4: seeds of one model must agree"):
-            cells(pooled)
-        assert cells(config)
+            steps(pooled, tmp_path)
+        assert steps(config, tmp_path)
 
 
 def test_ids_in_one_file_alone_are_no_contradiction(tmp_path):
     with_ids = save_problem(tmp_path / "a_joint_seed0.npz")
     without = save_problem(tmp_path / "a_ce_seed0.npz", leave_out=("id",))
     config = Config(outputs=output_files(with_ids, without))
-    cells = ablate.cells(config)
-    results = dict(zip((cell.name for cell in cells), grid.run(cells, tmp_path / "out"), strict=True))
+    results = run(ablate.steps(config, tmp_path / "out"))
     assert len(ablate.table(config, results).rows) == 6

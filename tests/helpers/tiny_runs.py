@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Int64, UInt8
 from lightning_fabric import Fabric
 from rich.console import Console
-from tdumpra.runs.stages import embed_stage, train_stage
 
 from tdumpra.data.batches.augment import AugmentConfig
 from tdumpra.data.batches.pipeline import make_pipeline
@@ -25,6 +24,8 @@ from tdumpra.networks.build import build_network
 from tdumpra.networks.train import Task, make_fabric
 from tdumpra.runs.config import Config, DataConfig, EmbedConfig, NetworkConfig, TrainConfig
 from tdumpra.runs.folder import RunFolder
+from tdumpra.runs.outputs import TrainedOutputs
+from tdumpra.runs.pixel_stages import embed_stage, train_stage
 
 SIZE = 16
 CLASS_NAMES = ("amber", "blue", "cyan")
@@ -106,6 +107,13 @@ def embed_run(config: Config, root: Path, data: Dataset | None = None) -> RunFol
     folder = train_run(config, root, data)
     embed_stage(config, data, folder, fabric=launched(config), console=silent())
     return folder
+
+
+def outputs_of(config: Config, folder: RunFolder, seed: int = 0) -> TrainedOutputs:
+    """Return a run's own outputs, wherever its folder lies."""
+    return TrainedOutputs(
+        config=config, seed=seed, place=folder.root, backbone=config.name, training=None, folder=folder
+    )
 
 
 def launched(config: Config) -> Fabric:

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from tiny_models import decide
+from tiny_models import decide, make_model
 from tiny_runs import colour_of, colours, embed_run, settings
 
 from tdumpra.data.dataset import Dataset
 from tdumpra.networks.model_file import Model
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder
-from tdumpra.runs.model import assemble_model
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +35,7 @@ def folder(tmp_path_factory, config, data) -> RunFolder:
 
 @pytest.fixture(scope="session")
 def model(config, data, folder) -> Model:
-    return assemble_model(config, data, folder, decide(config, folder, temperature=1.3, kappa=5.0))
+    return make_model(config, data, folder, decide(config, folder, temperature=1.3, kappa=5.0))
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from child_processes import WRITE_MOMENTS
-from tdumpra.runs.stages import embed_stage
 from tiny_networks import Tiny
 from tiny_runs import colours, launched, settings, silent, train_run
 
@@ -32,6 +31,7 @@ from tdumpra.networks.checkpoint import (
 )
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder, RunFolderError
+from tdumpra.runs.pixel_stages import embed_stage
 
 # every step is saved; what a run saves has no bearing on its weights
 DROPOUT = settings("tiny_networks:dropout", epochs=3, checkpoint_minutes=1e-9)

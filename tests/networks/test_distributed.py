@@ -12,7 +12,6 @@ import child_processes
 import pytest
 import safetensors.torch
 import torch
-from tdumpra.runs.stages import embed_stage, train_stage
 from tiny_networks import Tiny
 from tiny_runs import colours, launched, make_task, settings, silent
 from torch import Tensor, nn
@@ -27,6 +26,7 @@ from tdumpra.networks.progress import Screen
 from tdumpra.networks.train import _joined_loss, _plan, train
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder
+from tdumpra.runs.pixel_stages import embed_stage, train_stage
 from tdumpra.runs.tables import OutputsTable
 
 TWO: dict[str, Any] = {"devices": 2, "batch_size": 8}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tdumpra.runs.stages import embed_stage
 from tiny_runs import colours, launched, make_task, settings, silent, train_run
 
 from tdumpra.artifacts import read_artifact, write_artifact
 from tdumpra.networks.build import Encoding, NetworkError
 from tdumpra.networks.checkpoint import KIND, SCHEMA
 from tdumpra.networks.encode import _gather, _shard, encode, refuse_non_finite
+from tdumpra.runs.pixel_stages import embed_stage
 
 
 class FewProcesses:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_models import decide
+from tiny_models import decide, make_model
 from tiny_runs import SIZE, colour_of, settings, train_run
 from torch import Tensor
 
@@ -17,8 +17,8 @@ from tdumpra.errors import ArtifactError, UntrustedCodeError
 from tdumpra.networks.build import NetworkError
 from tdumpra.networks.model_file import Model
 from tdumpra.networks.predict import Predictor
+from tdumpra.networks.training_images import THUMBNAIL_SIZE, thumbnail
 from tdumpra.runs.folder import RunFolder
-from tdumpra.runs.model import THUMBNAIL_SIZE, assemble_model, thumbnail
 
 
 def test_each_of_two_networks_keeps_the_head_that_is_asked(model, images):
@@ -32,7 +32,7 @@ def test_each_of_two_networks_keeps_the_head_that_is_asked(model, images):
 
 def test_one_network_for_both_keeps_both_heads(config, data, folder):
     own = replace(config, bank=replace(config.bank, space="student"))
-    state = assemble_model(own, data, folder, decide(own, folder)).classifier.state
+    state = make_model(own, data, folder).classifier.state
     assert {"classifier", "projection"} <= {name.split(".")[0] for name in state}
 
 
@@ -42,11 +42,12 @@ def test_tables_of_other_weights_are_refused(config, data, folder, tmp_path):
         (tmp_path / part).mkdir()
     for part in ("train", "val", "test"):
         stale.outputs(part).write_bytes(folder.outputs(part).read_bytes())
-    other = train_run(settings(epochs=1), tmp_path / "o", data)
+    once = settings(epochs=1)
+    other = train_run(once, tmp_path / "o", data)
     torch.use_deterministic_algorithms(False)
     stale.checkpoint("last").write_bytes(other.checkpoint("last").read_bytes())
     with pytest.raises(ArtifactError, match="made by other weights than its checkpoint holds: embed again"):
-        assemble_model(config, data, stale, decide(config, folder))
+        make_model(once, data, stale, decide(config, folder))
 
 
 def assert_same(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
@@ -84,7 +85,7 @@ def test_large_pictures_are_made_small():
 
 def test_a_model_without_pictures(config, data, folder, tmp_path, images):
     private = replace(config, bank=replace(config.bank, thumbnails=False))
-    model = assemble_model(private, data, folder, decide(private, folder))
+    model = make_model(private, data, folder)
     model.write(tmp_path / "m.safetensors")
     read = Model.read(tmp_path / "m.safetensors")
     assert read.thumbnails == {}

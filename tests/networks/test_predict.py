@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tdumpra.runs.stages import embed_stage
-from tiny_models import OPEN, decide
+from tiny_models import OPEN, decide, make_model
 from tiny_runs import CLASS_NAMES, SIZE, colour_of, embed_run, launched, settings, silent, train_run
 from torch import Tensor, nn
 
@@ -28,8 +27,8 @@ from tdumpra.networks.build import Encoding
 from tdumpra.networks.model_file import Model
 from tdumpra.networks.predict import Predictor
 from tdumpra.runs.config import Config
-from tdumpra.runs.model import assemble_model
-from tdumpra.runs.table_stages import read_tables, table_outputs
+from tdumpra.runs.pixel_stages import embed_stage
+from tdumpra.runs.tables import read_tables, table_outputs
 
 BAND = 1e-5  # around a threshold, where rounding may decide
 
@@ -177,7 +176,7 @@ def test_the_model_computes_as_its_tables_did_whatever_training_used(config, dat
     rough = replace(rough, embed=replace(rough.embed, precision=precision))
     folder = embed_run(rough, tmp_path, data)
     torch.use_deterministic_algorithms(False)
-    model = assemble_model(rough, data, folder, decide(rough, folder))
+    model = make_model(rough, data, folder)
     model.write(folder.model)
     test = table_outputs(rough, read_tables(folder)).test
     expected = model.decision.decide(test.p, test.z).p.numpy()
@@ -203,7 +202,7 @@ def test_another_precision_is_embedded_again(config, data, tmp_path):
 
 def test_one_pass_where_classifier_and_bank_are_one_network(config, data, folder, images):
     tuned = replace(config, tune=replace(config.tune, classifier="teacher"))
-    model = assemble_model(tuned, data, folder, decide(tuned, folder))
+    model = make_model(tuned, data, folder)
     assert model.retrieval is None
     predictor = Predictor(model)
     predictions = list(predictor.predict(images))
@@ -215,7 +214,7 @@ def test_one_pass_where_classifier_and_bank_are_one_network(config, data, folder
 
 def test_the_students_own_space_is_one_pass_too(config, data, folder):
     own = replace(config, bank=replace(config.bank, space="student"))
-    model = assemble_model(own, data, folder, decide(own, folder))
+    model = make_model(own, data, folder)
     assert model.retrieval is None
 
 
@@ -233,7 +232,7 @@ def test_the_second_opinion_of_another_run_with_other_preprocessing(config, data
     joint = replace(config, bank=replace(config.bank, space=str(second.root)))
     decision = decide(joint, folder)
     assert decision.bank.width == 5
-    model = assemble_model(joint, data, folder, decision)
+    model = make_model(joint, data, folder, decision)
     assert model.retrieval is not None
     assert model.retrieval.transform.mean == (0.1, 0.2, 0.3)
     model.write(tmp_path / "m.safetensors")
@@ -247,7 +246,7 @@ def test_a_finished_classifier_is_its_own_second_path(tmp_path, data, images):
     config = replace(config, network=replace(config.network, finished=True))
     folder = embed_run(config, tmp_path, data)
     assert not folder.checkpoint("last").exists()  # nothing was trained
-    model = assemble_model(config, data, folder, decide(config, folder))
+    model = make_model(config, data, folder)
     assert model.retrieval is None
     model.write(folder.model)
     predictions = list(Predictor.load(folder.model).predict(images))
@@ -259,7 +258,7 @@ def test_several_views_stay_with_the_model(config, data, images, tmp_path):
     looking = replace(config, embed=replace(config.embed, views=4))
     folder = embed_run(looking, tmp_path / "run", data)
     torch.use_deterministic_algorithms(False)
-    model = assemble_model(looking, data, folder, decide(looking, folder))
+    model = make_model(looking, data, folder)
     model.write(folder.model)
     read = Model.read(folder.model)
     assert read.retrieval is not None
@@ -281,7 +280,7 @@ def test_a_bank_in_the_space_of_a_frozen_encoder(config, data, folder, images, t
     frozen = embed_run(alone, tmp_path / "frozen", data)
     torch.use_deterministic_algorithms(False)
     joint = replace(config, bank=replace(config.bank, space=str(frozen.root)))
-    model = assemble_model(joint, data, folder, decide(joint, folder))
+    model = make_model(joint, data, folder)
     assert model.retrieval is not None
     assert (model.retrieval.network.frozen, model.retrieval.views, model.classifier.views) == (True, 2, 1)
     model.write(tmp_path / "m.safetensors")
@@ -381,7 +380,7 @@ def test_a_lesion_is_cut_out_of_a_new_image_too(config, lesions, tmp_path):
     config, data = cut_out(config, lesions, tmp_path)
     folder = embed_run(config, tmp_path / "run", data)
     torch.use_deterministic_algorithms(False)
-    model = assemble_model(config, data, folder, decide(config, folder))
+    model = make_model(config, data, folder)
     predictor = Predictor(model)
     assert predictor.cuts_out
     paths, masks = of_the_test(data)
@@ -404,7 +403,7 @@ def test_only_the_second_network_sees_the_lesion_cut_out(config, lesions, tmp_pa
     joint = replace(config, data=whole, bank=replace(config.bank, space=str(other.root)))
     folder = embed_run(joint, tmp_path / "run", open_data(whole))
     torch.use_deterministic_algorithms(False)
-    predictor = Predictor(assemble_model(joint, open_data(whole), folder, decide(joint, folder)))
+    predictor = Predictor(make_model(joint, open_data(whole), folder))
     paths, masks = of_the_test(data)
     test = table_outputs(joint, read_tables(folder)).test
     expected = predictor.model.decision.decide(test.p, test.z).p.numpy()

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tdumpra.runs.stages import train_stage
 from tiny_runs import CLASS_NAMES, colours, launched, make_task, settings, silent, train_run
 from torch import Tensor
 
@@ -26,6 +25,7 @@ from tdumpra.networks.progress import Screen
 from tdumpra.networks.train import TrainingError, batches_in_step, learning_rate_at, make_fabric, train
 from tdumpra.runs.config import TrainConfig
 from tdumpra.runs.folder import RunFolder, RunFolderError
+from tdumpra.runs.pixel_stages import train_stage
 
 
 def rows_of(folder: RunFolder, key: str) -> list[Any]:

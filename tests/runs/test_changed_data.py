@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tdumpra.runs.stages import embed_stage, train_and_embed, train_stage
 from tiny_runs import SIZE, launched, settings, silent
 
 from tdumpra.data.dataset import open_data
 from tdumpra.errors import ArtifactError, TdumpraError
-from tdumpra.experiments import ablate, grid
+from tdumpra.experiments import ablate
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder
+from tdumpra.runs.pixel_stages import embed_stage, train_and_embed, train_stage
+from tdumpra.runs.steps import run
 from tdumpra.runs.tables import OutputsTable
 
 pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
@@ -98,14 +99,12 @@ def test_a_checkpoint_from_before_is_still_read(config, tmp_path):
 
 def test_one_table_is_of_one_data_set(config, tmp_path):
     train_and_embed(config, RunFolder(tmp_path / "run"), 0)
-    results = dict(
-        zip((cell.name for cell in ablate.cells(config)), grid.run(ablate.cells(config), tmp_path / "a"), strict=True)
-    )
+    results = run(ablate.steps(config, tmp_path / "a"))
     assert ablate.table(config, results).rows
     write_table(tmp_path, classes=2)
     for folder in (tmp_path / "run" / "trainings").iterdir():
         folder.rename(tmp_path / folder.name)
-    mixed = dict(zip(results, grid.run(ablate.cells(config), tmp_path / "b"), strict=True))
+    mixed = run(ablate.steps(config, tmp_path / "b"))
     with pytest.raises(TdumpraError, match="not scored on the same test images and labels"):
         ablate.table(config, mixed)
 

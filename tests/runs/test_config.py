@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tdumpra.runs.config import Config, NetworkConfig, OutputFile, read_config, write_config
+from tdumpra.runs.config import Config, NetworkConfig, OutputFile, config_text, read_config
 from tdumpra.toml import ConfigError, to_toml
 
 
@@ -179,7 +179,7 @@ def test_a_written_configuration_means_the_same_from_anywhere(two_files, tmp_pat
     config = read_config(two_files)
     kept = tmp_path / "runs" / "one" / "config.toml"
     kept.parent.mkdir(parents=True)
-    write_config(config, Path("runs") / "one" / "config.toml")
+    kept.write_text(config_text(config, Path("runs") / "one"))
     assert read_config(kept) == read_config("runs/one/config.toml") == config
     monkeypatch.chdir(kept.parent)
     assert read_config("config.toml").data.source == "csv:../../study/base/cases.csv"

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from tiny_runs import embed_run, launched, settings, silent, train_run, with_network
 
-from tdumpra.errors import ArtifactError
+from tdumpra.data.dataset import Dataset
+from tdumpra.data.splits import make_split
+from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
+from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder
-from tdumpra.runs.tables import OutputsTable, run_with_tables, split_outputs
+from tdumpra.runs.pixel_stages import embed_stage
+from tdumpra.runs.tables import (
+    OutputsTable,
+    folder_outputs,
+    read_tables,
+    run_with_tables,
+    split_outputs,
+    table_outputs,
+)
 
 
 def table(n: int = 6, *, start: int = 0, teacher: bool = True, encoder: str = "e") -> OutputsTable:
@@ -181,3 +194,71 @@ def test_metadata_are_part_of_what_was_scored():
     assert split_outputs(tables).fingerprint == before
     other = replace(tables["test"], metadata={"sex": ("m",) * 6})
     assert split_outputs({**tables, "test": other}).fingerprint != before
+
+
+# --- in another encoder's space
+
+
+def in_space_of(folder: RunFolder) -> Config:
+    config = settings(epochs=1)
+    return replace(config, bank=replace(config.bank, space=str(folder.root)))
+
+
+def split_otherwise(data: Dataset, **how: Any) -> Dataset:
+    split = make_split(data.manifest, **how)
+    return Dataset(data.prepared, split.codes.copy(), split)
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory: pytest.TempPathFactory, data: Dataset) -> RunFolder:
+    """Its own validation images are not this run's."""
+    config = with_network(settings("tiny_networks:seeded"), frozen=True)
+    return embed_run(config, tmp_path_factory.mktemp("frozen"), split_otherwise(data, val_fold=1))
+
+
+def test_a_frozen_encoder_alone_decides_nothing(frozen):
+    config = with_network(settings("tiny_networks:seeded"), frozen=True)
+    with pytest.raises(TdumpraError, match="a frozen encoder has no classifier"):
+        folder_outputs(config, frozen, 0)
+
+
+def test_a_bank_in_a_frozen_encoders_space_whatever_it_held_out(run, frozen):
+    own, others = read_tables(run), read_tables(frozen)
+    assert set(own["val"].ids) != set(others["val"].ids)
+    splits = table_outputs(in_space_of(frozen), own)
+    where = {name: z for table in others.values() for name, z in zip(table.ids, table.z_student, strict=True)}
+    for part, rows in (("train", splits.train), ("val", splits.validation), ("test", splits.test)):
+        assert torch.equal(rows.z, torch.stack([where[name] for name in own[part].ids]))
+    torch.testing.assert_close(splits.validation.p, own["val"].posterior())
+    assert splits.test.p_second is None  # it has no opinion
+    assert splits.fingerprint != table_outputs(settings(epochs=1), own).fingerprint
+
+
+def test_an_encoder_that_was_trained_on_validation_images_too_is_refused(run, data, tmp_path):
+    own = read_tables(run)
+    config = settings(epochs=1, train_on_val=True)
+    other = embed_run(config, tmp_path / "other", data)
+    with pytest.raises(ArtifactError, match=f"trained on {len(own['val'])} of this run's val images.*train_on_val off"):
+        table_outputs(in_space_of(other), own)
+
+
+@pytest.mark.parametrize(("how", "part"), [({"val_fold": 1}, "val"), ({"seed": 1}, "test")])
+def test_an_encoder_that_was_trained_on_held_out_images_is_refused(run, data, tmp_path, how, part):
+    other = embed_run(settings(epochs=1), tmp_path / "other", split_otherwise(data, **how))
+    seen = set(OutputsTable.read(other.outputs("train")).ids)
+    counts = {each: len(seen & set(table.ids)) for each, table in read_tables(run).items()}
+    assert counts[part] >= counts["val"] > 0
+    with pytest.raises(ArtifactError, match=f"was trained on {counts[part]} of this run's {part} images: give both"):
+        table_outputs(in_space_of(other), read_tables(run))
+
+
+def test_the_encoder_of_the_same_seed_is_taken(run, data, tmp_path):
+    own = read_tables(run)
+    for seed in (0, 2):
+        folder = train_run(settings(epochs=1, seeds=(0, 2)), tmp_path / "other" / f"seed-{seed}", data, seed=seed)
+        embed_stage(settings(epochs=1), data, folder, fabric=launched(settings()), console=silent())
+    for seed in (0, 2):
+        other = OutputsTable.read(RunFolder(tmp_path / "other" / f"seed-{seed}").outputs("test"))
+        splits = table_outputs(in_space_of(RunFolder(tmp_path / "other")), own, seed)
+        assert torch.equal(splits.test.z, other.embedding("teacher"))
+        torch.testing.assert_close(splits.test.p_second, other.posterior("teacher"))

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.runs.test_fitting import BANK, SMALL, splits_of, with_own_lesions
-from tests.support import equal_tensors
+from tests.support import BANK, SMALL, equal_tensors, splits_of, with_own_lesions
 
 from tdumpra import PrototypeBank
 from tdumpra.artifacts import read_artifact, write_artifact
@@ -81,7 +80,7 @@ class TestBanks:
     @pytest.mark.parametrize("preset", ["default", "paper"])
     def test_settings_reach_the_clustering(self, splits, preset):
         train, chosen = splits.train, PRESETS[preset]
-        bank = cluster(train, BankConfig(n_prototypes=4), chosen, n_classes=5, class_names=(), seed=3)
+        bank = cluster(train, BankConfig(n_prototypes=4, seed=3), chosen, n_classes=5, class_names=())
         wanted = PrototypeBank.fit(
             train.z, train.y, 4, train.groups, 5, 3, ids=train.ids, merge_above=chosen.merge_above
         )

@@ -28,9 +28,10 @@ def refuse_other_results(config: Config) -> None:
     """Refuse a folder that holds results of other settings, or of other outputs under the same name."""
     (outputs,) = all_outputs(config)
     folder = RunFolder(outputs.place)
-    if not folder.evaluation.exists() or not folder.config.exists():
+    if not folder.evaluation.exists():
         return
-    differing = differences(read_config(folder.config), config)
+    before = read_config(folder.config) if folder.config.exists() else config
+    differing = [key for key in differences(before, config) if key not in ("folder", "outputs")]  # paths to the same
     made_from = read_json(folder.evaluation, kind="evaluation", schema=1).get("made_from")
     if not differing and made_from != evaluation_made_from(outputs):
         differing = ["outputs"]
