@@ -26,7 +26,7 @@ from tdumpra.cli import main as cli
 from tdumpra.runs.config import read_config
 
 pytestmark = [  # the notes that miniature data earn
-    pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than"),
+    pytest.mark.filterwarnings(r"ignore:n_prototypes=\d is more than"),
     pytest.mark.filterwarnings("ignore:validation is small"),
 ]
 
