@@ -28,6 +28,7 @@ from tdumpra.data.batches.pipeline import DevicePipeline
 from tdumpra.data.batches.prefetch import prefetch
 from tdumpra.data.batches.sampling import BatchPlan
 from tdumpra.data.images.framing import EvalTransform, Framing
+from tdumpra.data.images.store import ImageStore
 from tdumpra.networks.build import build_network
 from tdumpra.networks.train import make_fabric
 from tdumpra.runs.config import NetworkConfig, TrainConfig
@@ -43,17 +44,13 @@ COMPILED_AIM = {"convnext_tiny": 1.3}  # times eager; others should not lose
 BATCH, SIZE, CLASSES, IMAGES = 64, 224, 7, 1024
 
 
-class RandomImages:
+class RandomImages(ImageStore):
     """A store of random pixels, as many as a benchmark needs."""
 
     framing = Framing(height=SIZE, width=SIZE)
 
     def __len__(self) -> int:
         return IMAGES
-
-    @property
-    def nbytes(self) -> int:
-        return IMAGES * self.framing.nbytes
 
     def read(self, numbers: np.ndarray) -> np.ndarray:
         rng = np.random.default_rng(int(numbers[0]))

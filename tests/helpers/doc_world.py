@@ -33,7 +33,7 @@ from demo_arrays import demo_outputs
 from PIL import Image
 
 from tdumpra.data.images.framing import Framing
-from tdumpra.runs.config import Config, read_config, write_config
+from tdumpra.runs.config import Config, config_text, read_config
 
 SIZE = 32
 SPELLINGS = {"synthetic:n=1200,size=64": f"synthetic:n=120,size={SIZE}"}
@@ -98,7 +98,7 @@ def shrink(path: Path, target: Path) -> None:
         evaluate=replace(config.evaluate, bootstrap=min(20, config.evaluate.bootstrap)),
     )
     assert isinstance(small, Config)
-    write_config(small, target)
+    target.write_text(config_text(small, target.parent), encoding="utf-8")
 
 
 def write_table(path: Path, text: str) -> None:

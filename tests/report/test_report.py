@@ -14,8 +14,9 @@ import pytest
 from parsed_page import Element, parse
 from tests.support import make_problem, save_problem
 
+from tdumpra.evaluation.comparators import words_of
 from tdumpra.report.kit import signed
-from tdumpra.report.summary import COMPARATORS, p_text
+from tdumpra.report.summary import p_text
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_every_comparator_stands_in_the_table_with_its_interval(page, evaluation
         row.all("th")[0].one("small").text: row for row in page.one("table", class_="results").one("tbody").all("tr")
     }
     assert list(rows) == list(evaluation["comparators"])
-    assert rows["student"].one("th").children[0] == COMPARATORS["student"]
+    assert rows["student"].one("th").children[0] == words_of("student")
     low, high = evaluation["intervals"]["gate"]["accuracy"]
     first = rows["gate"].all("td")[0].text
     assert first == f"{evaluation['comparators']['gate']['accuracy']:.4f} {low:.3f}–{high:.3f}"
@@ -202,7 +203,7 @@ def test_outputs_that_have_moved_or_changed(tdumpra, tmp_path):
     save_problem(path, seed=1)
     assert tdumpra("report", tmp_path / "run").code == 0
     index = tmp_path / "run" / "report" / "index.html"
-    assert "has changed since it was attached" in parse(index.read_text()).one("section", id="cases").text
+    assert "changed since it was evaluated" in parse(index.read_text()).one("section", id="cases").text
     path.unlink()
     assert tdumpra("report", tmp_path / "run").code == 0
     page = parse(index.read_text())
@@ -257,9 +258,11 @@ def test_without_the_extra(tdumpra, tmp_path, monkeypatch, attached, module):
 def saved(tmp_path_factory):
     """Two models, one of them with two seeds, and the configuration that names their files."""
     root = tmp_path_factory.mktemp("saved")
-    runs = (("ce", 0), ("ce", 1), ("joint", 0))
-    files = [str(save_problem(root / f"net_{kind}_seed{seed}.npz", seed)) for kind, seed in runs]
-    (root / "c.toml").write_text(f"outputs = {files}\n[bank]\nn_prototypes = 3\n[evaluate]\nbootstrap = 50\n")
+    (root / "c.toml").write_text("[bank]\nn_prototypes = 3\n[evaluate]\nbootstrap = 50\n")
+    for kind, seed in (("ce", 0), ("ce", 1), ("joint", 0)):
+        file = save_problem(root / f"{kind}{seed}.npz", seed)
+        with (root / "c.toml").open("a") as config:
+            config.write(f'[[outputs]]\nfile = "{file.name}"\nbackbone = "net"\ntraining = "{kind}"\nseed = {seed}\n')
     return root
 
 
@@ -273,7 +276,7 @@ def test_models_seeds_and_their_links(saved, tdumpra, monkeypatch, tmp_path):
     assert links == ["net_ce/index.html", "net_joint/index.html"]
     seeds = parse((report / links[0]).read_text())
     assert "cases of 2 seeds" in seeds.one("h1").text
-    evaluation = json.loads((saved / "run" / "net_ce" / "evaluation.json").read_text())
+    evaluation = json.loads((saved / "run" / "evaluation.json").read_text())["models"]["net_ce"]
     assert f"± {evaluation['comparators_std']['gate']['accuracy']:.4f}" in seeds.one("section", id="results").text
     assert p_text(evaluation["gate"]["sign_flip_p"]) in seeds.one("section", id="summary").text
     lead = evaluation["paired"]["logit_adjusted"]["balanced_accuracy"]
@@ -285,14 +288,14 @@ def test_models_seeds_and_their_links(saved, tdumpra, monkeypatch, tmp_path):
         of_seed = report / "net_ce" / link.attributes["href"]
         assert parse(of_seed.read_text()).all("a", href="../index.html")
     assert "net_joint, seed 0" in parse((report / links[1]).read_text()).text
-    # and from another folder, as the configuration that was kept has whole paths
+    # and from another folder, since paths in the kept configuration count from its own place
     monkeypatch.chdir(tmp_path)
     assert tdumpra("report", saved / "run", "--out", tmp_path / "there", "--cases", 1).code == 0
     assert (tmp_path / "there" / "net_ce" / "seed-1" / "cases").is_dir()
 
 
 def test_seeds_whose_gate_was_chosen_on_all_of_them(tdumpra, tmp_path):
-    """The report tunes again as it was tuned: on the validation rows of both seeds."""
+    """The report shows the gate that was chosen on the validation rows of both seeds."""
     files = [str(save_problem(tmp_path / f"net_ce_seed{seed}.npz", seed)) for seed in (0, 1)]
     (tmp_path / "c.toml").write_text(
         f'outputs = {files}\n[bank]\nn_prototypes = 3\n[tune]\npreset = "paper-swapped"\npool_seeds = true\n'
