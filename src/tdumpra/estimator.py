@@ -34,6 +34,7 @@ from tdumpra.method.outputs import (
     check_rows,
     class_numbers,
 )
+from tdumpra.toml import from_plain
 from tdumpra.tuning.fit import Fitted, cluster, tune_bank
 from tdumpra.tuning.goal import check_objective
 from tdumpra.tuning.presets import Preset
@@ -277,7 +278,7 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tensors, meta = read_artifact(path, kind=KIND, schema=SCHEMA)
         params = meta["params"]
         if isinstance(params["preset"], dict):
-            params["preset"] = Preset.from_json(params["preset"])
+            params["preset"] = from_plain(params["preset"], Preset)
         return cls.from_fitted(Fitted.from_artifact(Artifact(tensors, meta)), meta["class_names"], **params)
 
     @classmethod

@@ -174,7 +174,7 @@ def _convert(value: Any, kind: Any, name: str) -> Any:
             raise ConfigError(f"{name} must be one of {', '.join(map(repr, arguments))}, not {value!r}")
         return value
     if origin is tuple:
-        if not isinstance(value, list):
+        if not isinstance(value, list | tuple):
             raise ConfigError(f"{name} must be a list, not {value!r}")
         if arguments[-1] is not Ellipsis and len(value) != len(arguments):
             raise ConfigError(f"{name} must have {len(arguments)} entries, not {len(value)}")
@@ -190,6 +190,8 @@ def _convert(value: Any, kind: Any, name: str) -> Any:
 
 
 def _convert_union(value: Any, kinds: tuple[Any, ...], name: str) -> Any:
+    if value is None and type(None) in kinds:
+        return None
     problems = []
     for kind in kinds:
         if kind is type(None):

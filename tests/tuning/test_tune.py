@@ -17,6 +17,7 @@ from tdumpra.core.calibration import class_prior
 from tdumpra.core.chances import CalibratedGate
 from tdumpra.core.metrics import OBJECTIVES
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
+from tdumpra.toml import from_plain
 from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.presets import PRESETS, Preset
 from tdumpra.tuning.result import Setting, Tuning
@@ -157,7 +158,7 @@ class TestFastSearchIsTheNaiveLoop:
 class TestChoice:
     def test_ties_go_to_fewest_openings_then_to_the_strictest(self):
         tuning = tune_on(0)
-        base = tuning.base._replace(objective=0.5, accuracy=0.5)
+        base = replace(tuning.base, objective=0.5, accuracy=0.5)
         curve = tuning.curve
         curve.objective[:], curve.accuracy[:], curve.opened[:] = 0.6, 0.5, 9
         strictest = choose(curve, base)
@@ -176,7 +177,7 @@ class TestChoice:
         curve.objective[-1] += 1e-15
         base = Setting(1.0, 1.0, "linear", None, 0.6 - 1e-15, 0.5, 0)
         assert choose(curve, base).thresholds is None
-        assert choose(curve, base._replace(objective=0.5)).kappa == 5.0
+        assert choose(curve, replace(base, objective=0.5)).kappa == 5.0
 
     def test_do_no_harm(self):
         """A setting with the best objective is no candidate where accuracy falls, by as little as one row."""
@@ -297,7 +298,7 @@ class TestPresets:
         assert preset.merge_above == 0.999
 
     def test_json_round_trip(self):
-        assert Preset.from_json(json.loads(json.dumps(asdict(SMALL)))) == SMALL
+        assert from_plain(json.loads(json.dumps(asdict(SMALL))), Preset) == SMALL
 
     @pytest.mark.parametrize(
         ("changes", "error", "message"),
@@ -433,7 +434,7 @@ class TestInANotebook:
     def test_of_a_calibrated_gate_only_what_holds(self):
         tuning = tune_on(0)
         weights = (0.0, 1.0, 0.0)
-        best = tuning.best._replace(calibrated=CalibratedGate(weights, weights, 0.125))
+        best = replace(tuning.best, calibrated=CalibratedGate(weights, weights, 0.125))
         said = repr(replace(tuning, best=best))
         assert said.endswith("lead 0.125)")
         assert "theta" not in said

@@ -17,6 +17,7 @@ from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds, fuse_wher
 from tdumpra.core.posterior import similarity_posterior
 from tdumpra.method.arrays import widen
 from tdumpra.method.bank import PrototypeBank
+from tdumpra.toml import from_plain
 
 _CHUNK = 32_768  # rows at once: enough for every operation to use all cores, some 50 MiB in all
 
@@ -118,5 +119,5 @@ class Decision:
         settings = {name: artifact.meta["decision"][name] for name in ("thresholds", "calibrated", *_SETTINGS)}
         thresholds, calibrated = GateThresholds(**settings.pop("thresholds")), settings.pop("calibrated")
         bank = PrototypeBank.from_artifact(Artifact(tensors, artifact.meta["bank"]))
-        gate = calibrated and CalibratedGate.from_json(calibrated)
+        gate = calibrated and from_plain(calibrated, CalibratedGate)
         return cls(bank=bank, thresholds=thresholds, prior=prior, calibrated=gate, **settings)

@@ -133,10 +133,9 @@ class Model:
 
         def encoder(role: str) -> Encoder:
             said = meta["encoders"][role]
-            network = {key: value for key, value in said["network"].items() if value is not None}
             transform = EvalTransform.from_dict(said["transform"])
             return Encoder(
-                network=from_plain(network, NetworkConfig), transform=transform, state=part(role),
+                network=from_plain(said["network"], NetworkConfig), transform=transform, state=part(role),
                 views=said["views"], precision=said["precision"],
             )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +13,15 @@ from tdumpra.core.chances import CalibratedGate
 from tdumpra.core.gate import FusionRule, GateThresholds
 from tdumpra.core.metrics import Objective
 from tdumpra.method.decision import Decision
+from tdumpra.toml import from_plain
 from tdumpra.tuning.goal import LOSSES, objective_name, shown_value
 from tdumpra.tuning.notes import Note
 
 Array = np.ndarray
 
 
-class Setting(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Setting:
     """One point of the search and its score on the validation data; ``thresholds`` is ``None`` for the shut gate."""
 
     kappa: float
@@ -34,23 +36,7 @@ class Setting(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {
-            **self._asdict(),
-            "thresholds": self.thresholds and asdict(self.thresholds),
-            "calibrated": self.calibrated and asdict(self.calibrated),
-        }
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Setting:
-        """Read what :meth:`to_json` returned."""
-        thresholds, calibrated = content["thresholds"], content["calibrated"]
-        return cls(
-            **{
-                **content,
-                "thresholds": thresholds and GateThresholds(**thresholds),
-                "calibrated": calibrated and CalibratedGate.from_json(calibrated),
-            }
-        )
+        return asdict(self)
 
     def apply_to(self, decision: Decision) -> Decision:
         """Return ``decision`` with this gate in place of its own."""
@@ -161,11 +147,11 @@ class Tuning:
         calibrated = Curve.take("calibrated", tensors, summary["calibrated"]) if summary["calibrated"] else None
         return cls(
             decision=Decision.from_artifact(Artifact(tensors, artifact.meta)),
-            base=Setting.from_json(summary["base"]),
-            best=Setting.from_json(summary["best"]),
+            base=from_plain(summary["base"], Setting),
+            best=from_plain(summary["best"], Setting),
             curve=curve,
             calibrated_curve=calibrated,
-            contenders=tuple(Setting.from_json(each) for each in summary["contenders"]),
+            contenders=tuple(from_plain(each, Setting) for each in summary["contenders"]),
             **{name: summary[name] for name in _PLAIN},
             notes=tuple(Note(kind, values) for kind, values in summary["notes"]),
         )

@@ -174,7 +174,7 @@ def _best_index(curve: Curve, base: Setting) -> tuple[int, ...] | None:
 
 def _shut(curve: Curve, base: Setting) -> Setting:
     likeliest = int(np.argmin(curve.similarity_nll))
-    return base._replace(kappa=float(curve.axes["kappa"][likeliest]), tau=curve.tau[likeliest])
+    return replace(base, kappa=float(curve.axes["kappa"][likeliest]), tau=curve.tau[likeliest])
 
 
 def _outer_axes(preset: Preset) -> dict[str, tuple[float | str, ...]]:
