@@ -37,6 +37,16 @@ class Artifact(NamedTuple):
     meta: dict[str, Any]
 
 
+def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return ``tensors`` under the names ``prefix.NAME``."""
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def unprefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what :func:`prefixed` named, under the names before."""
+    return {name[len(prefix) + 1 :]: tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")}
+
+
 def write_artifact(
     path: str | Path, *, kind: str, schema: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
 ) -> None:

@@ -348,7 +348,7 @@ class TestCrossFitted:
         validation = noise.validation
         memorised = fitted.tuning.decision.decide(validation.p, validation.z).p_sim
         assert (memorised.argmax(1) == validation.y).double().mean() > 0.8  # what must not be used
-        rehearsal = case_of(noise, fitted, TuneConfig(folds=3)).rehearsal()
+        rehearsal = case_of(noise, fitted, TuneConfig(folds=3)).on_validation()
         assert rehearsal is not None
         assert (rehearsal.decided.p_sim.argmax(1) == validation.y).double().mean() < 0.5
         for comparator in (COMPARATORS[name].posterior for name in ("similarity", "calibrated_gate", "paper_gate")):

@@ -114,10 +114,11 @@ class Decision:
     @classmethod
     def from_artifact(cls, artifact: Artifact) -> Decision:
         """Read what :meth:`to_artifact` returned."""
-        tensors = dict(artifact.tensors)
-        prior = tensors.pop("prior")
-        settings = {name: artifact.meta["decision"][name] for name in ("thresholds", "calibrated", *_SETTINGS)}
-        thresholds, calibrated = GateThresholds(**settings.pop("thresholds")), settings.pop("calibrated")
-        bank = PrototypeBank.from_artifact(Artifact(tensors, artifact.meta["bank"]))
-        gate = calibrated and from_plain(calibrated, CalibratedGate)
-        return cls(bank=bank, thresholds=thresholds, prior=prior, calibrated=gate, **settings)
+        tensors, settings = artifact.tensors, artifact.meta["decision"]
+        return cls(
+            bank=PrototypeBank.from_artifact(Artifact(tensors, artifact.meta["bank"])),
+            prior=tensors["prior"],
+            thresholds=GateThresholds(**settings["thresholds"]),
+            calibrated=settings["calibrated"] and from_plain(settings["calibrated"], CalibratedGate),
+            **{name: settings[name] for name in _SETTINGS},
+        )

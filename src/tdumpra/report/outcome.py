@@ -88,7 +88,7 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
     sentences += without_groups({name: evaluation["grouped"] for name, evaluation in models.items()})
     _note_settings(config, out)
     if len(outputs) > 1:
-        made_from = digest({"seeds": [results[each.name].evaluation["made_from"] for each in outputs]})
+        made_from = digest({"seeds": [results[each.name].document["made_from"] for each in outputs]})
         if read_kept(out / "evaluation.json", "evaluation", made_from) is None:
             document = write_kept(out / "evaluation.json", "evaluation", made_from, document)
     return Found(document, tables, sentences, ["evaluation.json", *files])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tdumpra.artifacts import Artifact
+from tdumpra.artifacts import Artifact, prefixed, unprefixed
 from tdumpra.core.chances import CalibratedGate
 from tdumpra.core.gate import FusionRule, GateThresholds
 from tdumpra.core.metrics import Objective
@@ -79,17 +79,20 @@ class Curve:
 
     def to_artifact(self, name: str) -> Artifact:
         """Return tensors under ``name``, and the axes."""
-        tensors = {f"{name}.{array}": torch.from_numpy(getattr(self, array)) for array in _CURVE_ARRAYS}
-        return Artifact(tensors, {"axes": self.axes, "tau": self.tau, "similarity_nll": self.similarity_nll})
+        tensors = {array: torch.from_numpy(getattr(self, array)) for array in _CURVE_ARRAYS}
+        return Artifact(
+            prefixed(name, tensors), {"axes": self.axes, "tau": self.tau, "similarity_nll": self.similarity_nll}
+        )
 
     @classmethod
-    def take(cls, name: str, tensors: dict[str, torch.Tensor], meta: dict[str, Any]) -> Curve:
-        """Read what :meth:`to_artifact` returned; its tensors are taken out of ``tensors``."""
+    def from_artifact(cls, name: str, artifact: Artifact) -> Curve:
+        """Read what :meth:`to_artifact` returned."""
+        tensors, meta = unprefixed(name, artifact.tensors), artifact.meta
         return cls(
             axes={axis: tuple(values) for axis, values in meta["axes"].items()},
             tau=tuple(meta["tau"]),
             similarity_nll=tuple(meta["similarity_nll"]),
-            **{array: tensors.pop(f"{name}.{array}").numpy() for array in _CURVE_ARRAYS},
+            **{array: tensors[array].numpy() for array in _CURVE_ARRAYS},
         )
 
 
@@ -142,15 +145,14 @@ class Tuning:
     @classmethod
     def from_artifact(cls, artifact: Artifact) -> Tuning:
         """Read what :meth:`to_artifact` returned."""
-        tensors, summary = dict(artifact.tensors), artifact.meta["tuning"]
-        curve = Curve.take("curve", tensors, summary)
-        calibrated = Curve.take("calibrated", tensors, summary["calibrated"]) if summary["calibrated"] else None
+        tensors, summary = artifact.tensors, artifact.meta["tuning"]
+        calibrated = Artifact(tensors, summary["calibrated"])
         return cls(
-            decision=Decision.from_artifact(Artifact(tensors, artifact.meta)),
+            decision=Decision.from_artifact(artifact),
             base=from_plain(summary["base"], Setting),
             best=from_plain(summary["best"], Setting),
-            curve=curve,
-            calibrated_curve=calibrated,
+            curve=Curve.from_artifact("curve", Artifact(tensors, summary)),
+            calibrated_curve=Curve.from_artifact("calibrated", calibrated) if calibrated.meta else None,
             contenders=tuple(from_plain(each, Setting) for each in summary["contenders"]),
             **{name: summary[name] for name in _PLAIN},
             notes=tuple(Note(kind, values) for kind, values in summary["notes"]),
