@@ -31,14 +31,13 @@ def read_tree(
     adapt: Callable[[Plain, Path], Plain] = lambda content, folder: content,
     **defaults: Any,
 ) -> T:
-    """Read a file into ``kind``, a dataclass of plain values and dataclasses.
+    """Read a TOML file into ``kind``, a dataclass of plain values and dataclasses.
 
     Args:
-        path: the TOML file.
+        path: the file.
         kind: the dataclass.
         changes: ``KEY=VALUE`` each, which override the file; the last one wins.
-        adapt: is given the plain values of one file and the folder that its relative paths count from, and returns
-            the values to read.
+        adapt: is given the plain values of one file and its folder, and returns the values to read.
         defaults: values of keys that the file itself leaves out, even if a file that it extends sets them.
     """
     contents = {f"--set {change}": adapt(_parse_change(change), Path()) for change in reversed(changes)}

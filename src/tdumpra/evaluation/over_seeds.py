@@ -99,7 +99,7 @@ def _tuning(by_seed: Mapping[str, str]) -> str:
 
 
 class SeedRows(NamedTuple):
-    """What seeds must agree on: classes, and the test rows' labels, groups and ids."""
+    """The things that seeds must agree on: classes, and the test rows' labels, groups and ids."""
 
     name: str  # of the file or folder, for a message
     n_classes: int

@@ -25,7 +25,7 @@ _SETTINGS = ("rule", "kappa", "tau", "temperature", "prior_exponent", "fused_exp
 
 
 class Decided(NamedTuple):
-    """What was decided, and from what: the calibrated classifier, retrieval, and the signals of the gate."""
+    """The decisions on some rows, with what they came from: classifier, retrieval, and the signals of the gate."""
 
     p: Float[Tensor, "n c"]
     opened: Bool[Tensor, " n"]

@@ -123,7 +123,7 @@ class Checkpointer:
     saved_at: float = field(default_factory=time.monotonic)
 
     def is_due(self) -> bool:
-        """Whether it is time to save again."""
+        """Return whether it is time to save again."""
         due = time.monotonic() - self.saved_at > 60 * self.minutes
         # one clock decides for all processes: otherwise those that save would wait for ever for those that do not
         return due if self.fabric.world_size == 1 else bool(self.fabric.broadcast(due))
@@ -210,7 +210,7 @@ def read_networks(path: Path) -> Networks:
 
 
 def is_finished(path: Path, identity: Mapping[str, str] | None = None) -> bool:
-    """Whether there is a checkpoint of finished training; refuse one that does not have this ``identity``."""
+    """Return whether there is a checkpoint of finished training; refuse one that does not have this ``identity``."""
     if not path.exists():
         return False
     meta = read_artifact(path, kind=KIND, schema=SCHEMA).meta

@@ -42,7 +42,7 @@ class Encoder:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when a weight or the preprocessing does."""
+        """Return a hash that changes when a weight or the preprocessing does."""
         parts: list[bytes | str] = [
             self.transform.fingerprint,
             str(asdict(self.network)),

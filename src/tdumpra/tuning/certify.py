@@ -51,7 +51,7 @@ class Tested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """What was tested, on how many cases, at which level, and whether anything was proven."""
+    """The gates that were tested, on how many cases, at which level, and whether any was proven."""
 
     level: float
     correction: Correction
@@ -67,7 +67,7 @@ class Certificate:
 
     @property
     def chosen(self) -> Tested | None:
-        """The gate that may open: of the proven ones, the best on the first half."""
+        """Return the gate that may open: of the proven ones, the best on the first half."""
         proven = [each for each in self.tested if each.proven]
         return max(proven, key=lambda each: each.setting.objective, default=None)
 

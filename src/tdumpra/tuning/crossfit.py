@@ -39,7 +39,7 @@ _PLAINLY = 0.05  # training accuracy so far above validation's was not predicted
 
 
 class Estimate(NamedTuple):
-    """What the rule of choice earned on rows that took no part in it."""
+    """How the choice did on rows that took no part in it."""
 
     rows: int
     objective: float

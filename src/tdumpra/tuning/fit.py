@@ -35,7 +35,7 @@ class Fitted(NamedTuple):
 
     @property
     def unseen(self) -> Decision:
-        """The decision with a bank that holds no validation rows, to be tried on those rows."""
+        """Return the decision with a bank that holds no validation rows, to be tried on those rows."""
         return replace(self.tuning.decision, bank=self.unseen_bank or self.tuning.decision.bank)
 
     def verdict(self) -> str:

@@ -1,4 +1,4 @@
-"""What tuning may search: named sets of candidates."""
+"""Presets: named sets of candidates for tuning to search."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GATE_KINDS: tuple[GateKind, ...] = get_args(GateKind)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """What may be searched, and over which candidates. A single candidate is a fixed value."""
+    """The candidates of each setting. A single candidate is a fixed value."""
 
     kappa: tuple[float, ...] = (10.0, 20.0, 40.0)
     theta: tuple[float, ...] = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

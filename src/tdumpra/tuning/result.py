@@ -1,4 +1,4 @@
-"""What tuning found: the fitted decision, what won, and everything that was tried."""
+"""The result of tuning: the fitted decision, what won, and everything that was tried."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Setting:
 
     @property
     def gate(self) -> str:
-        """The kind of gate, in words."""
+        """Return the kind of gate, in words."""
         if self.thresholds is None:
             return "the shut gate"
         return "the calibrated gate" if self.calibrated else "the five clauses"
