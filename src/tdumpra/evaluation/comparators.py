@@ -22,8 +22,7 @@ from torch import Tensor
 from tdumpra.core.calibration import adjust_prior, apply_temperature, fit_temperature
 from tdumpra.core.neighbours import cache_affinity, nearest_neighbour_shares
 from tdumpra.core.risk import bayes_gate
-from tdumpra.core.rowwise import normalise
-from tdumpra.method.arrays import widen
+from tdumpra.core.rowwise import normalise, widen
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decided, Decision
 from tdumpra.method.outputs import ScoredOutputs, TrainOutputs, ValidationOutputs

@@ -219,7 +219,7 @@ def gate_report(
         "fixed": fixed,
         "broken": broken,
         "p_value": significance.mcnemar_exact(fixed, broken),
-        "sign_flip_p": None if names is None else significance.sign_flip_test(sum_by_lesion(gained, names).sums),
+        "sign_flip_p": None if names is None else significance.sign_flip_test(sum_by_lesion(gained, names)),
         "harm_upper": significance.clopper_pearson_upper(broken, len(labels)),
         "classifier_accuracy": float(1 - wrong_cls.mean()),
         "similarity_accuracy": float(1 - wrong_sim.mean()),

@@ -17,7 +17,7 @@ from tdumpra import checks
 from tdumpra.artifacts import Artifact, read_artifact, write_artifact
 from tdumpra.core.kmeans import Engine, spherical_kmeans
 from tdumpra.core.posterior import prototype_similarity, similarity_posterior, vmf_class_scores
-from tdumpra.core.rowwise import normalise
+from tdumpra.core.rowwise import normalise, widen
 from tdumpra.method.arrays import like
 
 KIND, SCHEMA = "bank", 1
@@ -123,7 +123,7 @@ class PrototypeBank:
 
     def similarity(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "n c k"]:
         """Return cosines of checked rows of any length with all prototypes; those of dead slots mean nothing."""
-        wide = z.to(torch.promote_types(z.dtype, torch.float32))
+        wide = widen(z)
         cosines = prototype_similarity(wide, self.prototypes.to(wide))
         # Dividing C x K cosines costs less than dividing D columns; a zero row was refused before.
         return cosines / checks.row_norms(wide)[:, None, None]

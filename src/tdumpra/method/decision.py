@@ -15,7 +15,7 @@ from tdumpra.core.calibration import adjust_prior, apply_temperature
 from tdumpra.core.chances import CalibratedGate, calibrated_gate_opens
 from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds, fuse_where_open, gate_opens, gate_signals
 from tdumpra.core.posterior import similarity_posterior
-from tdumpra.method.arrays import widen
+from tdumpra.core.rowwise import widen
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.toml import from_plain
 

@@ -121,7 +121,7 @@ def certify(
     tuning = tune(bank, design, prior, search)
     listed = _short_list(tuning, search.preset, proof)
     lesions = lesion_of_each_row(proof.groups, len(proof))
-    p_values = [sign_flip_test(sum_by_lesion(gained, lesions).sums, alternative="greater") for _, gained in listed]
+    p_values = [sign_flip_test(sum_by_lesion(gained, lesions), alternative="greater") for _, gained in listed]
     proven = (fixed_sequence if correction == "fixed-sequence" else holm)(np.array(p_values), level)
     tested = tuple(
         Tested(setting, int((gained > 0).sum()), int((gained < 0).sum()), p_value, bool(is_proven))

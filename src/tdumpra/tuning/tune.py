@@ -19,7 +19,7 @@ from tdumpra.core.calibration import adjust_prior, apply_temperature, fit_temper
 from tdumpra.core.chances import CalibratedGate
 from tdumpra.core.gate import GateThresholds
 from tdumpra.core.posterior import similarity_posterior
-from tdumpra.method.arrays import widen
+from tdumpra.core.rowwise import widen
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
 from tdumpra.method.outputs import ScoredOutputs, ValidationOutputs
