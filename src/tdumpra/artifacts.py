@@ -31,10 +31,20 @@ _HEADER_LENGTH = 8  # safetensors: a little-endian uint64, then that many bytes 
 
 
 class Artifact(NamedTuple):
-    """What an artefact holds: tensors by name, and everything else as JSON values."""
+    """The contents of an artefact: tensors by name, and everything else as JSON values."""
 
     tensors: dict[str, Tensor]
     meta: dict[str, Any]
+
+
+def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return ``tensors`` under the names ``prefix.NAME``."""
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def unprefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what :func:`prefixed` named, under the names before."""
+    return {name[len(prefix) + 1 :]: tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")}
 
 
 def write_artifact(
@@ -119,7 +129,7 @@ def make_folder(folder: Path) -> None:
 
 
 def fingerprint(*parts: bytes | str) -> str:
-    """A short name for exactly these contents: the first 16 hexadecimal digits of their SHA-256."""
+    """Return a short name for exactly these contents: the first 16 hexadecimal digits of their SHA-256."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -129,7 +139,7 @@ def fingerprint(*parts: bytes | str) -> str:
 
 
 def jsonable(value: Any) -> Any:
-    """``value`` in JSON's own types; numbers that JSON cannot say (NaN, infinity) become ``None``."""
+    """Return ``value`` in JSON's own types; numbers that JSON does not have (NaN, infinity) become ``None``."""
     if isinstance(value, Mapping):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -142,7 +152,7 @@ def jsonable(value: Any) -> Any:
 
 
 def _in_order(data: bytes) -> bytes:
-    """The same safetensors file with its header sorted: safetensors shuffles it, and equal contents are equal bytes."""
+    """Sort the header of a safetensors file, which safetensors shuffles: equal contents are then equal bytes."""
     end = _HEADER_LENGTH + int.from_bytes(data[:_HEADER_LENGTH], "little")
     header = json.dumps(json.loads(data[_HEADER_LENGTH:end]), sort_keys=True).encode()
     header += b" " * (-len(header) % 8)  # the tensors behind it stay aligned

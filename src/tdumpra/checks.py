@@ -1,4 +1,4 @@
-"""What a user may hand in, and the sentence they get when it is something else.
+"""Check what a user hands in, and say in a sentence what is wrong with it.
 
 Each function takes one raw argument and its name, and returns it as a clean array or raises ``ValueError`` or
 ``TypeError``. The kernels behind them check nothing.
@@ -27,7 +27,7 @@ _SHOWN = 3  # how many offending row numbers a message names
 
 
 def check_probabilities(values: Any, name: str, *, n_classes: int | None = None) -> Tensor:
-    """Rows of class probabilities: two-dimensional, at least two classes, in [0, 1], summing to one."""
+    """Check rows of class probabilities: two-dimensional, at least two classes, in [0, 1], summing to one."""
     p = _float_matrix(values, name)
     if p.shape[1] < 2:
         raise ValueError(f"{name} has {p.shape[1]} column(s); a row needs the probabilities of at least two classes")
@@ -78,7 +78,7 @@ def check_embeddings(values: Any, name: str, *, width: int | None = None) -> Ten
 
 
 def row_norms(z: Tensor) -> Tensor:
-    """Euclidean norm of each row, in at least float32; a row with a NaN or an infinity has such a norm."""
+    """Return the length of each row, in at least float32; a row with a NaN or an infinity has such a length."""
     norms: Tensor = torch.linalg.vector_norm(z, dim=1, dtype=torch.promote_types(z.dtype, torch.float32))
     extreme = (norms < 1e-15) | (norms > 1e15)  # where squares leave float32's range, and a direction is still there
     if extreme.any():
@@ -89,8 +89,8 @@ def row_norms(z: Tensor) -> Tensor:
     return norms
 
 
-def check_directions(z: Tensor, name: str) -> Tensor:
-    """The rows' norms; refuses rows without a direction, and those that are too long for their type."""
+def check_directions(z: Tensor, name: str) -> None:
+    """Refuse rows without a direction, and those that are too long for their type."""
     norms = row_norms(z)
     finite = torch.isfinite(norms)
     if not finite.all():
@@ -101,14 +101,11 @@ def check_directions(z: Tensor, name: str) -> Tensor:
         raise ValueError(f"{name} has rows whose length {kind} cannot hold: {_rows(~finite)}; scale them down")
     if not (norms > 0).all():
         raise ValueError(f"{name} has all-zero rows, which have no direction: {_rows(norms == 0)}")
-    return norms
 
 
 def check_labels(values: Any, name: str, *, n_rows: int, n_classes: int | None = None) -> Tensor:
-    """Integer class labels, one per row, from 0 to ``n_classes - 1``."""
-    if isinstance(values, Tensor):
-        values = values.detach().cpu().numpy()
-    labels = np.asarray(values)
+    """Check integer class labels, one per row, from 0 to ``n_classes - 1``."""
+    labels = _to_array(values)
     if labels.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional, and has shape {labels.shape}")
     if labels.dtype == bool:
@@ -127,12 +124,10 @@ def check_labels(values: Any, name: str, *, n_rows: int, n_classes: int | None =
 
 
 def check_groups(values: Any, name: str, *, n_rows: int) -> NDArray[np.str_] | None:
-    """Group names (lesion, patient, ...) as strings, one per row, or ``None``."""
+    """Return group names (lesion, patient, ...) as strings, one per row, or ``None``."""
     if values is None:
         return None
-    if isinstance(values, Tensor):
-        values = values.detach().cpu().numpy()
-    groups = np.asarray(values)
+    groups = _to_array(values)
     if groups.shape != (n_rows,):
         raise ValueError(f"{name} needs one entry per row: {n_rows}, not shape {groups.shape}")
     missing = np.array([_is_missing(group) for group in groups.tolist()], dtype=bool)
@@ -146,7 +141,7 @@ def check_groups(values: Any, name: str, *, n_rows: int) -> NDArray[np.str_] | N
 
 
 def misnamed_group(names: Iterable[str]) -> str | None:
-    """A sentence where a column seems to name lesions or patients and none is called ``group``."""
+    """Return a note if a column seems to name lesions or patients and none is called ``group``."""
     found = [name for name in names if name.casefold() in _LIKE_GROUP]
     if not found or "group" in found:
         return None
@@ -154,10 +149,8 @@ def misnamed_group(names: Iterable[str]) -> str | None:
 
 
 def check_split(values: Any, name: str = "split", *, n_rows: int | None = None) -> NDArray[np.int8]:
-    """Split membership as codes 0, 1, 2, from those codes or from the words train, val, test."""
-    if isinstance(values, Tensor):
-        values = values.detach().cpu().numpy()
-    split = np.asarray(values)
+    """Return the split of each row as 0, 1 or 2, from those codes or from the words train, val, test."""
+    split = _to_array(values)
     if split.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional, and has shape {split.shape}")
     if n_rows is not None and len(split) != n_rows:
@@ -171,27 +164,34 @@ def check_split(values: Any, name: str = "split", *, n_rows: int | None = None) 
 
 
 def check_unit_interval(value: float, name: str, *, upper: float = 1.0) -> None:
-    """A threshold or weight between 0 and ``upper``, both included."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
-        raise TypeError(f"{name} must be a number, not {value!r}")
+    """Check a threshold or weight between 0 and ``upper``, both included."""
+    _check_number(value, name)
     if not 0 <= value <= upper:  # false for NaN too
         raise ValueError(f"{name} must lie between 0 and {upper:.4g}, not {value!r}")
 
 
 def check_positive(value: float, name: str) -> None:
-    """A finite number above zero."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
-        raise TypeError(f"{name} must be a number, not {value!r}")
+    """Check a finite number above zero."""
+    _check_number(value, name)
     if not 0 < value < np.inf:
         raise ValueError(f"{name} must be a finite number above 0, not {value!r}")
 
 
+def _check_number(value: Any, name: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
+        raise TypeError(f"{name} must be a number, not {value!r}")
+
+
 def check_count(value: int, name: str, *, least: int = 1) -> None:
-    """A whole number of at least ``least``."""
+    """Check a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be a whole number, not {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, not {value}")
+
+
+def _to_array(values: Any) -> NDArray[Any]:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
 
 
 def _float_matrix(values: Any, name: str) -> Tensor:
@@ -204,7 +204,7 @@ def _float_matrix(values: Any, name: str) -> Tensor:
 
 
 def to_tensor(values: Any, name: str) -> Tensor:
-    """A tensor over the same memory where that is possible; ``values`` is never written to."""
+    """Return a tensor over the same memory where that is possible; ``values`` is never written to."""
     if isinstance(values, Tensor):
         return values.detach()
     try:
@@ -222,7 +222,7 @@ def to_tensor(values: Any, name: str) -> Tensor:
 
 
 def _instead_of_numbers(values: Any) -> str:
-    """What was handed in as numbers: the first text in an array, or else its kind."""
+    """Tell what was given as numbers: the first text in an array, or else its type."""
     cells = values.ravel().tolist() if isinstance(values, np.ndarray) and values.dtype.kind in "USO" else []
     text = next((cell for cell in cells if isinstance(cell, str | bytes)), None)
     if text is None:
@@ -243,7 +243,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def _instead_of_integers(labels: NDArray[Any]) -> str:
-    """What was handed in as labels, and how to number them."""
+    """Tell what was given as labels, and how to number them."""
     values = labels.tolist()
     if labels.size and all(isinstance(value, str | bytes) for value in values):
         return (

@@ -1,4 +1,4 @@
-"""What results were computed with: versions, machine, command."""
+"""Record what results were computed with: versions, machine, command."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PACKAGES = (
 
 
 def write_environment(folder: Path) -> None:
-    """``environment.json``, beside the results."""
+    """Write ``environment.json`` beside the results."""
     write_bytes(folder / "environment.json", _environment().encode())
 
 

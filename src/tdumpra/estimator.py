@@ -34,8 +34,9 @@ from tdumpra.method.outputs import (
     check_rows,
     class_numbers,
 )
+from tdumpra.toml import from_plain
 from tdumpra.tuning.fit import Fitted, cluster, tune_bank
-from tdumpra.tuning.goal import check_objective
+from tdumpra.tuning.goal import Goal, check_objective
 from tdumpra.tuning.presets import Preset
 from tdumpra.tuning.search import Search, check_preset
 from tdumpra.tuning.settings import BankConfig, TuneConfig
@@ -244,7 +245,6 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             p_test, z_test, y, groups, p_teacher=p_teacher, n_classes=n_classes, width=width, suffix="_test"
         )
         check_groups_apart({"training": self._train, "validation": self._validation}, test.groups, "test")
-        goal = Search.check(objective=self.tuning_.objective, costs=self.costs, n_classes=n_classes).goal
         case = Case(
             train=self._train,
             validation=self._validation,
@@ -252,8 +252,7 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             decision=decision,
             decided=decision.decide(test.p, test.z),
             unseen_bank=self.fitted_.unseen_bank,
-            objective=goal.objective,
-            costs=goal.costs,
+            goal=Goal.check(self.tuning_.objective, self.costs, n_classes=n_classes),
         )
         return evaluate(case, settings=settings, paired=False).document
 
@@ -277,7 +276,7 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tensors, meta = read_artifact(path, kind=KIND, schema=SCHEMA)
         params = meta["params"]
         if isinstance(params["preset"], dict):
-            params["preset"] = Preset.from_json(params["preset"])
+            params["preset"] = from_plain(params["preset"], Preset)
         return cls.from_fitted(Fitted.from_artifact(Artifact(tensors, meta)), meta["class_names"], **params)
 
     @classmethod

@@ -31,14 +31,13 @@ def read_tree(
     adapt: Callable[[Plain, Path], Plain] = lambda content, folder: content,
     **defaults: Any,
 ) -> T:
-    """Read a file into ``kind``, a dataclass of plain values and dataclasses.
+    """Read a TOML file into ``kind``, a dataclass of plain values and dataclasses.
 
     Args:
-        path: the TOML file.
+        path: the file.
         kind: the dataclass.
         changes: ``KEY=VALUE`` each, which override the file; the last one wins.
-        adapt: is given the plain values of one file and the folder that its relative paths count from, and returns
-            the values to read.
+        adapt: is given the plain values of one file and its folder, and returns the values to read.
         defaults: values of keys that the file itself leaves out, even if a file that it extends sets them.
     """
     contents = {f"--set {change}": adapt(_parse_change(change), Path()) for change in reversed(changes)}
@@ -174,7 +173,7 @@ def _convert(value: Any, kind: Any, name: str) -> Any:
             raise ConfigError(f"{name} must be one of {', '.join(map(repr, arguments))}, not {value!r}")
         return value
     if origin is tuple:
-        if not isinstance(value, list):
+        if not isinstance(value, list | tuple):
             raise ConfigError(f"{name} must be a list, not {value!r}")
         if arguments[-1] is not Ellipsis and len(value) != len(arguments):
             raise ConfigError(f"{name} must have {len(arguments)} entries, not {len(value)}")
@@ -190,6 +189,8 @@ def _convert(value: Any, kind: Any, name: str) -> Any:
 
 
 def _convert_union(value: Any, kinds: tuple[Any, ...], name: str) -> Any:
+    if value is None and type(None) in kinds:
+        return None
     problems = []
     for kind in kinds:
         if kind is type(None):

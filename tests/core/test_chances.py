@@ -92,12 +92,6 @@ def test_a_certain_path_has_finite_features():
     assert ((fitted.classifier > 0.99) & (fitted.similarity > 0.99)).all()
 
 
-def test_plain_values_and_back():
-    gate = CalibratedGate((0.0, 1.0, 0.5), (0.0, 0.0, 1.0), 0.1)
-    plain = {"classifier": [0.0, 1.0, 0.5], "similarity": [0.0, 0.0, 1.0], "margin": 0.1}
-    assert CalibratedGate.from_json(plain) == gate
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdumpra.data.groups import merge_groups
+from tdumpra.data.sources.finish import merge_groups
 
 
 def test_pairs_connect_groups_through_others():

@@ -163,7 +163,6 @@ def make_case(classifier: DualPathClassifier, problem: Problem) -> Case:
         test=test,
         decision=classifier.decision_,
         decided=classifier.decision_.decide(test.p, test.z),
-        objective="balanced_accuracy",
     )
 
 
@@ -325,16 +324,16 @@ def test_without_the_second_networks_word_on_both_parts_there_is_no_ensemble(ric
     assert [COMPARATORS[name].posterior(less) for name in absent] == [None] * 5
 
 
-def test_what_was_fitted_is_not_fitted_again_in_the_rehearsal(rich, monkeypatch):
+def test_what_was_fitted_is_not_fitted_again_on_validation(rich, monkeypatch):
     fresh = replace(rich)  # with nothing fitted
-    rehearsal = fresh.rehearsal()
-    assert rehearsal is not None
-    alone = {name: each.posterior(rehearsal) for name, each in COMPARATORS.items()}
+    on_validation = fresh.on_validation()
+    assert on_validation is not None
+    alone = {name: each.posterior(on_validation) for name, each in COMPARATORS.items()}
     for each in COMPARATORS.values():
         each.posterior(fresh)
     for name in ("tune", "fit_temperature", "choose_prior_exponent", "best_harmless"):
         monkeypatch.delattr(comparators, name)
-    again = fresh.rehearsal()
+    again = fresh.on_validation()
     assert again is not None
     for name, expected in alone.items():
         found = COMPARATORS[name].posterior(again)

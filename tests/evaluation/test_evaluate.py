@@ -16,6 +16,7 @@ from tdumpra.core.gate import GateThresholds
 from tdumpra.evaluation.comparators import COMPARATORS, Case, Comparator
 from tdumpra.evaluation.evaluate import evaluate
 from tdumpra.evaluation.settings import EvaluateConfig
+from tdumpra.tuning.goal import Goal
 
 QUICK = EvaluateConfig(bootstrap=50)
 
@@ -136,7 +137,7 @@ class TestCosts:
     COSTS = np.array([[0, 1, 1, 1], [1, 0, 1, 1], [1, 1, 0, 1], [20, 20, 20, 0]], float)
 
     def test_both_decisions(self, classifier, problem):
-        case = replace(case_of(classifier, problem), costs=self.COSTS)
+        case = replace(case_of(classifier, problem), goal=Goal(costs=self.COSTS))
         found = evaluate(case, settings=QUICK).document
         p, y = case.decided.p.numpy(), problem.test.y
         cheapest = [min(range(4), key=lambda d: sum(row[c] * self.COSTS[c, d] for c in range(4))) for row in p]

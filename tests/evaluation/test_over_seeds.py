@@ -151,7 +151,7 @@ class TestOverSeeds:
 
     def test_one_seed_is_its_own_evaluation(self):
         one = self.result(0.6)
-        assert over_seeds({4: one}) == {**one.evaluation, "seeds": [4]}
+        assert over_seeds({4: one}) == {**one.document, "seeds": [4]}
 
     def test_means_sums_and_the_worst(self):
         seeds = {0: self.result(0.6, a=1, b=1), 2: self.result(0.8, 5, a=1)}
@@ -170,7 +170,7 @@ class TestOverSeeds:
 
     def test_a_comparator_that_one_seed_lacks_is_left_out(self):
         less = self.result(0.8)
-        del less.evaluation["comparators"]["student"]
+        del less.document["comparators"]["student"]
         assert list(over_seeds({0: self.result(0.6), 1: less})["comparators"]) == ["gate"]
 
     def test_one_choice_for_all_seeds_is_told_once(self):

@@ -18,7 +18,7 @@ from tdumpra.networks.build import Encoding, build_network
 from tdumpra.networks.model_file import Encoder, Model
 from tdumpra.networks.predict import Predictor
 from tdumpra.networks.saliency import Saliency, occlusion_saliency
-from tdumpra.report.heatmap import heatmap
+from tdumpra.report.evidence_page import heatmap
 
 MATCH = Match(label=0, name="blob", prototype=0, cosine=1.0, share=1.0, weight=1.0, exemplars=(), own=0)
 

@@ -75,8 +75,8 @@ class TestCertificate:
         assert certificate.chosen is not None
         assert tuning.best == certificate.chosen.setting
         first = certificate.tested[0]
-        better = first._replace(setting=first.setting._replace(objective=0.99), fixed=7, broken=3)
-        unproven = better._replace(setting=first.setting._replace(objective=1.0), proven=False)
+        better = replace(first, setting=replace(first.setting, objective=0.99), fixed=7, broken=3)
+        unproven = replace(better, setting=replace(first.setting, objective=1.0), proven=False)
         certificate = replace(certificate, tested=(first, better, unproven))
         assert certificate.chosen == better
         assert "the gate fixed 7 predictions and broke 3 " in certificate.sentence()

@@ -39,21 +39,20 @@ def test_no_row_is_judged_by_its_own_lesion():
         seen.append(set(train.groups))
         return make_bank(train)
 
-    fitted = cross_fit(*outputs(problem), spy, Search(PRESET), folds=4)
+    tuning, estimate = cross_fit(*outputs(problem), spy, Search(PRESET), folds=4)
     everything = {*problem.train.groups, *problem.val.groups}
     assert seen[-1] == everything  # the bank that goes into use
     left_out = [everything - groups for groups in seen[:-1]]
     assert len(left_out) == 4
     assert set().union(*left_out) == everything
     assert sum(map(len, left_out)) == len(everything)
-    assert fitted.tuning.n_rows == fitted.estimate.rows == len(problem.val.y)
-    assert fitted.tuning.decision.bank.exemplars  # train and validation ids alike
-    assert "out of fold, on 200 rows" in fitted.estimate.sentence()
+    assert tuning.n_rows == estimate.rows == len(problem.val.y)
+    assert tuning.decision.bank.exemplars  # train and validation ids alike
+    assert "out of fold, on 200 rows" in estimate.sentence()
 
 
 def test_the_estimate_is_counted_row_by_row():
-    fitted = cross_fit(*outputs(make_problem(dtype=np.float64)), make_bank, Search(PRESET, Goal("accuracy")))
-    estimate = fitted.estimate
+    _, estimate = cross_fit(*outputs(make_problem(dtype=np.float64)), make_bank, Search(PRESET, Goal("accuracy")))
     gained = (estimate.fixed - estimate.broken) / estimate.rows
     assert estimate.accuracy - estimate.base_accuracy == pytest.approx(gained, abs=1e-12)
     assert estimate.opened >= estimate.fixed + estimate.broken
@@ -62,8 +61,8 @@ def test_the_estimate_is_counted_row_by_row():
 
 def test_training_rows_may_take_part_if_predicted_out_of_fold():
     problem = make_problem(dtype=np.float64)
-    fitted = cross_fit(*outputs(problem, p_train=problem.train.p), make_bank, Search(PRESET), training_rows=True)
-    assert fitted.tuning.n_rows == len(problem.train.y) + len(problem.val.y)
+    tuning, _ = cross_fit(*outputs(problem, p_train=problem.train.p), make_bank, Search(PRESET), training_rows=True)
+    assert tuning.n_rows == len(problem.train.y) + len(problem.val.y)
 
 
 class TestRefusals:

@@ -132,7 +132,7 @@ def _without_itself(
 
 def _heatmap(predictor: Predictor, pixels: Pixels, match: Match) -> Heatmap:
     from tdumpra.networks.saliency import occlusion_saliency
-    from tdumpra.report.heatmap import heatmap
+    from tdumpra.report.evidence_page import heatmap
 
     return heatmap(occlusion_saliency(predictor, pixels, match), match)
 

@@ -23,13 +23,11 @@ Array = np.ndarray
 _CHUNK = 64  # replicates at once: the weights of some ten thousand rows stay in cache
 
 
-def group_weights(
-    member: Int[Array, " n"], *, n_replicates: int, seed: int, chunk: int = _CHUNK
-) -> Iterator[Float[Array, "n b"]]:
+def group_weights(member: Int[Array, " n"], *, n_replicates: int, seed: int) -> Iterator[Float[Array, "n b"]]:
     """Yield how often each row counts in each replicate, some replicates at a time; ``member`` numbers the groups."""
     rng, n_groups = np.random.default_rng(seed), int(member.max()) + 1
-    for start in range(0, n_replicates, chunk):
-        size = min(chunk, n_replicates - start)
+    for start in range(0, n_replicates, _CHUNK):
+        size = min(_CHUNK, n_replicates - start)
         drawn = rng.integers(n_groups, size=(size, n_groups)) + n_groups * np.arange(size)[:, None]
         counts = np.bincount(drawn.ravel(), minlength=size * n_groups).reshape(size, n_groups)
         yield np.ascontiguousarray(counts.T, dtype=np.float64)[member]

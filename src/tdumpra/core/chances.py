@@ -13,7 +13,7 @@ fitted, and one is chosen.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -49,11 +49,6 @@ class CalibratedGate:
                 raise ValueError(f"{name} must be three finite weights, not {getattr(self, name)!r}")
         if not 0 <= self.margin <= 1:
             raise ValueError(f"margin must lie between 0 and 1, not {self.margin!r}")
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> CalibratedGate:
-        """Read the values that ``dataclasses.asdict`` and JSON give."""
-        return cls(tuple(content["classifier"]), tuple(content["similarity"]), content["margin"])
 
 
 class Chances(NamedTuple):

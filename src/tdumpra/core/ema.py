@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from tdumpra.core.rowwise import widen
+
 
 class EmaTeacher(nn.Module):
     r"""A frozen copy of a network that follows it slowly.
@@ -36,7 +38,7 @@ class EmaTeacher(nn.Module):
         self.module = copy.deepcopy(student).requires_grad_(False)
         for tensor in (*self.module.parameters(), *self.module.buffers()):
             if tensor.is_floating_point():
-                tensor.data = tensor.data.to(torch.promote_types(tensor.dtype, torch.float32))
+                tensor.data = widen(tensor.data)
         self.step = 0
         self._pairs: _Pairs | None = None
         self.eval()

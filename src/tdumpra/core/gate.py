@@ -53,7 +53,7 @@ class GateThresholds:
 
     @property
     def guarantees_similarity(self) -> bool:
-        r"""Whether an open gate with linear fusion always follows retrieval (appendix, alpha_bound).
+        r"""Return whether an open gate with linear fusion always follows retrieval (appendix, alpha_bound).
 
         The paper asks for :math:`(1-\alpha) m > \alpha \theta`; its gate's own inequalities are strict, so equality
         suffices. This holds for real numbers: where a row lies within rounding of :math:`\theta` and of :math:`m` at

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from jaxtyping import Int
 
 Array = np.ndarray
-
-
-class LesionSums(NamedTuple):
-    """The name of each lesion, and the sum over its rows."""
-
-    names: Array
-    sums: Int[Array, " g"]
 
 
 def lesion_of_each_row(groups: Array | None, n_rows: int) -> Array:
@@ -28,15 +19,14 @@ def lesion_numbers(groups: Array | None, n_rows: int) -> Int[Array, " n"]:
     return numbers
 
 
-def sum_by_lesion(gained: Int[Array, " n"], lesions: Array) -> LesionSums:
+def sum_by_lesion(gained: Int[Array, " n"], lesions: Array) -> Int[Array, " g"]:
     """Sum ``gained`` over the rows of each lesion, in the order of the names."""
-    names, member = np.unique(lesions, return_inverse=True)
-    return LesionSums(names, np.bincount(member, weights=gained).astype(np.int64))
+    return np.bincount(lesion_numbers(lesions, len(lesions)), weights=gained).astype(np.int64)
 
 
 def gained_by_lesion(gained: Int[Array, " n"], lesions: Array) -> dict[str, int]:
     """Return the sums by name, without the lesions whose sum is zero."""
-    names, sums = sum_by_lesion(gained, lesions)
+    names, sums = np.unique(lesions), sum_by_lesion(gained, lesions)
     return {str(names[i]): int(sums[i]) for i in np.flatnonzero(sums)}
 
 

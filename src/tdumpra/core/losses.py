@@ -13,6 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from tdumpra.core.rowwise import widen
+
 Reduction = Literal["mean", "sum"]
 
 # Entries of the similarity matrix that are in memory at once: 64 MiB in float32. Whole rows are taken, so memory
@@ -47,7 +49,7 @@ def joint_loss(
     the whole. With ``reduction="sum"``, as the paper writes :math:`\mathcal L_{SCL}`, 128 views and
     :math:`\lambda = 0.03` the contrastive term outweighs cross-entropy about tenfold.
     """
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    wide = widen(logits)
     if class_weights is not None:
         class_weights = class_weights.to(wide)
     per_row = nn.functional.cross_entropy(
@@ -93,8 +95,7 @@ def supervised_contrastive_loss(
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction must be 'mean' or 'sum', not {reduction!r}")
     with torch.autocast(z.device.type, enabled=False):
-        wide = z.to(torch.promote_types(z.dtype, torch.float32))
-        loss: Tensor = _SupervisedContrast.apply(wide, labels, temperature, reduction == "mean")
+        loss: Tensor = _SupervisedContrast.apply(widen(z), labels, temperature, reduction == "mean")
         return loss
 
 

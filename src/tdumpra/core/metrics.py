@@ -104,14 +104,14 @@ def calibration_error(bins: CalibrationBins) -> float:
     return float((bins.rows[filled] * gaps).sum() / bins.rows.sum())
 
 
-def calibration_noise(confidence: Float[Array, " n"], n_bins: int = N_BINS) -> tuple[float, float]:
+def calibration_noise(confidence: Float[Array, " n"]) -> tuple[float, float]:
     r"""Return the mean and 95 % quantile of the calibration error of a perfectly calibrated posterior on these rows.
 
     Bins are finite, so it is not zero. A bin's gap is a sum of independent rows with variance :math:`q(1-q)`, nearly
     normal, and the size of a normal variable has mean :math:`\sigma\sqrt{2/\pi}`.
     """
     variance = np.clip(confidence * (1 - confidence), 0, None)
-    sizes = np.sqrt(np.bincount(bin_numbers(confidence, n_bins), weights=variance, minlength=n_bins)) / len(confidence)
+    sizes = np.sqrt(np.bincount(bin_numbers(confidence), weights=variance, minlength=N_BINS)) / len(confidence)
     mean, deviation = sizes.sum() * np.sqrt(2 / np.pi), np.sqrt((sizes**2).sum() * (1 - 2 / np.pi))
     return float(mean), float(mean + _ONE_SIDED * deviation)
 
@@ -121,9 +121,9 @@ def expected_calibration_error(p: Float[Array, "n c"], y: Int[Array, " n"], n_bi
     return calibration_error(calibration_bins(p.max(1), p.argmax(1) == y, n_bins))
 
 
-def classwise_calibration_error(p: Float[Array, "n c"], y: Int[Array, " n"], n_bins: int = N_BINS) -> float:
+def classwise_calibration_error(p: Float[Array, "n c"], y: Int[Array, " n"]) -> float:
     """Return the calibration error of each class's probability, averaged over classes."""
-    return float(np.mean([calibration_error(calibration_bins(p[:, c], y == c, n_bins)) for c in range(p.shape[1])]))
+    return float(np.mean([calibration_error(calibration_bins(p[:, c], y == c)) for c in range(p.shape[1])]))
 
 
 def log_loss_by_row(p: Float[Array, "n c"], y: Int[Array, " n"]) -> Float[Array, " n"]:

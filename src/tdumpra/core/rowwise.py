@@ -1,10 +1,15 @@
-"""Operations on each row of a matrix: scale it to unit length, or take its softmax."""
+"""Operations on each row of a matrix: widen its type, scale it to unit length, or take its softmax."""
 
 from __future__ import annotations
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+
+def widen(x: Tensor) -> Tensor:
+    """Return ``x`` in the type that is computed in: float64 as it is, smaller types as float32."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def normalise(x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
@@ -14,7 +19,7 @@ def normalise(x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
 
     Half precision is widened first: its squares overflow at 256. A zero row has no direction and stays zero.
     """
-    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    x = widen(x)
     largest = x.abs().amax(-1, keepdim=True)
     x = x / torch.where(largest > 0, largest, 1)  # so that neither 1e-30 nor 1e30 leaves the range when squared
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)

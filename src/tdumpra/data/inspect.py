@@ -22,11 +22,8 @@ def inspect_manifest(
 ) -> dict[str, Any]:
     """Look at every image of a data set and return counts as JSON values.
 
-    Args:
-        manifest: the data set.
-        decode: whether to decode each image in full; reading headers alone is much quicker and overlooks files that
-            were cut short.
-        on_step: called after each image, for a progress bar.
+    Without ``decode`` only headers are read, which is much quicker and overlooks files that were cut short. ``on_step``
+    is called after each image.
     """
 
     def look(record: Record) -> ImageProbe:

@@ -97,17 +97,8 @@ def make_split(
 ) -> Split:
     """Draw the parts of a data set under a protocol.
 
-    Args:
-        manifest: the data set.
-        protocol: ``grouped``, ``paper`` or ``external``.
-        seed: the same seed, data set and protocol give the same split.
-        test_share: share of test images.
-        val_share: share of validation images among those that are not test.
-        val_fold: which of the disjoint validation parts of that share; test stays the same.
-
-    Raises:
-        ValueError: no training image is left, or groups of the source's own split leak although the protocol is not
-            ``paper``.
+    ``val_share`` counts among the images that are not test; ``val_fold`` says which of the disjoint validation parts of
+    that share to take, with the same test part.
     """
     if protocol not in PROTOCOLS:
         raise ValueError(f"unknown protocol {protocol!r}; use {', '.join(PROTOCOLS)}")

@@ -102,7 +102,7 @@ def calibration(p: Float[Array, "n c"], y: Int[Array, " n"]) -> dict[str, Any]:
 
 
 def selective_figures(
-    p: Float[Array, "n c"], y: Int[Array, " n"], rehearsed: tuple[Array, Array] | None, *, refer_risk: float
+    p: Float[Array, "n c"], y: Int[Array, " n"], chosen_on: tuple[Array, Array] | None, *, refer_risk: float
 ) -> dict[str, Any]:
     """Return risk against coverage, and the operating point whose threshold validation chose for ``refer_risk``."""
     confidence, wrong = p.max(1), p.argmax(1) != y
@@ -114,8 +114,8 @@ def selective_figures(
         "excess_aurc": area - selective.best_area(wrong),
         "curve": {"coverage": curve.coverage[shown].tolist(), "risk": curve.risk[shown].tolist()},
     }
-    if rehearsed is not None:
-        p_val, y_val = rehearsed
+    if chosen_on is not None:
+        p_val, y_val = chosen_on
         threshold = selective.refer_below(p_val.max(1), p_val.argmax(1) != y_val, risk=refer_risk)
         point = selective.operating_point(confidence, wrong, threshold)
         is_answered = confidence >= threshold
@@ -139,7 +139,7 @@ def decision_costs(p: Float[Array, "n c"], y: Int[Array, " n"], costs: Float[Arr
 
 
 def retrieval_worth(
-    rehearsed: Mapping[str, Tensor],
+    on_validation: Mapping[str, Tensor],
     y_val: Tensor,
     scores: Mapping[str, Mapping[str, float]],
     replicates: Mapping[str, Mapping[str, Array]],
@@ -150,11 +150,11 @@ def retrieval_worth(
 ) -> dict[str, Any]:
     """Compare the best comparator that uses the bank with the best that does not, at no loss of accuracy.
 
-    Each side's champion is chosen on validation (``rehearsed``: posteriors there) for the same goal; test compares the
-    two, by ``scores`` and, for the interval, ``replicates``.
+    Each side's champion is chosen on validation for the same goal; test compares the two, by ``scores`` and, for the
+    interval, ``replicates``.
     """
-    floor = goal.score(rehearsed["student"], y_val).accuracy
-    on_val = {name: goal.score(p, y_val) for name, p in rehearsed.items() if name != "oracle"}
+    floor = goal.score(on_validation["student"], y_val).accuracy
+    on_val = {name: goal.score(p, y_val) for name, p in on_validation.items() if name != "oracle"}
 
     def champion(names: Set[str]) -> str:
         harmless = [name for name in on_val if name in names and on_val[name].accuracy >= floor]

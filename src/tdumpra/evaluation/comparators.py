@@ -16,16 +16,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tdumpra.core.calibration import adjust_prior, apply_temperature, fit_temperature
-from tdumpra.core.metrics import Objective
 from tdumpra.core.neighbours import cache_affinity, nearest_neighbour_shares
 from tdumpra.core.risk import bayes_gate
-from tdumpra.core.rowwise import normalise
-from tdumpra.method.arrays import widen
+from tdumpra.core.rowwise import normalise, widen
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decided, Decision
 from tdumpra.method.outputs import ScoredOutputs, TrainOutputs, ValidationOutputs
@@ -50,14 +47,8 @@ class Case:
     decided: Decided  # the decision's own result on the test rows
     pool: ValidationOutputs | None = None  # validation rows of all seeds, where the decision was chosen on them
     unseen_bank: PrototypeBank | None = None  # one without validation rows, where the decision's own holds them
-    objective: Objective = "balanced_accuracy"
-    costs: np.ndarray | None = None
-    fits: dict[str, Any] = field(default_factory=dict, init=False, repr=False)  # kept for the rehearsal
-
-    @property
-    def goal(self) -> Goal:
-        """Return what everything was tuned for."""
-        return Goal(self.objective, self.costs)
+    goal: Goal = field(default_factory=Goal)  # what everything was tuned for
+    fits: dict[str, Any] = field(default_factory=dict, init=False, repr=False)  # kept for the validation rows
 
     @property
     def choice(self) -> ValidationOutputs | None:
@@ -71,15 +62,15 @@ class Case:
         found: T = self.fits[name]
         return found
 
-    def rehearsal(self) -> Case | None:
+    def on_validation(self) -> Case | None:
         """Return the case with the validation rows in place of test, for choices that test must not make."""
         if self.validation is None:
             return None
         decision = replace(self.decision, bank=self.unseen_bank or self.decision.bank)
         decided = decision.decide(self.validation.p, self.validation.z)
-        rehearsal = replace(self, test=self.validation, decision=decision, decided=decided)
-        rehearsal.fits.update(self.fits)
-        return rehearsal
+        case = replace(self, test=self.validation, decision=decision, decided=decided)
+        case.fits.update(self.fits)
+        return case
 
 
 Posterior = Callable[[Case], Tensor | None]

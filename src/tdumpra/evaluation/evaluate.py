@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -14,6 +14,7 @@ from tdumpra.core.bootstrap import MetricSums, bootstrap_metrics, percentile_int
 from tdumpra.core.groups import gained_by_lesion, lesion_numbers, sum_by_lesion
 from tdumpra.evaluation import breakdown
 from tdumpra.evaluation.comparators import COMPARATORS, Case, Comparator
+from tdumpra.evaluation.over_seeds import SeedResult
 from tdumpra.evaluation.paired import Figures, compare, with_selective_figures
 from tdumpra.evaluation.settings import EvaluateConfig
 from tdumpra.evaluation.undefined import undefined_figures
@@ -25,21 +26,13 @@ Array = np.ndarray
 MIDDLE_THETA = 0.7
 
 
-class Evaluated(NamedTuple):
-    """One seed's evaluation, and what means over seeds need of it."""
-
-    document: dict[str, Any]  # the contents of evaluation.json
-    gained: dict[str, int]  # fixed minus broken predictions of each lesion in which they differ
-    compared: dict[str, Any] | None = None  # the gate against its rivals, replicate by replicate
-
-
 def evaluate(
     case: Case,
     comparators: Mapping[str, Comparator] = COMPARATORS,
     settings: EvaluateConfig | None = None,
     *,
     paired: bool = True,
-) -> Evaluated:
+) -> SeedResult:
     """Score every comparator and the gate, each of them once.
 
     Args:
@@ -67,7 +60,7 @@ def evaluate(
             drawn = _replicates({name: figures[name] for name in pairs}, by_lesion, settings)
         compared = compare({name: posteriors[name] for name in pairs}, y, lesions, figures, drawn)
     document = _document(case, comparators, posteriors, replicates, settings)
-    return Evaluated(document, gained(case.decided, case.test), compared)
+    return SeedResult(document, gained(case.decided, case.test), compared)
 
 
 def gained(decided: Decided, rows: ScoredOutputs) -> dict[str, int]:
@@ -83,18 +76,19 @@ def _document(
     replicates: Mapping[str, Mapping[str, Array]],
     settings: EvaluateConfig,
 ) -> dict[str, Any]:
-    y, costs = case.test.y.numpy(), case.costs
+    y, costs = case.test.y.numpy(), case.goal.costs
     scores = {name: metrics.classification_metrics(p, y) for name, p in posteriors.items()}
     if costs is not None:
         for name, p in posteriors.items():
             scores[name]["cost"] = float(metrics.cost_by_row(p.argmax(1), y, costs).mean())
-    rehearsal = case.rehearsal()
-    rehearsed = _posteriors(rehearsal, comparators) if rehearsal is not None else {}
-    y_val = None if rehearsal is None else rehearsal.test.y
+    validation = case.on_validation()
+    on_validation = {} if validation is None else _posteriors(validation, comparators)
 
     def selective(name: str, p: Array) -> dict[str, Any]:
-        on_val = None if y_val is None or name not in rehearsed else (rehearsed[name].double().numpy(), y_val.numpy())
-        return breakdown.selective_figures(p, y, on_val, refer_risk=settings.refer_risk)
+        chosen_on = None
+        if validation is not None and name in on_validation:
+            chosen_on = on_validation[name].double().numpy(), validation.test.y.numpy()
+        return breakdown.selective_figures(p, y, chosen_on, refer_risk=settings.refer_risk)
 
     document: dict[str, Any] = {"comparators": scores, "gate": _gate_section(case)}
     if replicates:
@@ -118,10 +112,10 @@ def _document(
     document["selective"] = {name: selective(name, p) for name, p in posteriors.items()}
     if costs is not None:
         document["costs"] = {name: breakdown.decision_costs(p, y, costs) for name, p in posteriors.items()}
-    if y_val is not None and "student" in rehearsed:
-        with_bank = {name for name in rehearsed if comparators[name].needs_bank}
+    if validation is not None and "student" in on_validation:
+        with_bank = {name for name in on_validation if comparators[name].needs_bank}
         document["retrieval_worth"] = breakdown.retrieval_worth(
-            rehearsed, y_val, scores, replicates, case.goal, with_bank=with_bank, level=settings.level
+            on_validation, validation.test.y, scores, replicates, case.goal, with_bank=with_bank, level=settings.level
         )
     document["undefined"] = [each.to_json() for each in undefined_figures(document)]
     return document
@@ -140,7 +134,7 @@ def _figures(
     case: Case, posteriors: Mapping[str, Array], pairs: list[str], settings: EvaluateConfig
 ) -> dict[str, Figures]:
     """Return the figures of each posterior as functions of the rows' weights, more of them for ``pairs``."""
-    y, costs, unsure = case.test.y.numpy(), case.costs, ambiguous_rows(case, settings)
+    y, costs, unsure = case.test.y.numpy(), case.goal.costs, ambiguous_rows(case, settings)
     figures: dict[str, Figures] = {}
     for name in posteriors if settings.bootstrap else pairs:
         p = posteriors[name]
@@ -225,7 +219,7 @@ def gate_report(
         "fixed": fixed,
         "broken": broken,
         "p_value": significance.mcnemar_exact(fixed, broken),
-        "sign_flip_p": None if names is None else significance.sign_flip_test(sum_by_lesion(gained, names).sums),
+        "sign_flip_p": None if names is None else significance.sign_flip_test(sum_by_lesion(gained, names)),
         "harm_upper": significance.clopper_pearson_upper(broken, len(labels)),
         "classifier_accuracy": float(1 - wrong_cls.mean()),
         "similarity_accuracy": float(1 - wrong_sim.mean()),

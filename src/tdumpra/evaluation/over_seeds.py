@@ -42,16 +42,16 @@ def mean_and_deviation(values: Iterable[float | None]) -> Figure:
 
 
 class SeedResult(NamedTuple):
-    """One seed's evaluation document, and what means over seeds need beside it."""
+    """One seed's evaluation, and what means over seeds need beside it."""
 
-    evaluation: Mapping[str, Any]
+    document: dict[str, Any]  # the contents of evaluation.json
     gained: Mapping[str, int]  # fixed minus broken predictions of each lesion in which they differ
     compared: Mapping[str, Any] | None = None  # see :func:`tdumpra.evaluation.paired.compare`
 
 
 def over_seeds(by_seed: Mapping[int, SeedResult]) -> dict[str, Any]:
     """Return one seed's evaluation as it is; of several, means of the metrics above each seed's evaluation."""
-    evaluations = {str(seed): result.evaluation for seed, result in by_seed.items()}
+    evaluations = {str(seed): result.document for seed, result in by_seed.items()}
     first = next(iter(evaluations.values()))
     compared = [result.compared for result in by_seed.values() if result.compared is not None]
     shared: dict[str, Any] = {}
@@ -99,7 +99,7 @@ def _tuning(by_seed: Mapping[str, str]) -> str:
 
 
 class SeedRows(NamedTuple):
-    """What seeds must agree on: classes, and the test rows' labels, groups and ids."""
+    """The things that seeds must agree on: classes, and the test rows' labels, groups and ids."""
 
     name: str  # of the file or folder, for a message
     n_classes: int

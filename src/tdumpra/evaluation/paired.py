@@ -44,12 +44,7 @@ def compare(
 ) -> dict[str, Any]:
     """Return one seed's figures of the gate and its rivals, their replicates, and the gate's gain in each lesion.
 
-    Args:
-        posteriors: of the gate, its rivals and the oracle.
-        y: labels.
-        lesions: what each row counts towards, see :meth:`ScoredOutputs.lesions`.
-        figures: of each posterior, as functions of the rows' weights.
-        replicates: of each posterior's figures; empty without a bootstrap.
+    ``figures`` are functions of the rows' weights; ``replicates`` are empty without a bootstrap.
     """
     scores = {name: figures[name](np.ones((len(y), 1))) for name in posteriors}
     shown = [metric for metric in scores["gate"] if metric != "cost"]

@@ -10,7 +10,7 @@ from tdumpra.checks import check_count, check_unit_interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateConfig:
-    """What to score on test outputs."""
+    """How test outputs are scored."""
 
     bootstrap: int = 1000  # replicates over groups; 0 for none
     level: float = 0.95  # of the intervals

@@ -17,13 +17,9 @@ from tdumpra import checks
 from tdumpra.core import gate, metrics, posterior
 from tdumpra.core.gate import FUSION_RULES, Fused, FusionRule, GateSignals, GateThresholds
 from tdumpra.core.rowwise import normalise
+from tdumpra.core.rowwise import widen as widen
 
 ArrayT = TypeVar("ArrayT", np.ndarray, Tensor)
-
-
-def widen(x: Tensor) -> Tensor:
-    """Return ``x`` in the type that is computed in: float64 as it is, smaller types as float32."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def like(original: Any) -> Callable[[Tensor], Any]:

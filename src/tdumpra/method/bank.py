@@ -17,13 +17,14 @@ from tdumpra import checks
 from tdumpra.artifacts import Artifact, read_artifact, write_artifact
 from tdumpra.core.kmeans import Engine, spherical_kmeans
 from tdumpra.core.posterior import prototype_similarity, similarity_posterior, vmf_class_scores
-from tdumpra.core.rowwise import normalise
+from tdumpra.core.rowwise import normalise, widen
 from tdumpra.method.arrays import like
 
 KIND, SCHEMA = "bank", 1
 MERGE_ABOVE = 0.999  # two prototypes closer than this say the same thing
 _EXEMPLARS = 8  # so that a few remain when those of the query's own lesion are left out
 _REFERENCE_QUANTILES = 1001
+_TENSORS = ("prototypes", "mask", "weight", "cohesion", "reference")  # of a bank, as they go into a file
 
 
 class Exemplar(NamedTuple):
@@ -122,7 +123,7 @@ class PrototypeBank:
 
     def similarity(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "n c k"]:
         """Return cosines of checked rows of any length with all prototypes; those of dead slots mean nothing."""
-        wide = z.to(torch.promote_types(z.dtype, torch.float32))
+        wide = widen(z)
         cosines = prototype_similarity(wide, self.prototypes.to(wide))
         # Dividing C x K cosines costs less than dividing D columns; a zero row was refused before.
         return cosines / checks.row_norms(wide)[:, None, None]
@@ -159,17 +160,19 @@ class PrototypeBank:
 
     def to_artifact(self) -> Artifact:
         """Return tensors and JSON values, for files that hold a bank among other things."""
-        tensors = {name: getattr(self, name) for name in ("prototypes", "mask", "weight", "cohesion", "reference")}
-        return Artifact(tensors, {"merged": list(self.merged), "exemplars": self.exemplars})
+        return Artifact(
+            {name: getattr(self, name) for name in _TENSORS}, {"merged": list(self.merged), "exemplars": self.exemplars}
+        )
 
     @classmethod
     def from_artifact(cls, artifact: Artifact) -> PrototypeBank:
-        """Read what :meth:`to_artifact` returned."""
+        """Read what :meth:`to_artifact` returned; other tensors in the same file are passed over."""
         exemplars = tuple(
             tuple(tuple(Exemplar(*each) for each in of_prototype) for of_prototype in of_class)
             for of_class in artifact.meta["exemplars"]
         )
-        return cls(merged=tuple(artifact.meta["merged"]), exemplars=exemplars, **artifact.tensors)
+        tensors = {name: artifact.tensors[name] for name in _TENSORS}
+        return cls(merged=tuple(artifact.meta["merged"]), exemplars=exemplars, **tensors)
 
 
 class _Clusters(NamedTuple):

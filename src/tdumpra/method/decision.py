@@ -15,8 +15,9 @@ from tdumpra.core.calibration import adjust_prior, apply_temperature
 from tdumpra.core.chances import CalibratedGate, calibrated_gate_opens
 from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds, fuse_where_open, gate_opens, gate_signals
 from tdumpra.core.posterior import similarity_posterior
-from tdumpra.method.arrays import widen
+from tdumpra.core.rowwise import widen
 from tdumpra.method.bank import PrototypeBank
+from tdumpra.toml import from_plain
 
 _CHUNK = 32_768  # rows at once: enough for every operation to use all cores, some 50 MiB in all
 
@@ -24,7 +25,7 @@ _SETTINGS = ("rule", "kappa", "tau", "temperature", "prior_exponent", "fused_exp
 
 
 class Decided(NamedTuple):
-    """What was decided, and from what: the calibrated classifier, retrieval, and the signals of the gate."""
+    """The decisions on some rows, with what they came from: classifier, retrieval, and the signals of the gate."""
 
     p: Float[Tensor, "n c"]
     opened: Bool[Tensor, " n"]
@@ -113,10 +114,11 @@ class Decision:
     @classmethod
     def from_artifact(cls, artifact: Artifact) -> Decision:
         """Read what :meth:`to_artifact` returned."""
-        tensors = dict(artifact.tensors)
-        prior = tensors.pop("prior")
-        settings = {name: artifact.meta["decision"][name] for name in ("thresholds", "calibrated", *_SETTINGS)}
-        thresholds, calibrated = GateThresholds(**settings.pop("thresholds")), settings.pop("calibrated")
-        bank = PrototypeBank.from_artifact(Artifact(tensors, artifact.meta["bank"]))
-        gate = calibrated and CalibratedGate.from_json(calibrated)
-        return cls(bank=bank, thresholds=thresholds, prior=prior, calibrated=gate, **settings)
+        tensors, settings = artifact.tensors, artifact.meta["decision"]
+        return cls(
+            bank=PrototypeBank.from_artifact(Artifact(tensors, artifact.meta["bank"])),
+            prior=tensors["prior"],
+            thresholds=GateThresholds(**settings["thresholds"]),
+            calibrated=settings["calibrated"] and from_plain(settings["calibrated"], CalibratedGate),
+            **{name: settings[name] for name in _SETTINGS},
+        )

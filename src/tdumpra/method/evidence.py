@@ -73,18 +73,18 @@ class Evidence:
 
     @property
     def is_third(self) -> bool:
-        """Whether the final label is neither path's first choice: fusing lifted a class that both rank lower."""
+        """Return whether the final label is neither path's first choice: fusing lifted a class that both rank lower."""
         return self.label not in (self.label_classifier, self.label_similarity)
 
     @property
     def shown(self) -> tuple[Match, ...]:
-        """The matches, and the strongest opposing prototype should it be none of them."""
+        """Return the matches, and the strongest opposing prototype should it be none of them."""
         extra = () if self.opposing is None or self.opposing in self.matches else (self.opposing,)
         return (*self.matches, *extra)
 
     @property
     def exemplar_ids(self) -> tuple[str, ...]:
-        """Every training case behind the prototypes shown, each once."""
+        """Return every training case behind the prototypes shown, each once."""
         return tuple({exemplar.id: None for match in self.shown for exemplar in match.exemplars})
 
 

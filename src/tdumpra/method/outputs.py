@@ -95,7 +95,7 @@ class ScoredOutputs:
 
     @property
     def own_ids(self) -> NDArray[np.str_] | None:
-        """The ids, if each names one row."""
+        """Return the ids, if each names one row."""
         return self.ids if self.ids is not None and len(np.unique(self.ids)) == len(self) else None
 
     def lesions(self) -> NDArray[np.str_]:

@@ -21,7 +21,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tdumpra.artifacts import fingerprint, jsonable, read_artifact, write_artifact, write_bytes
+from tdumpra.artifacts import (
+    fingerprint,
+    jsonable,
+    prefixed,
+    read_artifact,
+    unprefixed,
+    write_artifact,
+    write_bytes,
+)
 from tdumpra.core.ema import EmaTeacher
 from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.networks.settings import WITHOUT_EFFECT, TrainConfig
@@ -115,7 +123,7 @@ class Checkpointer:
     saved_at: float = field(default_factory=time.monotonic)
 
     def is_due(self) -> bool:
-        """Whether it is time to save again."""
+        """Return whether it is time to save again."""
         due = time.monotonic() - self.saved_at > 60 * self.minutes
         # one clock decides for all processes: otherwise those that save would wait for ever for those that do not
         return due if self.fabric.world_size == 1 else bool(self.fabric.broadcast(due))
@@ -128,8 +136,8 @@ class Checkpointer:
             generators = {key: cast(Tensor, fabric.all_gather(value[0])).cpu() for key, value in generators.items()}
         if fabric.is_global_zero:
             tensors = {
-                **_prefixed("student", self.network.state_dict()),
-                **_prefixed("teacher", self.teacher.state_dict()),
+                **prefixed("student", self.network.state_dict()),
+                **prefixed("teacher", self.teacher.state_dict()),
                 **_optimizer_tensors(self.optimizer),
                 **{f"generator.{r}.{key}": each for key, value in generators.items() for r, each in enumerate(value)},
             }
@@ -156,10 +164,10 @@ class Checkpointer:
         tensors, meta = read_artifact(path, kind=KIND, schema=SCHEMA)
         refuse_other_identity(path, meta["identity"], self.identity)
         try:
-            self.network.load_state_dict(_unprefixed("student", tensors))
-            self.teacher.load_state_dict(_unprefixed("teacher", tensors))
+            self.network.load_state_dict(unprefixed("student", tensors))
+            self.teacher.load_state_dict(unprefixed("teacher", tensors))
             _restore_optimizer(self.optimizer, tensors, meta["groups"])
-            _set_generators(_unprefixed(f"generator.{self.fabric.global_rank}", tensors), meta["python"])
+            _set_generators(unprefixed(f"generator.{self.fabric.global_rank}", tensors), meta["python"])
             if meta["scaler"]:
                 self.fabric.strategy.precision.load_state_dict(meta["scaler"])
             return Progress(**meta["progress"])
@@ -196,13 +204,13 @@ class Networks(NamedTuple):
 def read_networks(path: Path) -> Networks:
     """Read the weights of a checkpoint, for embedding and prediction."""
     artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
-    student = _unprefixed("student", artifact.tensors)
-    teacher = _unprefixed("teacher.module", artifact.tensors)
+    student = unprefixed("student", artifact.tensors)
+    teacher = unprefixed("teacher.module", artifact.tensors)
     return Networks(student, teacher, artifact.meta["identity"])
 
 
 def is_finished(path: Path, identity: Mapping[str, str] | None = None) -> bool:
-    """Whether there is a checkpoint of finished training; refuse one that does not have this ``identity``."""
+    """Return whether there is a checkpoint of finished training; refuse one that does not have this ``identity``."""
     if not path.exists():
         return False
     meta = read_artifact(path, kind=KIND, schema=SCHEMA).meta
@@ -247,7 +255,7 @@ def _optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
 
 def _restore_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor], groups: list[dict[str, Any]]) -> None:
     state: dict[int, dict[str, Tensor]] = {}
-    for key, value in _unprefixed("optimizer", tensors).items():
+    for key, value in unprefixed("optimizer", tensors).items():
         index, name = key.split(".", 1)
         state.setdefault(int(index), {})[name] = value
     params = [group["params"] for group in optimizer.state_dict()["param_groups"]]
@@ -258,11 +266,3 @@ def _restore_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor], groups:
             if value.shape == parameter.shape and value.stride() != parameter.stride():
                 # files know no memory layout, and fused kernels walk parameter and state side by side
                 values[name] = torch.empty_like(parameter).copy_(value)
-
-
-def _prefixed(prefix: str, tensors: dict[str, Any]) -> dict[str, Tensor]:
-    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
-
-
-def _unprefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name[len(prefix) + 1 :]: tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")}

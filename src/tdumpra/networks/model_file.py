@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tdumpra.artifacts import Artifact, fingerprint, read_artifact, write_artifact
+from tdumpra.artifacts import Artifact, fingerprint, prefixed, read_artifact, unprefixed, write_artifact
 from tdumpra.data.images.framing import EvalTransform
 from tdumpra.errors import ArtifactError, OtherKindError, UntrustedCodeError
 from tdumpra.method.decision import Decision
@@ -42,7 +42,7 @@ class Encoder:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when a weight or the preprocessing does."""
+        """Return a hash that changes when a weight or the preprocessing does."""
         parts: list[bytes | str] = [
             self.transform.fingerprint,
             str(asdict(self.network)),
@@ -102,15 +102,15 @@ class Model:
     def write(self, path: Path) -> None:
         """Write one sealed file."""
         decision = self.decision.to_artifact()
-        tensors = {f"decision.{name}": tensor for name, tensor in decision.tensors.items()}
+        tensors = prefixed("decision", decision.tensors)
         encoders: dict[str, Any] = {}
         for role, encoder in self._encoders().items():
-            tensors |= {f"{role}.{name}": tensor for name, tensor in encoder.state.items()}
+            tensors |= prefixed(role, encoder.state)
             encoders[role] = {
                 "network": asdict(encoder.network), "transform": encoder.transform.to_dict(), "views": encoder.views,
                 "precision": encoder.precision,
             }  # fmt: skip
-        tensors |= {f"thumbnail.{name}": tensor for name, tensor in self.thumbnails.items()}
+        tensors |= prefixed("thumbnail", self.thumbnails)
         meta = {
             "decision": decision.meta,
             "class_names": self.class_names,
@@ -123,30 +123,27 @@ class Model:
     def read(cls, path: str | Path) -> Model:
         """Read a model file."""
         try:
-            artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
+            tensors, meta = read_artifact(path, kind=KIND, schema=SCHEMA)
         except OtherKindError as error:
             raise ArtifactError(f"{error}{_REMEDY.get(error.found, '')}") from error
-        meta = artifact.meta
-
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {n[len(prefix) + 1 :]: t for n, t in artifact.tensors.items() if n.startswith(f"{prefix}.")}
 
         def encoder(role: str) -> Encoder:
             said = meta["encoders"][role]
-            network = {key: value for key, value in said["network"].items() if value is not None}
-            transform = EvalTransform.from_dict(said["transform"])
             return Encoder(
-                network=from_plain(network, NetworkConfig), transform=transform, state=part(role),
-                views=said["views"], precision=said["precision"],
-            )  # fmt: skip
+                network=from_plain(said["network"], NetworkConfig),
+                transform=EvalTransform.from_dict(said["transform"]),
+                state=unprefixed(role, tensors),
+                views=said["views"],
+                precision=said["precision"],
+            )
 
         try:
             return cls(
-                decision=Decision.from_artifact(Artifact(part("decision"), meta["decision"])),
+                decision=Decision.from_artifact(Artifact(unprefixed("decision", tensors), meta["decision"])),
                 class_names=tuple(meta["class_names"]),
                 classifier=encoder("classifier"),
                 retrieval=encoder("retrieval") if "retrieval" in meta["encoders"] else None,
-                thumbnails=part("thumbnail"),
+                thumbnails=unprefixed("thumbnail", tensors),
                 identity=meta["identity"],
             )
         except ValueError as error:

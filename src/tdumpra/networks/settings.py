@@ -36,7 +36,7 @@ class NetworkConfig:
 
     @property
     def as_it_is(self) -> bool:
-        """Whether there is nothing to train."""
+        """Return whether there is nothing to train."""
         return self.finished or self.frozen
 
 

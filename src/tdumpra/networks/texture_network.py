@@ -18,6 +18,7 @@ _RINGS = (0.0, 0.45, 0.9)  # distances from the middle, half the picture being o
 _RING_WIDTH = 0.2
 _DARKEST = 1 / 64  # below it the logarithm would mostly tell sensor noise
 _CHANNELS = ((1 / 3, 1 / 3, 1 / 3), (1 / 2, 0.0, -1 / 2), (-1 / 4, 1 / 2, -1 / 4))  # depth, red–blue, green–magenta
+_WIDTH = 32  # of the layer
 _N_STATISTICS = len(_CHANNELS) * len(_RINGS) * (4 * _LEVELS + 2)
 
 
@@ -27,24 +28,24 @@ class TextureNetwork(nn.Module):
     blur: Tensor
     mix: Tensor
 
-    def __init__(self, num_classes: int = 0, width: int = 32) -> None:
+    def __init__(self, num_classes: int = 0) -> None:
         super().__init__()
         binomial = torch.tensor([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
         self.register_buffer("blur", torch.outer(binomial, binomial).repeat(len(_CHANNELS), 1, 1, 1))
         self.register_buffer("mix", torch.tensor(_CHANNELS))
         self.normalise = nn.BatchNorm1d(_N_STATISTICS)
-        self.layer = nn.Linear(_N_STATISTICS, width)
-        self.head = nn.Linear(width, num_classes) if num_classes else nn.Identity()
+        self.layer = nn.Linear(_N_STATISTICS, _WIDTH)
+        self.head = nn.Linear(_WIDTH, num_classes) if num_classes else nn.Identity()
 
     def forward(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n f"]:
-        """Features, or logits where there are classes."""
+        """Return features, or logits where there are classes."""
         with torch.no_grad():  # nothing before the first layer learns
             statistics = self.statistics(images)
         features: Tensor = self.head(torch.relu(self.layer(self.normalise(statistics))))
         return features
 
     def statistics(self, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n s"]:
-        """Mean contrast, dark and light structure and slope at each scale, and what is left at the coarsest."""
+        """Return mean contrast, dark and light structure and slope at each scale, and what is left at the coarsest."""
         density = torch.einsum("kc,nchw->nkhw", self.mix, -images.clamp(min=_DARKEST).log())
         parts = []
         for _ in range(_LEVELS):
@@ -61,12 +62,12 @@ class TextureNetwork(nn.Module):
 
 
 def texture_network(num_classes: int) -> nn.Module:
-    """The factory that configurations name."""
+    """Build the network: the factory that configurations name."""
     return TextureNetwork(num_classes)
 
 
 def _by_ring(field: Float[Tensor, "n k h w"]) -> Float[Tensor, "n kr"]:
-    """Means over soft rings around the middle."""
+    """Return means over soft rings around the middle."""
     height, width = field.shape[-2:]
     y, x = ((torch.arange(n, device=field.device) + 0.5) * (2 / n) - 1 for n in (height, width))
     distance = torch.hypot(y[:, None], x[None, :]).to(field.dtype)

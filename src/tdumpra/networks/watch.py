@@ -71,7 +71,7 @@ class Stop:
     asked = False
 
     def is_set(self, fabric: Fabric) -> bool:
-        """Whether any process was asked to stop."""
+        """Return whether any process was asked to stop."""
         if fabric.world_size == 1:
             return self.asked
         anyone = fabric.all_reduce(torch.tensor(float(self.asked), device=fabric.device), reduce_op="sum")

@@ -177,5 +177,5 @@ def _load(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
 
 
 def _rows_differ(mine: Tensor, theirs: Tensor) -> bool:
-    """Whether two weights differ in their number of rows alone, as those of other classes do."""
+    """Return whether two weights differ in their number of rows alone, as those of other classes do."""
     return mine.ndim == theirs.ndim > 0 and mine.shape[1:] == theirs.shape[1:]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from html import escape
-
-from PIL import Image
 
 from tdumpra.data.audit import Audit
 from tdumpra.data.duplicates import DuplicatePair
 from tdumpra.data.manifest import Record
 from tdumpra.errors import BrokenImageError
+from tdumpra.report import kit
 
 SHOWN_PAIRS = 100  # about 2 MB of thumbnails
 
@@ -19,7 +16,7 @@ _THUMBNAIL = 240  # pixels of the longer side
 
 
 def duplicates_page(audit: Audit) -> str:
-    """The pairs of an audit, those that cross the split first, then the most similar."""
+    """Return the page of an audit: pairs that cross the split first, then the most similar."""
     found = audit.near_duplicates
     if found is None:
         raise ValueError("this audit did not search for near-duplicates")
@@ -61,7 +58,8 @@ def _pair(audit: Audit, pair: DuplicatePair) -> str:
 def _figure(audit: Audit, record: Record, label: str, part: str) -> str:
     name = escape(record.id)
     try:
-        picture = f'<img src="{_thumbnail(audit, record)}" alt="{name}" loading="lazy">'
+        source = kit.data_uri(audit.manifest.reader(record), size=_THUMBNAIL)
+        picture = f'<img src="{source}" alt="{name}" loading="lazy">'
     except BrokenImageError as error:  # the file changed since the search
         picture = f'<p class="empty">{escape(str(error))}</p>'
     return (
@@ -69,14 +67,6 @@ def _figure(audit: Audit, record: Record, label: str, part: str) -> str:
         f"<dl><dt>class</dt><dd>{escape(label)}</dd><dt>group</dt><dd>{escape(record.group)}</dd>"
         f"<dt>split</dt><dd>{part}</dd></dl></figcaption></figure>"
     )
-
-
-def _thumbnail(audit: Audit, record: Record) -> str:
-    image = Image.fromarray(audit.manifest.reader(record))
-    image.thumbnail((_THUMBNAIL, _THUMBNAIL))
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=85)
-    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def _count(number: int, what: str) -> str:

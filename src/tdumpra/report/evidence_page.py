@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import ArrayLike
 from PIL import Image
 
 from tdumpra.artifacts import jsonable
 from tdumpra.method.evidence import Clause, Evidence, Match, apart
+from tdumpra.networks.saliency import Saliency
 from tdumpra.report import kit, reading
 
 Picture = ArrayLike | Image.Image  # an array, a torch tensor on the CPU, or Pillow's
@@ -21,6 +23,9 @@ SHOWN_CLASSES = 12  # in the table of probabilities; the rest are one line
 
 _IMAGE_SIZE, _EXEMPLAR_SIZE = 512, 160  # pixels of the longer side
 NO_PICTURE = "pictures of the training images were not handed over with the evidence"
+_ORANGE = np.array([255.0, 150.0, 0.0])  # apart from grey for every kind of colour vision, and in print
+_STRONGEST = 0.72  # opacity where the most is lost, so that the lesion still shows
+_NEGLIGIBLE = 0.005  # of cosine
 NO_IMAGE = "This case came as probabilities and an embedding: there is no picture of it."
 
 
@@ -96,6 +101,27 @@ def evidence_page(
         download_name=kit.page_name(case_id).removesuffix(".html") + ".json",
         back_link=back_link,
     )
+
+
+def heatmap(saliency: Saliency, match: Match) -> Heatmap:
+    """Lay the map over what the network saw, with a sentence that says what it means."""
+    lost = saliency.drop.clip(0)
+    most = float(lost.max())
+    grey = saliency.pixels.astype(float) @ [0.299, 0.587, 0.114]
+    if most < _NEGLIGIBLE:
+        sentence = (
+            f"Hiding any one part changes the cosine to the nearest prototype ({match.name}) by less than "
+            f"{_NEGLIGIBLE}: the match rests on the picture as a whole."
+        )
+        return Heatmap(np.repeat(grey[..., None], 3, 2).round().astype(np.uint8), sentence)
+    opacity = _STRONGEST * (lost / most)[..., None]
+    picture = (1 - opacity) * grey[..., None] + opacity * _ORANGE
+    sentence = (
+        f"Orange: parts that the closeness to the nearest prototype ({match.name}) rests on. Hidden one at a time, "
+        f"they lower the cosine by up to {most:.3f} from {saliency.cosine:.3f}. It shows where the network looked, "
+        "not whether it is right, nor where disease is."
+    )
+    return Heatmap(picture.round().clip(0, 255).astype(np.uint8), sentence)
 
 
 def _classes(evidence: Evidence) -> tuple[list[dict[str, Any]], str | None]:

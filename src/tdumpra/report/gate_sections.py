@@ -76,7 +76,7 @@ def _settings(gate: Mapping[str, Any], shut: bool) -> list[tuple[str, float, str
         ("κ", gate["kappa"], "how sharply a prototype is matched"),
         ("τ", gate["tau"], "the temperature of retrieval’s posterior"),
     ]
-    if gate.get("fused_exponent"):
+    if gate["fused_exponent"]:
         words = "an open gate’s result is divided by the prior to this power"
         found.append(("t, open", gate["fused_exponent"], words))
     if gate["prior_exponent"]:

@@ -1,4 +1,4 @@
-"""What a run left behind, gathered for its report. What is not there is named with the reason, and the rest goes on."""
+"""Gather what a run left behind for its report. What is not there is named with the reason, and the rest goes on."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Pictures:
     framing: Framing
 
     def read(self, image: str) -> np.ndarray | None:
-        """The framed pixels of an image, or nothing where it cannot be read any more."""
+        """Return the framed pixels of an image, or nothing where it cannot be read any more."""
         if image not in self.records:
             return None
         try:
@@ -196,7 +196,7 @@ def _pictures(config: Config, test: OutputsTable, missing: dict[str, str]) -> Pi
 
 
 def _split_notes(path: Path, config: Config) -> tuple[str, ...]:
-    """Protocol, seed and what the split has to say of itself."""
+    """Return protocol, seed and the notes of the split."""
     try:
         split = read_json(path, kind="split", schema=1)
     except ArtifactError as error:

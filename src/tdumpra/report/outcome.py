@@ -1,4 +1,4 @@
-"""What each experiment computes and what it leaves behind: sealed JSON, tables in four forms, and figures."""
+"""The experiments: what each computes, and how its JSON, tables and figures are written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Results = Mapping[str, Any]
 
 
 class Found(NamedTuple):
-    """What is shown: a document for machines, tables and sentences for people, and the names of the files."""
+    """What a command shows: a document for machines, tables and sentences for people, and the names of the files."""
 
     document: Mapping[str, Any]
     tables: list[ResultTable]
@@ -88,7 +88,7 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
     sentences += without_groups({name: evaluation["grouped"] for name, evaluation in models.items()})
     _note_settings(config, out)
     if len(outputs) > 1:
-        made_from = digest({"seeds": [results[each.name].evaluation["made_from"] for each in outputs]})
+        made_from = digest({"seeds": [results[each.name].document["made_from"] for each in outputs]})
         if read_kept(out / "evaluation.json", "evaluation", made_from) is None:
             document = write_kept(out / "evaluation.json", "evaluation", made_from, document)
     return Found(document, tables, sentences, ["evaluation.json", *files])
@@ -188,5 +188,5 @@ sweep = Experiment(sweeps.steps, _write_sweep)
 
 
 def reproduce(dataset: str) -> Experiment:
-    """Table 1 or 2."""
+    """Return the experiment behind Table 1 or 2."""
     return Experiment(partial(reproduction.steps, dataset), partial(_write_reproduction, dataset))

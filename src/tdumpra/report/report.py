@@ -9,7 +9,6 @@ from typing import Any
 from tdumpra.artifacts import make_folder, write_bytes
 from tdumpra.report import cases, charts, gate_sections, kit, sections
 from tdumpra.report.material import Material
-from tdumpra.report.prototypes import prototypes
 from tdumpra.report.qualitative import qualitative
 from tdumpra.report.summary import summarise
 
@@ -50,7 +49,7 @@ def write_page(
         coverage=_coverage(evaluation),
         sweeps=gate_sections.curves(splits, decision) if splits and decision else no_cases,
         parts=sections.parts(evaluation),
-        bank=prototypes(material, decision.bank) if decision else no_cases,
+        bank=sections.prototypes(material, decision.bank) if decision else no_cases,
         training=_training(material),
         data=sections.data_and_split(splits, material.class_names, material.split_notes) if splits else no_cases,
         identity=material.identity,
@@ -87,21 +86,18 @@ def _gallery(material: Material, out: Path, limit: int) -> dict[str, Any]:
 def _calibration(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     scores = evaluation["comparators"]
     fitted = f" A temperature alone brings it to {scores['temperature']['ece']:.3f}." if "temperature" in scores else ""
-    noise = evaluation["calibration"]["gate"].get("ece_if_calibrated")  # absent from evaluations of an earlier version
-    chance = "" if noise is None else (
-        f" On as many cases chance alone leaves {noise['mean']:.3f}, and seldom more than {noise['upper']:.3f} (95 %), "
-        "where probabilities mean exactly what they say."
-    )  # fmt: skip
+    noise = evaluation["calibration"]["gate"]["ece_if_calibrated"]
     caption = "Bars that end below the diagonal: too sure of itself."
     return {
         "words": "How far confidence can be taken at its word: the expected calibration error is "
         f"{scores['student']['ece']:.3f} for the classifier as it came and {scores['gate']['ece']:.3f} for the gate."
-        f"{fitted}{chance}",
+        f"{fitted} On as many cases chance alone leaves {noise['mean']:.3f}, and seldom more than {noise['upper']:.3f} "
+        "(95 %), where probabilities mean exactly what they say.",
         "charts": [
             sections.chart(charts.reliability(evaluation, (name,)), f"reliability_{name}", f"{title} {caption}")
             for name, title in (("student", "Before: the classifier as it came."), ("gate", "After: the gate."))
         ],
-    }  # fmt: skip
+    }
 
 
 def _coverage(evaluation: Mapping[str, Any]) -> dict[str, Any]:

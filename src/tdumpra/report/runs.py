@@ -35,12 +35,8 @@ class Linked(NamedTuple):
 def write_report(run: str | Path, out: str | Path | None = None, *, limit: int = SHOWN) -> Path:
     """Write the report of a run into ``RUN/report``, or into ``out``; return the path of its first page.
 
-    A report of the same results that is complete is left as it is.
-
-    Args:
-        run: the folder of a run, of one of its seeds, or of ``tdumpra attach``.
-        out: another folder for the report.
-        limit: how many cases get a page of their own.
+    ``run`` is the folder of a run, of one of its seeds, or of ``tdumpra attach``; ``limit`` cases get a page of their
+    own. A report of the same results that is complete is left as it is.
     """
     root = Path(run)
     if not root.is_dir():
@@ -59,7 +55,7 @@ def write_report(run: str | Path, out: str | Path | None = None, *, limit: int =
 
 
 def _may_turn_up(missing: Mapping[str, str]) -> bool:
-    """Whether something is missing that may be there next time: pictures, or a file of outputs."""
+    """Return whether something is missing that may be there next time: pictures, or a file of outputs."""
     of_file = MISSING_FROM_FILE["pictures"]
     return "cases" in missing or missing.get("pictures", of_file) != of_file
 
@@ -164,7 +160,7 @@ def _over_seeds(
 
 
 def _row(each: Linked) -> dict[str, Any]:
-    """A seed or a model in a line."""
+    """Return a seed or a model as a row of the table."""
     gate, scores = each.evaluation["gate"], each.evaluation["comparators"]
     figures = [
         kit.number(scores[who][metric])
@@ -180,5 +176,5 @@ def _row(each: Linked) -> dict[str, Any]:
 
 
 def _between(here: Path, there: Path) -> str:
-    """The address of a folder from another, as a page needs it."""
+    """Return the address of a folder from another, as a page needs it."""
     return Path(os.path.relpath(there, here)).as_posix()

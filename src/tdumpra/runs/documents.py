@@ -32,7 +32,7 @@ def case_of(splits: SplitOutputs, others: Sequence[SplitOutputs], fitted: Fitted
 
     ``others`` are the seeds whose validation rows had a say in the choice.
     """
-    decision, goal = fitted.tuning.decision, Goal.check(settings.objective, settings.costs, n_classes=splits.n_classes)
+    decision = fitted.tuning.decision
     return Case(
         train=splits.train,
         validation=splits.validation,
@@ -41,8 +41,7 @@ def case_of(splits: SplitOutputs, others: Sequence[SplitOutputs], fitted: Fitted
         decided=decision.decide(splits.test.p, splits.test.z),
         pool=pooled([part.validation for part in (splits, *others)]) if others else None,
         unseen_bank=fitted.unseen_bank,
-        objective=goal.objective,
-        costs=goal.costs,
+        goal=Goal.check(settings.objective, settings.costs, n_classes=splits.n_classes),
     )
 
 

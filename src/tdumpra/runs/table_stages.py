@@ -195,6 +195,6 @@ def over_models(outputs: Sequence[Outputs], results: Mapping[str, SeedResult]) -
     for each in outputs:
         models.setdefault(each.model, {})[each.seed] = results[each.name]
     return {
-        model: dict(next(iter(seeds.values())).evaluation) if len(seeds) == 1 else over_seeds(seeds)
+        model: dict(next(iter(seeds.values())).document) if len(seeds) == 1 else over_seeds(seeds)
         for model, seeds in models.items()
     }

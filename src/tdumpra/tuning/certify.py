@@ -10,8 +10,8 @@ by Holm's method. Either keeps the chance of opening any gate that does not help
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, NamedTuple, get_args
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from tdumpra.core.groups import group_folds, lesion_of_each_row, sum_by_lesion
 from tdumpra.core.significance import fixed_sequence, holm, sign_flip_test
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.outputs import ValidationOutputs
+from tdumpra.toml import from_plain
 from tdumpra.tuning.presets import Preset
 from tdumpra.tuning.result import Setting, Tuning
 from tdumpra.tuning.search import DEFAULT_SEARCH, Search
@@ -37,12 +38,8 @@ _SPLIT_SEED = 0
 Array = np.ndarray
 
 
-class _Candidate(NamedTuple):
-    setting: Setting
-    gained: Array  # of each row of the second half: +1 fixed, -1 broken
-
-
-class Tested(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Tested:
     """One gate of the list and what it did to the rows of the second half."""
 
     setting: Setting  # its figures are those of the first half
@@ -54,7 +51,7 @@ class Tested(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """What was tested, on how many cases, at which level, and whether anything was proven."""
+    """The gates that were tested, on how many cases, at which level, and whether any was proven."""
 
     level: float
     correction: Correction
@@ -70,7 +67,7 @@ class Certificate:
 
     @property
     def chosen(self) -> Tested | None:
-        """The gate that may open: of the proven ones, the best on the first half."""
+        """Return the gate that may open: of the proven ones, the best on the first half."""
         proven = [each for each in self.tested if each.proven]
         return max(proven, key=lambda each: each.setting.objective, default=None)
 
@@ -93,15 +90,12 @@ class Certificate:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        tested = [{**each._asdict(), "setting": each.setting.to_json()} for each in self.tested]
-        return {**asdict(self), "tested": tested, "granted": self.granted, "sentence": self.sentence()}
+        return {**asdict(self), "granted": self.granted, "sentence": self.sentence()}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Certificate:
         """Read what :meth:`to_json` returned."""
-        tested = tuple(Tested(**{**each, "setting": Setting.from_json(each["setting"])}) for each in content["tested"])
-        said = {name: value for name, value in content.items() if name not in ("granted", "sentence")}
-        return cls(**{**said, "tested": tested})
+        return from_plain({field.name: content[field.name] for field in fields(cls)}, cls)
 
 
 def certify(
@@ -127,11 +121,11 @@ def certify(
     tuning = tune(bank, design, prior, search)
     listed = _short_list(tuning, search.preset, proof)
     lesions = lesion_of_each_row(proof.groups, len(proof))
-    p_values = [sign_flip_test(sum_by_lesion(each.gained, lesions).sums, alternative="greater") for each in listed]
+    p_values = [sign_flip_test(sum_by_lesion(gained, lesions), alternative="greater") for _, gained in listed]
     proven = (fixed_sequence if correction == "fixed-sequence" else holm)(np.array(p_values), level)
     tested = tuple(
-        Tested(each.setting, int((each.gained > 0).sum()), int((each.gained < 0).sum()), p_value, bool(is_proven))
-        for each, p_value, is_proven in zip(listed, p_values, proven, strict=True)
+        Tested(setting, int((gained > 0).sum()), int((gained < 0).sum()), p_value, bool(is_proven))
+        for (setting, gained), p_value, is_proven in zip(listed, p_values, proven, strict=True)
     )
     rows = {"design_rows": len(design), "proof_rows": len(proof), "proof_groups": len(np.unique(lesions))}
     certificate = Certificate(level=level, correction=correction, tested=tested, **rows)
@@ -141,8 +135,8 @@ def certify(
     return replace(tuning, decision=best.apply_to(tuning.decision), best=best), certificate
 
 
-def _short_list(tuning: Tuning, preset: Preset, proof: ValidationOutputs) -> list[_Candidate]:
-    """List the most promising gates of the first half, each moving other rows of the second half.
+def _short_list(tuning: Tuning, preset: Preset, proof: ValidationOutputs) -> list[tuple[Setting, Array]]:
+    """List the most promising gates of the first half, with +1 for each row of the second half fixed and -1 if broken.
 
     Only the second half's inputs are looked at here, to tell gates apart; its labels come in once the list is fixed.
     """
@@ -155,10 +149,7 @@ def _short_list(tuning: Tuning, preset: Preset, proof: ValidationOutputs) -> lis
         if len(listed) == _LIST_LENGTH:
             break
     y = proof.y
-    return [
-        _Candidate(setting, ((label == y).long() - (label_cls == y).long()).numpy())
-        for setting, label in listed.values()
-    ]
+    return [(setting, ((label == y).long() - (label_cls == y).long()).numpy()) for setting, label in listed.values()]
 
 
 def _by_promise(tuning: Tuning, preset: Preset) -> list[Setting]:
@@ -175,5 +166,5 @@ def _by_promise(tuning: Tuning, preset: Preset) -> list[Setting]:
 
 
 def _kept_shut(tuning: Tuning) -> Tuning:
-    shut = tuning.base._replace(kappa=tuning.best.kappa, tau=tuning.best.tau)
+    shut = replace(tuning.base, kappa=tuning.best.kappa, tau=tuning.best.tau)
     return replace(tuning, decision=shut.apply_to(tuning.decision), best=shut)

@@ -39,7 +39,7 @@ _PLAINLY = 0.05  # training accuracy so far above validation's was not predicted
 
 
 class Estimate(NamedTuple):
-    """What the rule of choice earned on rows that took no part in it."""
+    """How the choice did on rows that took no part in it."""
 
     rows: int
     objective: float
@@ -62,13 +62,6 @@ class Estimate(NamedTuple):
         )
 
 
-class CrossFitted(NamedTuple):
-    """The tuned decision, whose bank holds train and validation, and the estimate of what it earns."""
-
-    tuning: Tuning
-    estimate: Estimate
-
-
 def cross_fit(
     train: TrainOutputs,
     validation: ValidationOutputs,
@@ -77,8 +70,11 @@ def cross_fit(
     *,
     folds: int = 5,
     training_rows: bool = False,
-) -> CrossFitted:
-    """Choose on out-of-fold scores of validation rows (and training rows, if ``training_rows``)."""
+) -> tuple[Tuning, Estimate]:
+    """Choose on out-of-fold scores of validation rows (and training rows, if ``training_rows``).
+
+    The decision's bank holds train and validation.
+    """
     refuse_other_than_validation(validation)
     check_count(folds, "folds", least=2)
     pool = _pool(train, validation)
@@ -99,7 +95,7 @@ def cross_fit(
         decided.append(choose(banks[number], fold_of_row != number).decision.decide(held_out.p, held_out.z))
         y.append(held_out.y)
     tuning = choose(make_bank(pool), np.ones(len(rows), dtype=bool))
-    return CrossFitted(tuning, estimate(decided, torch.cat(y), search.goal))
+    return tuning, estimate(decided, torch.cat(y), search.goal)
 
 
 def _pool(train: TrainOutputs, validation: ValidationOutputs) -> TrainOutputs:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from tdumpra.artifacts import Artifact
+from tdumpra.artifacts import Artifact, prefixed, unprefixed
 from tdumpra.core.calibration import class_prior
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
@@ -23,8 +23,6 @@ from tdumpra.tuning.search import Search
 from tdumpra.tuning.settings import BankConfig, TuneConfig
 from tdumpra.tuning.tune import tune
 
-_UNSEEN = "unseen."  # before the names of the unseen bank's tensors
-
 
 class Fitted(NamedTuple):
     """A tuned decision and what stands behind it."""
@@ -37,7 +35,7 @@ class Fitted(NamedTuple):
 
     @property
     def unseen(self) -> Decision:
-        """The decision with a bank that holds no validation rows, to be tried on those rows."""
+        """Return the decision with a bank that holds no validation rows, to be tried on those rows."""
         return replace(self.tuning.decision, bank=self.unseen_bank or self.tuning.decision.bank)
 
     def verdict(self) -> str:
@@ -57,16 +55,15 @@ class Fitted(NamedTuple):
             "estimate": self.estimate and self.estimate._asdict(),
             "unseen_bank": unseen.meta,
         }
-        return Artifact({**tuning.tensors, **{_UNSEEN + name: each for name, each in unseen.tensors.items()}}, meta)
+        return Artifact({**tuning.tensors, **prefixed("unseen", unseen.tensors)}, meta)
 
     @classmethod
     def from_artifact(cls, artifact: Artifact) -> Fitted:
         """Read what :meth:`to_artifact` returned."""
         tensors, meta = artifact
-        unseen = {name.removeprefix(_UNSEEN): each for name, each in tensors.items() if name.startswith(_UNSEEN)}
-        own = {name: each for name, each in tensors.items() if not name.startswith(_UNSEEN)}
+        unseen = unprefixed("unseen", tensors)
         return cls(
-            tuning=Tuning.from_artifact(Artifact(own, meta)),
+            tuning=Tuning.from_artifact(artifact),
             certificate=Certificate.from_json(meta["certificate"]) if meta["certificate"] else None,
             estimate=Estimate(**meta["estimate"]) if meta["estimate"] else None,
             unseen_bank=PrototypeBank.from_artifact(Artifact(unseen, meta["unseen_bank"])) if unseen else None,
@@ -104,8 +101,8 @@ def fit(
     made = made or make_bank(splits.train)
     if others and not settings.folds:
         banks = [made, *(make_bank(each.train) for each in others)]
-        pooled = tune_over_seeds([splits, *others], banks, search, judge=judge)
-        return Fitted(pooled.tuning, estimate=pooled.estimate, pool=pooled.rows)
+        tuning, estimate, rows = tune_over_seeds([splits, *others], banks, search, judge=judge)
+        return Fitted(tuning, estimate=estimate, pool=rows)
     prior = class_prior(splits.train.y, splits.n_classes)
     return tune_bank(made, splits.validation, prior, search, settings, train=splits.train, make_bank=make_bank)
 
@@ -124,10 +121,10 @@ def tune_bank(
     if settings.folds:
         if train is None:
             raise ValueError("cross-fitting needs the training rows, which a saved model does not keep: fit again")
-        crossed = cross_fit(
+        tuning, estimate = cross_fit(
             train, validation, make_bank, search, folds=settings.folds, training_rows=settings.training_rows
         )
-        return Fitted(crossed.tuning, estimate=crossed.estimate, unseen_bank=bank)
+        return Fitted(tuning, estimate=estimate, unseen_bank=bank)
     if settings.certify:
         proof = certify(bank, validation, prior, search, level=settings.level, correction=settings.correction)
         return Fitted(*proof)

@@ -1,4 +1,4 @@
-"""What tuning maximises: one of four figures, or the cost of decisions with its sign turned."""
+"""The goal of tuning: one of four figures, or the cost of decisions with its sign turned."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,24 +24,17 @@ from tdumpra.tuning.search import Search
 from tdumpra.tuning.tune import tune_on_scores
 
 
-class Pooled(NamedTuple):
-    """The choice, with the first seed's bank; what it earns on a seed that had no say; and the rows it was made on."""
-
-    tuning: Tuning
-    estimate: Estimate | None
-    rows: ValidationOutputs
-
-
 def tune_over_seeds(
     parts: Sequence[SplitOutputs],
     banks: Sequence[PrototypeBank],
     search: Search,
     *,
     judge: bool = False,
-) -> Pooled:
-    """Choose once for all ``parts``, each with its own of ``banks``; the first one's decision comes back.
+) -> tuple[Tuning, Estimate | None, ValidationOutputs]:
+    """Choose once for all ``parts``, each with its own of ``banks``.
 
-    ``judge`` adds the estimate, at the cost of one more choice for each part.
+    Return the first part's tuning, an estimate of what the choice earns on a part that had no say (if ``judge``, at the
+    cost of one more choice for each part), and the rows it was made on.
     """
     n_classes = parts[0].n_classes
     priors = [class_prior(part.train.y, n_classes) for part in parts]
@@ -71,7 +63,7 @@ def tune_over_seeds(
     tuning = choose(everyone)
     rows = pooled([part.validation for part in parts])
     notes = (*tuning.notes, *_notes(parts, honest))
-    return Pooled(replace(tuning, decision=decision_of(0, tuning), notes=notes), honest, rows)
+    return replace(tuning, decision=decision_of(0, tuning), notes=notes), honest, rows
 
 
 def _notes(parts: Sequence[SplitOutputs], honest: Estimate | None) -> list[Note]:

@@ -1,9 +1,9 @@
-"""What tuning may search: named sets of candidates."""
+"""Presets: named sets of candidates for tuning to search."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from tdumpra.checks import check_positive, check_unit_interval
 from tdumpra.core.gate import LN2, FusionRule
@@ -16,7 +16,7 @@ GATE_KINDS: tuple[GateKind, ...] = get_args(GateKind)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """What may be searched, and over which candidates. A single candidate is a fixed value."""
+    """The candidates of each setting. A single candidate is a fixed value."""
 
     kappa: tuple[float, ...] = (10.0, 20.0, 40.0)
     theta: tuple[float, ...] = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -50,12 +50,6 @@ class Preset:
         for kind in self.gates:
             if kind not in GATE_KINDS:
                 raise ValueError(f"gates must be of {', '.join(GATE_KINDS)}, not {kind!r}")
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Preset:
-        """Read a preset from plain values, as ``dataclasses.asdict`` gives them."""
-        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in content.items()}
-        return cls(**values)
 
 
 _PAPER_THETA = (0.5, 0.6, 0.7, 0.8, 0.9)

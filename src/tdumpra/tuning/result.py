@@ -1,25 +1,27 @@
-"""What tuning found: the fitted decision, what won, and everything that was tried."""
+"""The result of tuning: the fitted decision, what won, and everything that was tried."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from tdumpra.artifacts import Artifact
+from tdumpra.artifacts import Artifact, prefixed, unprefixed
 from tdumpra.core.chances import CalibratedGate
 from tdumpra.core.gate import FusionRule, GateThresholds
 from tdumpra.core.metrics import Objective
 from tdumpra.method.decision import Decision
+from tdumpra.toml import from_plain
 from tdumpra.tuning.goal import LOSSES, objective_name, shown_value
 from tdumpra.tuning.notes import Note
 
 Array = np.ndarray
 
 
-class Setting(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Setting:
     """One point of the search and its score on the validation data; ``thresholds`` is ``None`` for the shut gate."""
 
     kappa: float
@@ -34,23 +36,7 @@ class Setting(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {
-            **self._asdict(),
-            "thresholds": self.thresholds and asdict(self.thresholds),
-            "calibrated": self.calibrated and asdict(self.calibrated),
-        }
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Setting:
-        """Read what :meth:`to_json` returned."""
-        thresholds, calibrated = content["thresholds"], content["calibrated"]
-        return cls(
-            **{
-                **content,
-                "thresholds": thresholds and GateThresholds(**thresholds),
-                "calibrated": calibrated and CalibratedGate.from_json(calibrated),
-            }
-        )
+        return asdict(self)
 
     def apply_to(self, decision: Decision) -> Decision:
         """Return ``decision`` with this gate in place of its own."""
@@ -66,7 +52,7 @@ class Setting(NamedTuple):
 
     @property
     def gate(self) -> str:
-        """The kind of gate, in words."""
+        """Return the kind of gate, in words."""
         if self.thresholds is None:
             return "the shut gate"
         return "the calibrated gate" if self.calibrated else "the five clauses"
@@ -93,17 +79,20 @@ class Curve:
 
     def to_artifact(self, name: str) -> Artifact:
         """Return tensors under ``name``, and the axes."""
-        tensors = {f"{name}.{array}": torch.from_numpy(getattr(self, array)) for array in _CURVE_ARRAYS}
-        return Artifact(tensors, {"axes": self.axes, "tau": self.tau, "similarity_nll": self.similarity_nll})
+        tensors = {array: torch.from_numpy(getattr(self, array)) for array in _CURVE_ARRAYS}
+        return Artifact(
+            prefixed(name, tensors), {"axes": self.axes, "tau": self.tau, "similarity_nll": self.similarity_nll}
+        )
 
     @classmethod
-    def take(cls, name: str, tensors: dict[str, torch.Tensor], meta: dict[str, Any]) -> Curve:
-        """Read what :meth:`to_artifact` returned; its tensors are taken out of ``tensors``."""
+    def from_artifact(cls, name: str, artifact: Artifact) -> Curve:
+        """Read what :meth:`to_artifact` returned."""
+        tensors, meta = unprefixed(name, artifact.tensors), artifact.meta
         return cls(
             axes={axis: tuple(values) for axis, values in meta["axes"].items()},
             tau=tuple(meta["tau"]),
             similarity_nll=tuple(meta["similarity_nll"]),
-            **{array: tensors.pop(f"{name}.{array}").numpy() for array in _CURVE_ARRAYS},
+            **{array: tensors[array].numpy() for array in _CURVE_ARRAYS},
         )
 
 
@@ -156,16 +145,15 @@ class Tuning:
     @classmethod
     def from_artifact(cls, artifact: Artifact) -> Tuning:
         """Read what :meth:`to_artifact` returned."""
-        tensors, summary = dict(artifact.tensors), artifact.meta["tuning"]
-        curve = Curve.take("curve", tensors, summary)
-        calibrated = Curve.take("calibrated", tensors, summary["calibrated"]) if summary["calibrated"] else None
+        tensors, summary = artifact.tensors, artifact.meta["tuning"]
+        calibrated = Artifact(tensors, summary["calibrated"])
         return cls(
-            decision=Decision.from_artifact(Artifact(tensors, artifact.meta)),
-            base=Setting.from_json(summary["base"]),
-            best=Setting.from_json(summary["best"]),
-            curve=curve,
-            calibrated_curve=calibrated,
-            contenders=tuple(Setting.from_json(each) for each in summary["contenders"]),
+            decision=Decision.from_artifact(artifact),
+            base=from_plain(summary["base"], Setting),
+            best=from_plain(summary["best"], Setting),
+            curve=Curve.from_artifact("curve", Artifact(tensors, summary)),
+            calibrated_curve=Curve.from_artifact("calibrated", calibrated) if calibrated.meta else None,
+            contenders=tuple(from_plain(each, Setting) for each in summary["contenders"]),
             **{name: summary[name] for name in _PLAIN},
             notes=tuple(Note(kind, values) for kind, values in summary["notes"]),
         )

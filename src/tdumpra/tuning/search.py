@@ -36,7 +36,7 @@ LEAST_ASKED = GateThresholds(theta=1.0, beta=0.0, margin=0.0, delta=0.0, alpha=0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Search:
-    """What tuning looks for: the candidates, the goal, and whether the classifier is first adjusted for the prior."""
+    """What to search: the candidates, the goal, and whether the classifier is first adjusted for the prior."""
 
     preset: Preset = PRESETS["default"]
     goal: Goal = field(default_factory=Goal)
@@ -69,7 +69,7 @@ def check_preset(preset: str | Preset) -> Preset:
 
 
 class Searched(NamedTuple):
-    """What each combination of settings scores."""
+    """The scores of each combination of settings."""
 
     objective: Array
     accuracy: Array

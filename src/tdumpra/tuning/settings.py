@@ -28,7 +28,7 @@ class BankConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneConfig:
-    """What is searched on validation outputs."""
+    """How the gate is chosen on validation outputs."""
 
     preset: Literal["default", "paper", "paper-swapped", "rebalancing"] = "default"
     objective: Objective = "balanced_accuracy"

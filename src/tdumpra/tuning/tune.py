@@ -19,7 +19,7 @@ from tdumpra.core.calibration import adjust_prior, apply_temperature, fit_temper
 from tdumpra.core.chances import CalibratedGate
 from tdumpra.core.gate import GateThresholds
 from tdumpra.core.posterior import similarity_posterior
-from tdumpra.method.arrays import widen
+from tdumpra.core.rowwise import widen
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
 from tdumpra.method.outputs import ScoredOutputs, ValidationOutputs
@@ -174,7 +174,7 @@ def _best_index(curve: Curve, base: Setting) -> tuple[int, ...] | None:
 
 def _shut(curve: Curve, base: Setting) -> Setting:
     likeliest = int(np.argmin(curve.similarity_nll))
-    return base._replace(kappa=float(curve.axes["kappa"][likeliest]), tau=curve.tau[likeliest])
+    return replace(base, kappa=float(curve.axes["kappa"][likeliest]), tau=curve.tau[likeliest])
 
 
 def _outer_axes(preset: Preset) -> dict[str, tuple[float | str, ...]]:

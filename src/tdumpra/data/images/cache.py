@@ -86,13 +86,8 @@ def build(
 ) -> Built:
     """Bring every record of ``manifest`` into the cache, or find out why it cannot be decoded.
 
-    Args:
-        manifest: the data set.
-        cache: the folder of all caches; made where it does not exist.
-        framing: size and fit.
-        keep: whether to store the pixels; otherwise the images are only tried.
-        workers: processes; 0 works in this one.
-        on_progress: called with the number of records settled, and of all.
+    Without ``keep`` the images are only tried. ``workers`` are processes; 0 works in this one. ``on_progress`` is
+    called with the number of records done, and of all.
     """
     folder = cache_folder(cache, framing)
     try:

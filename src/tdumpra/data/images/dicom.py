@@ -75,7 +75,7 @@ def _grey(frame: np.ndarray, dataset: Any, pixels: ModuleType) -> Float64[np.nda
 
 
 def _look_up(values: Float64[np.ndarray, "h w"], table: Any) -> Float64[np.ndarray, "h w"]:
-    """A VOI lookup table (C.11.2.1.1). pydicom 3.0's own wraps round at 256 where the entries have eight bits."""
+    """Apply a VOI lookup table (C.11.2.1.1). pydicom 3.0's own wraps round at 256 where the entries have eight bits."""
     first, bits = int(table.LUTDescriptor[1]), int(table.LUTDescriptor[2])
     data = table.LUTData
     entries = np.frombuffer(data, "<u2") if isinstance(data, bytes) else np.asarray(data)
@@ -86,7 +86,7 @@ def _look_up(values: Float64[np.ndarray, "h w"], table: Any) -> Float64[np.ndarr
 def _window(
     values: Float64[np.ndarray, "h w"], center: float, width: float, dataset: Any
 ) -> Float64[np.ndarray, "h w"]:
-    """DICOM PS3.3, C.11.2.1.2 and C.11.2.1.3, onto 0…1."""
+    """Apply a window (DICOM PS3.3, C.11.2.1.2 and C.11.2.1.3), onto 0…1."""
     function = str(dataset.get("VOILUTFunction") or "LINEAR")
     if function == "SIGMOID":
         return 1 / (1 + np.exp(-4 * (values - center) / width))

@@ -62,7 +62,7 @@ class Framing:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the same file would give other pixels."""
+        """Return a hash that changes when the same file would give other pixels."""
         of_masks = [] if self.lesion_margin is None else [MASK_VERSION]
         return fingerprint(json.dumps([DECODER_VERSION, asdict(self), *of_masks], sort_keys=True))
 
@@ -124,7 +124,7 @@ class EvalTransform:
 
     @property
     def fingerprint(self) -> str:
-        """Ties a model, its embeddings and its bank to this preprocessing."""
+        """Return a hash that ties a model, its embeddings and its bank to this preprocessing."""
         return fingerprint(json.dumps(self.to_dict(), sort_keys=True))
 
     def to_dict(self) -> dict[str, Any]:

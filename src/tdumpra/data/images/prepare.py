@@ -58,17 +58,8 @@ def prepare(
     """Decode every image once, and set apart those that cannot be decoded.
 
     The pixels are cached on disk. Where the disk has no room for them, each image is tried once, and decoded again
-    whenever it is needed.
-
-    Args:
-        manifest: the data set.
-        out: folder of the cache and of ``quarantine.csv``, which lists every broken image with its reason.
-        framing: size and fit of the cached images; 224×224, stretched, by default.
-        workers: processes that decode; all cores by default, 0 for this process alone.
-        progress: whether to show a progress bar on stderr.
-
-    Raises:
-        SourceError: not a single image can be read.
+    whenever it is needed. ``out`` is the folder of the cache and of ``quarantine.csv``, which lists every broken image
+    with its reason. ``workers`` are processes: all cores by default, 0 for this process alone.
     """
     out, framing = Path(out), framing or Framing()
     obstacle = _obstacle(len(manifest), cache_folder(out, framing), framing)

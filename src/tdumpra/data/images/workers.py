@@ -158,7 +158,7 @@ def _work_through(tasks: list[Any]) -> list[Any]:
 
 
 def _portable(error: Exception) -> Exception:
-    """An exception that cannot be rebuilt from its pickle would break the pool, as if the process had died."""
+    """Replace an exception that cannot be pickled: it would break the pool, as if the process had died."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

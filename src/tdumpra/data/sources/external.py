@@ -24,11 +24,7 @@ class JoinedReader:
 
 
 def with_external_test(train: Manifest, test: Manifest) -> Manifest:
-    """Return ``train`` with all images of ``test`` as its test part; classes are matched by name, ignoring case.
-
-    Raises:
-        SourceError: a class of the test is not in the training source, or an image is in both.
-    """
+    """Return ``train`` with all images of ``test`` as its test part; classes are matched by name, ignoring case."""
     known = {name.casefold(): label for label, name in enumerate(train.class_names)}
     used = sorted({record.label for record in test.records})
     unknown = [test.class_names[label] for label in used if test.class_names[label].casefold() not in known]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from tdumpra.checks import SPLITS
-from tdumpra.data.groups import merge_groups
 from tdumpra.data.manifest import Manifest, Reader, Record
 from tdumpra.data.sources.files import FileReader
 from tdumpra.data.sources.tables import read_table
@@ -84,6 +83,29 @@ def finish(
     if missing and not options.metadata_only:
         records = [r for r in records if r.path is not None]
     return Manifest(name, class_names, tuple(records), reader or FileReader(), notes, tuple(missing))
+
+
+def merge_groups(groups: Mapping[str, str], pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], int]:
+    """Merge the groups of images that are duplicates of each other; a pair with an unknown id is skipped.
+
+    Return the merged group of each image, named after the smallest name in it, and how many pairs joined two groups.
+    """
+    parent: dict[str, str] = {}  # union-find: a group that was merged into another points to it
+
+    def find(group: str) -> str:
+        while (above := parent.get(group, group)) != group:
+            parent[group] = parent.get(above, above)  # halves the path for the next search
+            group = above
+        return group
+
+    joined = 0
+    for first, second in pairs:
+        if first in groups and second in groups:
+            low, high = sorted((find(groups[first]), find(groups[second])))
+            if low != high:
+                parent[high] = low
+                joined += 1
+    return {image: find(group) for image, group in groups.items()}, joined
 
 
 def class_order(names: Iterable[str], place: Path) -> tuple[str, ...]:

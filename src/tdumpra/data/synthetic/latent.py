@@ -53,7 +53,7 @@ class Mixture:
 
     @property
     def is_bridge(self) -> NDArray[np.bool_]:
-        """Whether each component stands between two classes."""
+        """Return whether each component stands between two classes."""
         return np.asarray(self.classes.max(1) < 1)
 
     def posterior(self, traits: NDArray[np.float64]) -> NDArray[np.float64]:
