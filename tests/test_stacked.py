@@ -13,8 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.validation import check_is_fitted
 
-from tdumpra import DualPathClassifier
-from tdumpra.stacked import StackedDualPathClassifier
+from tdumpra import DualPathClassifier, StackedDualPathClassifier
 from tests.support import Array, make_problem
 
 pytestmark = pytest.mark.filterwarnings("ignore:validation is small")

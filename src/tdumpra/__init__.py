@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tdumpra.method.evidence import Evidence as Evidence
     from tdumpra.networks.predict import Prediction as Prediction
     from tdumpra.networks.predict import Predictor as Predictor
+    from tdumpra.stacked import StackedDualPathClassifier as StackedDualPathClassifier
     from tdumpra.tuning.presets import Preset as Preset
 
 _HOME = {
@@ -41,6 +42,7 @@ _HOME = {
     "Preset": "tdumpra.tuning.presets",
     "Predictor": "tdumpra.networks.predict",
     "PrototypeBank": "tdumpra.method.bank",
+    "StackedDualPathClassifier": "tdumpra.stacked",
     "audit_leakage": "tdumpra.data.leakage",
     "classification_metrics": "tdumpra.method.arrays",
     "expected_calibration_error": "tdumpra.method.arrays",

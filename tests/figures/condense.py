@@ -9,8 +9,8 @@ from typing import Any
 
 # Prose, places and fingerprints may change while every figure stays.
 _NOT_FIGURES = frozenset({
-    "checksum", "columns", "environment", "fingerprint", "inputs", "kind", "name", "notes", "outputs", "reason",
-    "schema", "seconds", "sentence", "settings", "source", "title", "tuning", "version",
+    "checksum", "columns", "environment", "fingerprint", "inputs", "kind", "made_from", "name", "notes", "outputs",
+    "reason", "schema", "seconds", "sentence", "settings", "source", "title", "tuning", "version",
 })  # fmt: skip
 _LONG = 12  # longer lists are summed up
 SHORT = frozenset({"costs", "gate", "retrieval_worth", "rows"})

@@ -32,7 +32,7 @@ class Explained(NamedTuple):
     """One image: its prediction with the evidence, and where its page lies."""
 
     prediction: Prediction
-    page: Path | None  # None where the image could not be read
+    page: Path | None  # None where the prediction has an error
 
 
 def explain_command(
@@ -47,7 +47,7 @@ def explain_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write the pages and print each case's sentence; refused only if not a single image can be read."""
+    """Write the pages and print each case's sentence; fails only if there is no page for any image."""
     if sources is not None and not sources.is_dir():
         raise InputFileError(f"--training-images names the folder of the training images, and {sources} is no folder")
     paths = without_masks(list(expand(images)), masks)
@@ -66,7 +66,7 @@ def explain_command(
         print_json([_document(each) for each in written])
     if all(each.page is None for each in written):
         first = written[0].prediction
-        raise InputFileError(f"none of {len(paths)} images could be read; {first.path}: {first.error}")
+        raise InputFileError(f"none of {len(paths)} images could be explained; {first.path}: {first.error}")
 
 
 def explain_images(
@@ -92,17 +92,20 @@ def explain_images(
     stems = Counter(image.path.stem for image in images)
     names = [image.path.stem if stems[image.path.stem] == 1 else str(image.path) for image in images]
     training = TrainingImages.of(predictor, sources)
-    for image, name, found in zip(images, names, _predict(predictor, images, group), strict=True):
-        if found.evidence is None:
-            yield Explained(found, None)
-            continue
-        prediction, note = _without_itself(predictor, training, image, found, group)
+    paths, masks = zip(*images, strict=True)
+    predictions = predictor.predict(
+        paths, batch_size=_BATCH, evidence=True, groups=[group] * len(paths), masks=masks, recognise=training.find
+    )
+    for image, name, prediction in zip(images, names, predictions, strict=True):
         evidence, pixels = prediction.evidence, prediction.pixels
-        assert evidence is not None and pixels is not None  # noqa: PT018 - both are there, or neither
+        if evidence is None or pixels is None:
+            yield Explained(prediction, None)
+            continue
+        note = training.doubt(image) if prediction.exemplar is None else _SEEN
         html = evidence_page(
             evidence,
             case_id=printable(name),
-            image=pixels,
+            image=prediction.picture,
             pictures={**training.pictures(evidence), **predictor.pictures(evidence)},
             missing_reason=_why_missing(predictor, sources),
             saliency=None if heatmap_of is None else heatmap_of(predictor, pixels, evidence.matches[0]),
@@ -111,23 +114,6 @@ def explain_images(
         page = folder / kit.page_name(name)
         write_bytes(page, html.encode())
         yield Explained(prediction, page)
-
-
-def _predict(predictor: Predictor, images: list[Image], group: str | None) -> Iterator[Prediction]:
-    paths, masks = zip(*images, strict=True)
-    return predictor.predict(paths, batch_size=_BATCH, evidence=True, groups=[group] * len(paths), masks=masks)
-
-
-def _without_itself(
-    predictor: Predictor, training: TrainingImages, image: Image, prediction: Prediction, group: str | None
-) -> tuple[Prediction, str | None]:
-    """Leave an image that the model was trained on out of its own evidence; and a note if that is or may be so."""
-    own = training.find(image, prediction.pixels)
-    if own is None:
-        return prediction, training.doubt(image)
-    if group is None and own.group is not None:
-        (prediction,) = _predict(predictor, [image], own.group)
-    return prediction, _SEEN
 
 
 def _heatmap(predictor: Predictor, pixels: Pixels, match: Match) -> Heatmap:

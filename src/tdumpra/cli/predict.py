@@ -28,7 +28,7 @@ MODEL = "model.safetensors"
 def predict_command(
     model: Path, images: list[Path], *, masks: Path | None, as_json: bool, as_csv: bool, batch_size: int, **options: Any
 ) -> None:
-    """Predict images and print the results; refused only if not a single image can be read."""
+    """Predict images and print the results; fails only if none could be predicted."""
     if as_json and as_csv:
         raise ValueError("--json and --csv print in two formats: choose one")
     paths = without_masks(list(expand(images)), masks)
@@ -54,7 +54,7 @@ def predict_command(
     elif not as_csv:
         _show(documents, predictor)
     if broken == len(paths):
-        raise InputFileError(f"none of {len(paths)} images could be read; {document['path']}: {document['error']}")
+        raise InputFileError(f"none of {len(paths)} images could be predicted; {document['path']}: {document['error']}")
 
 
 def describe(prediction: Prediction, names: Sequence[str]) -> dict[str, Any]:

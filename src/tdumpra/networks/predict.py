@@ -8,13 +8,14 @@ narrow band around the thresholds, because kernels may round differently with th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 from jaxtyping import UInt8
+from PIL import Image as Picture
 from torch import Tensor, nn
 
 from tdumpra import checks
@@ -22,6 +23,7 @@ from tdumpra.core.gate import GateSignals
 from tdumpra.data.images.decode import decode_file
 from tdumpra.data.images.framing import EvalTransform, Framing
 from tdumpra.errors import BrokenImageError
+from tdumpra.method.bank import Exemplar
 from tdumpra.method.decision import Decided
 from tdumpra.method.evidence import Evidence, explain
 from tdumpra.networks.build import Encoding, arithmetic
@@ -31,6 +33,7 @@ from tdumpra.networks.settings import Precision
 Mode = Literal["lazy", "eager"]
 Pixels = UInt8[np.ndarray, "h w 3"]
 
+_PICTURE_SIZE = 1024  # pixels of the longer side of the picture that a prediction keeps
 _NOT_FINITE = "the network's output for this image is not finite: its weights may be damaged, or the precision too low"
 
 
@@ -44,7 +47,10 @@ class Prediction(NamedTuple):
     signals: dict[str, float] | None  # None where the bank was not asked; ``label_cls`` and ``label_sim`` are integers
     evidence: Evidence | None  # None unless asked for
     error: str | None = None  # why there is no prediction
-    pixels: Pixels | None = None  # with evidence: the framed image, as the network that matches prototypes gets it
+    # with evidence:
+    pixels: Pixels | None = None  # the framed image, as the network that matches prototypes gets it
+    picture: Pixels | None = None  # the image as it was decoded, scaled down if it is large
+    exemplar: Exemplar | None = None  # the training image that it was recognised as
 
 
 class Image(NamedTuple):
@@ -52,6 +58,9 @@ class Image(NamedTuple):
 
     path: Path
     mask: Path | None = None  # of the lesion, for networks that see it cut out
+
+
+Recognise = Callable[[Image, Pixels], Exemplar | None]
 
 
 class Batch(NamedTuple):
@@ -117,16 +126,19 @@ class Predictor:
         evidence: bool = False,
         groups: Sequence[str | None] | None = None,
         masks: Sequence[str | Path | None] | None = None,
+        recognise: Recognise | None = None,
     ) -> Iterator[Prediction]:
         """Yield predictions in order. An image that cannot be read or decided gives one with its ``error``.
 
         Args:
             images: files.
             batch_size: how many at once.
-            evidence: ask the bank about every image, and attach the evidence and the framed pixels.
+            evidence: ask the bank about every image, and attach the evidence, the picture and the framed pixels.
             groups: lesion or patient of each image, as in training: evidence shows no training image of the same.
             masks: files of the lesion's segmentation, nonzero inside, for a model that :attr:`cuts_out` lesions; an
                 image without one is seen whole.
+            recognise: with evidence, tells from an image and its pixels, framed for the classifier, which training
+                image it is. Without a group of its own, it gets that image's.
         """
         checks.check_count(batch_size, "batch_size")
         paths = _listed(images)
@@ -143,7 +155,7 @@ class Predictor:
         cases = [Image(Path(path), mask) for path, mask in zip(paths, outlines, strict=True)]
         for start in range(0, len(paths), batch_size):
             some = slice(start, start + batch_size)
-            yield from self._predict_batch(cases[some], own[some], evidence)
+            yield from self._predict_batch(cases[some], own[some], evidence, recognise)
 
     @property
     def cuts_out(self) -> bool:
@@ -201,20 +213,22 @@ class Predictor:
             encoding: Encoding = network(pixels)
         return encoding
 
-    def _predict_batch(self, images: list[Image], groups: list[str | None], evidence: bool) -> Iterator[Prediction]:
+    def _predict_batch(
+        self, images: list[Image], groups: list[str | None], evidence: bool, recognise: Recognise | None
+    ) -> Iterator[Prediction]:
         transforms = (self.model.classifier.transform, self.matcher[1])
-        framed: dict[Image, tuple[Pixels, Pixels]] = {}
+        framed: dict[Image, _Framed] = {}
         errors: dict[Image, str] = {}
         for image in images:
             try:
-                framed[image] = _read(image, transforms[0].framing, transforms[1].framing)
+                framed[image] = _read(image, transforms[0].framing, transforms[1].framing, picture=evidence)
             except BrokenImageError as error:
                 errors[image] = str(error)
         numbers = {image: i for i, image in enumerate(framed)}
         if framed:
-            first = self._transformed(transforms[0], [pair[0] for pair in framed.values()])
+            first = self._transformed(transforms[0], [each.first for each in framed.values()])
             same = transforms[0] == transforms[1]
-            second = None if same else self._transformed(transforms[1], [pair[1] for pair in framed.values()])
+            second = None if same else self._transformed(transforms[1], [each.second for each in framed.values()])
             batch = self.decide(first, second, eager=evidence)
         for image, group in zip(images, groups, strict=True):
             if image in errors:
@@ -222,8 +236,11 @@ class Predictor:
                 continue
             prediction = self._prediction(image.path, batch, numbers[image])
             if evidence and prediction.error is None:
-                found = self._explain(batch, numbers[image], group)
-                prediction = prediction._replace(evidence=found, pixels=framed[image][1])
+                first, second, picture = framed[image]
+                exemplar = None if recognise is None else recognise(image, first)
+                own = exemplar.group if exemplar is not None and group is None else group
+                found = self._explain(batch, numbers[image], own)
+                prediction = prediction._replace(evidence=found, pixels=second, picture=picture, exemplar=exemplar)
             yield prediction
 
     def _transformed(self, transform: EvalTransform, framed: list[Pixels]) -> Tensor:
@@ -248,11 +265,25 @@ class Predictor:
         return explain(self.model.decision, p[row], batch.z[row], class_names=names, group=group, decided=decided)
 
 
-def _read(image: Image, first: Framing, second: Framing) -> tuple[Pixels, Pixels]:
-    """Decode a file once, and frame it for both networks."""
+class _Framed(NamedTuple):
+    first: Pixels  # for the classifier
+    second: Pixels  # for the network that matches prototypes
+    picture: Pixels | None
+
+
+def _read(image: Image, first: Framing, second: Framing, *, picture: bool) -> _Framed:
+    """Decode a file once, frame it for both networks, and keep a picture of it if asked."""
     pixels = decode_file(image.path)
     framed = {framing: framing.apply(pixels, framing.mask_of(image.mask)) for framing in (first, second)}
-    return framed[first], framed[second]
+    return _Framed(framed[first], framed[second], _scaled_down(pixels) if picture else None)
+
+
+def _scaled_down(pixels: Pixels) -> Pixels:
+    if max(pixels.shape) <= _PICTURE_SIZE:
+        return pixels
+    image = Picture.fromarray(pixels)
+    image.thumbnail((_PICTURE_SIZE, _PICTURE_SIZE), Picture.Resampling.LANCZOS)
+    return np.array(image)
 
 
 def _listed(values: str | Path | Sequence[Any]) -> list[Any]:

@@ -14,7 +14,7 @@ from PIL import Image as Picture
 from torch import Tensor
 
 from tdumpra.data.images.decode import decode_file
-from tdumpra.data.images.framing import EvalTransform
+from tdumpra.data.images.framing import Framing
 from tdumpra.data.sources.files import IMAGE_SUFFIXES, is_file, is_image
 from tdumpra.errors import BrokenImageError
 from tdumpra.method.bank import Exemplar
@@ -40,10 +40,9 @@ class TrainingImages:
     """The exemplars of a bank. Which of them an image is, is told by content: names are given twice."""
 
     exemplars: dict[str, Exemplar]
-    transform: EvalTransform  # what the thumbnails were framed by
+    framing: Framing  # what the thumbnails were framed by: the classifier's
     thumbnails: Mapping[str, Tensor]
     originals: dict[str, Path]
-    framed_alike: bool  # whether predictions carry pixels of the same framing
 
     @classmethod
     def of(cls, predictor: Predictor, sources: Path | None) -> TrainingImages:
@@ -51,27 +50,17 @@ class TrainingImages:
         model = predictor.model
         exemplars = {each.id: each for c in model.decision.bank.exemplars for k in c for each in k}
         originals = {} if sources is None else find_originals(sources, exemplars)
-        transform = model.classifier.transform
-        alike = predictor.matcher[1].framing == transform.framing
-        return cls(exemplars, transform, model.thumbnails, originals, alike)
+        return cls(exemplars, model.classifier.transform.framing, model.thumbnails, originals)
 
-    def find(self, image: Image, pixels: Pixels | None) -> Exemplar | None:
+    def find(self, image: Image, pixels: Pixels) -> Exemplar | None:
         """Return the exemplar that ``image`` shows: a file of the same bytes, or the same picture once shrunk.
 
-        ``pixels`` are those that its prediction carries.
+        ``pixels`` are framed for the classifier.
         """
         for name, original in self.originals.items():
             if _same_bytes(image.path, original):
                 return self.exemplars[name]
-        comparable = self._comparable(image)
-        if not comparable:
-            return None
-        if pixels is None or not self.framed_alike:
-            try:
-                pixels = self.transform.read(*image)
-            except BrokenImageError:
-                return None
-        picture = thumbnail(pixels).short()
+        picture, comparable = thumbnail(pixels).short(), self._comparable(image)
         same = (name for name, held in comparable.items() if alike(picture, held) and name in self.exemplars)
         return next((self.exemplars[name] for name in same), None)
 
@@ -89,7 +78,7 @@ class TrainingImages:
 
     def _comparable(self, image: Image) -> Mapping[str, Tensor]:
         """Return the thumbnails; none where they show lesions cut out, and this image has no mask."""
-        cut_out = self.transform.framing.lesion_margin is not None
+        cut_out = self.framing.lesion_margin is not None
         return {} if cut_out and image.mask is None else self.thumbnails
 
     def pictures(self, evidence: Evidence) -> dict[str, np.ndarray]:

@@ -126,12 +126,6 @@ def test_a_description_with_other_keys_or_another_decoder_is_refused():
         EvalTransform.from_dict({**values, "decoder": 999})
 
 
-def test_a_file_is_read_as_the_cache_would_hold_it(tmp_path):
-    Image.fromarray(gradient(60, 80)).save(tmp_path / "a.png")
-    transform = EvalTransform(framing=Framing(height=24, width=24), size=24)
-    np.testing.assert_array_equal(transform.read(tmp_path / "a.png"), transform.framing.apply(gradient(60, 80)))
-
-
 def test_how_masks_are_read_is_part_of_frames_around_lesions_alone(monkeypatch):
     framings = Framing(), Framing(lesion_margin=0.1)
     before = [framing.fingerprint for framing in framings]

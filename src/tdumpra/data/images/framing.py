@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tdumpra.artifacts import fingerprint
 from tdumpra.checks import check_count, check_positive, check_unit_interval, to_tensor
-from tdumpra.data.images.decode import DECODER_VERSION, MASK_VERSION, decode_file, decode_mask
+from tdumpra.data.images.decode import DECODER_VERSION, MASK_VERSION, decode_mask
 from tdumpra.errors import BrokenImageError
 
 Fit = Literal["stretch", "crop"]
@@ -149,10 +149,6 @@ class EvalTransform:
             mean=tuple(values["mean"]),
             std=tuple(values["std"]),
         )
-
-    def read(self, path: Path, mask: Path | None = None) -> UInt8[np.ndarray, "height width 3"]:
-        """Return one file framed, as the cache would hold it."""
-        return self.framing.apply(decode_file(path), self.framing.mask_of(mask))
 
     def __call__(self, images: UInt8[Tensor, "n h w 3"]) -> Float32[Tensor, "n 3 size size"]:
         """Turn framed images, on any device, into the network's input."""
