@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.runs.test_caches import naive_affinity
+from tests.evaluation.test_cache_comparators import naive_affinity
 from tests.support import make_problem
 
 from tdumpra.core.neighbours import cache_affinity, nearest_neighbour_shares
