@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from tdumpra import DualPathClassifier
 from tdumpra.core.gate import GateThresholds
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
-from tdumpra.runs.config import OutputFile
+from tdumpra.runs.config import OutputFile, Training
 from tdumpra.tuning.presets import Preset
 from tdumpra.tuning.settings import BankConfig
 
@@ -175,5 +175,6 @@ def output_files(*paths: str | Path) -> tuple[OutputFile, ...]:
         name = re.fullmatch(r"(?P<backbone>.+?)(_(?P<training>ce|joint)\d*)?(_seed(?P<seed>\d+))?", Path(path).stem)
         assert name is not None
         seed = None if name["seed"] is None else int(name["seed"])
-        found.append(OutputFile(file=str(path), training=name["training"], seed=seed, backbone=name["backbone"]))
+        training = cast("Training | None", name["training"])
+        found.append(OutputFile(file=str(path), training=training, seed=seed, backbone=name["backbone"]))
     return tuple(found)

@@ -18,6 +18,7 @@ from tdumpra.data.batches.pipeline import make_pipeline
 from tdumpra.data.dataset import Dataset
 from tdumpra.data.images.framing import EvalTransform, Framing
 from tdumpra.data.images.prepare import Prepared
+from tdumpra.data.images.store import ImageStore
 from tdumpra.data.manifest import Manifest, Record
 from tdumpra.data.splits import make_split
 from tdumpra.networks.build import build_network
@@ -39,7 +40,7 @@ def colour_of(record: Record) -> np.ndarray:
     return pixels
 
 
-class MemoryImages:
+class MemoryImages(ImageStore):
     """A store that holds its images."""
 
     def __init__(self, records: tuple[Record, ...]) -> None:
@@ -49,11 +50,7 @@ class MemoryImages:
     def __len__(self) -> int:
         return len(self.pixels)
 
-    @property
-    def nbytes(self) -> int:
-        return self.pixels.nbytes
-
-    def read(self, numbers: Int64[np.ndarray, " n"]) -> UInt8[np.ndarray, "n h w 3"]:
+    def read(self, numbers: Int64[np.ndarray, " n"]) -> UInt8[np.ndarray, "n height width 3"]:
         return np.asarray(self.pixels[numbers])
 
 
