@@ -22,9 +22,10 @@ SECTIONS = {
 _HEAD = """\
 # Command line
 
-Every command takes `--help`. What it writes goes to `--out DIR`; `--json`, where there is one, prints the results and
-nothing else. A mistake ends in one sentence on standard error and exit code 2, Ctrl-C in exit code 130. With
-`TDUMPRA_TRACEBACK=1` in the environment you also see where the mistake was found.
+Every command takes `--help`. Results go to `--out DIR`; `--json` prints them and nothing else. Commands that take a
+configuration also take `--set KEY=VALUE`, as often as you like, and `--seeds 0,1`. A mistake ends in one sentence on
+standard error and exit code 2, Ctrl-C in exit code 130. With `TDUMPRA_TRACEBACK=1` in the environment you also see
+where the mistake was found.
 
 This page is written by the commands themselves when the site is built.
 """

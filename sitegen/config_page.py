@@ -18,8 +18,8 @@ _HEAD = """\
 
 A run is described by one TOML file. What it leaves out keeps its default; a misspelt key is answered with the right
 one, a value of the wrong type with what is allowed. The file that a run leaves in its folder (`config.toml`) has every
-value written out. [Your own data](own-data.md) and [your own model](own-model.md) have examples, and so has the folder
-`configs` of the repository.
+value written out. [Your own data](own-data.md) and [your own model](own-model.md) have examples. In the repository,
+`configs/` has files to start from, and `studies/` those behind the [results](results/index.md).
 
 With `extends = "base.toml"` at the top, a file says only what differs from another one: tables are joined key by key,
 lists and single values replace those of the other file. A run whose own file has no `name` is called after that

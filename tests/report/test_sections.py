@@ -7,7 +7,7 @@ import pytest
 
 from tdumpra.report.material import Material
 from tdumpra.report.sections import beside_paper, paired, per_class
-from tdumpra.runs.config import Config, DataConfig, NetworkConfig
+from tdumpra.runs.config import Config, DataConfig, NetworkConfig, OutputFile
 
 SCORES = {"accuracy": 0.81, "macro_f1": 0.6, "balanced_accuracy": 0.5, "ece": 0.07, "macro_auroc": None}
 EVALUATION: dict[str, Any] = {"comparators": {"student": SCORES, "gate": {**SCORES, "accuracy": 0.82}}}
@@ -34,7 +34,7 @@ def test_over_seeds_with_deviations():
     ("config", "reason"),
     [
         (None, "saved outputs"),
-        (replace(PAPERS, outputs=("a.npz",)), "saved outputs"),
+        (replace(PAPERS, outputs=(OutputFile(file="a.npz"),)), "saved outputs"),
         (replace(PAPERS, data=DataConfig(source="folder:x")), "no figures for folder with convnext_tiny"),
         (replace(PAPERS, network=NetworkConfig(backbone="resnet18")), "no figures for ham10000 with resnet18"),
     ],
