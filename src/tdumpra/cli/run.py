@@ -131,7 +131,7 @@ def _decide(config: Config, data: Dataset, folder: RunFolder, seed: int, console
         if not fresh:
             step.make()
         console.print(f"{path} is up to date" if fresh else f"Written: {path}", soft_wrap=True)
-    return dict(evaluate_step(outputs).result().evaluation)
+    return dict(evaluate_step(outputs).result().document)
 
 
 def _for_each_seed(config: Config, *rounds: Work, quiet: bool = False) -> None:
