@@ -129,9 +129,11 @@ def certify(
     )
     rows = {"design_rows": len(design), "proof_rows": len(proof), "proof_groups": len(np.unique(lesions))}
     certificate = Certificate(level=level, correction=correction, tested=tested, **rows)
-    if certificate.chosen is None:
-        return _kept_shut(tune(bank, validation, prior, search)), certificate
-    best = certificate.chosen.setting
+    if certificate.chosen is not None:
+        best = certificate.chosen.setting
+    else:
+        tuning = tune(bank, validation, prior, search)
+        best = replace(tuning.base, kappa=tuning.best.kappa, tau=tuning.best.tau)
     return replace(tuning, decision=best.apply_to(tuning.decision), best=best), certificate
 
 
@@ -163,8 +165,3 @@ def _by_promise(tuning: Tuning, preset: Preset) -> list[Setting]:
         settings += [setting_at(curve, tuple(map(int, np.unravel_index(i, promise.shape)))) for i in best]
     rising = [each for each in settings if each.accuracy > base.accuracy and each.opened]
     return sorted(rising, key=lambda each: -(each.accuracy - base.accuracy) / each.opened**0.5)
-
-
-def _kept_shut(tuning: Tuning) -> Tuning:
-    shut = replace(tuning.base, kappa=tuning.best.kappa, tau=tuning.best.tau)
-    return replace(tuning, decision=shut.apply_to(tuning.decision), best=shut)

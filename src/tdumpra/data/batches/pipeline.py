@@ -98,7 +98,8 @@ def make_pipeline(
     if kind not in ("auto", "workers", "device"):
         raise ValueError(f"the pipeline must be 'auto', 'workers' or 'device', not {kind!r}")
     if kind == "auto":
-        kind = "device" if device.type == "cuda" and store.nbytes <= _room(device) else "workers"
+        fits = device.type == "cuda" and store.nbytes <= DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]
+        kind = "device" if fits else "workers"
     if kind == "device":
         return DevicePipeline(store, augment, evaluation, device)
     return WorkerPipeline(store, augment, evaluation, device, workers=available_cores() if workers is None else workers)
@@ -224,7 +225,3 @@ def _leave_signals_to_parent(_: int) -> None:
 def _batches(numbers: Int64[np.ndarray, " n"], batch_size: int) -> Iterator[Int64[np.ndarray, " m"]]:
     check_count(batch_size, "batch_size")
     return (numbers[start : start + batch_size] for start in range(0, len(numbers), batch_size))
-
-
-def _room(device: torch.device) -> float:
-    return DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]
