@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdumpra.checks import check_unit_interval
+from tdumpra.checks import check_choice, check_unit_interval
 from tdumpra.core.groups import group_folds, lesion_of_each_row, sum_by_lesion
 from tdumpra.core.significance import fixed_sequence, holm, sign_flip_test
 from tdumpra.method.bank import PrototypeBank
@@ -29,7 +29,6 @@ from tdumpra.tuning.search import DEFAULT_SEARCH, Search
 from tdumpra.tuning.tune import refuse_other_than_validation, setting_at, tune
 
 Correction = Literal["fixed-sequence", "holm"]
-CORRECTIONS: tuple[Correction, ...] = get_args(Correction)
 LEVEL = 0.05
 _LIST_LENGTH = 5
 _LOOKED_AT = 200  # of the most promising; most of them move the same rows
@@ -114,8 +113,7 @@ def certify(
     """
     refuse_other_than_validation(validation)
     check_unit_interval(level, "level")
-    if correction not in CORRECTIONS:
-        raise ValueError(f"correction must be one of {', '.join(CORRECTIONS)}, not {correction!r}")
+    check_choice(correction, "correction", get_args(Correction))
     half = group_folds(validation.groups, validation.y.numpy(), 2, seed=_SPLIT_SEED)
     design, proof = (validation.rows(half == number) for number in range(2))
     tuning = tune(bank, design, prior, search)

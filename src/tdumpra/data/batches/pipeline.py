@@ -12,7 +12,7 @@ import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from tdumpra.checks import check_count
+from tdumpra.checks import check_choice, check_count
 from tdumpra.data.batches.augment import AugmentConfig, AugmentParams, apply_one, draw
 from tdumpra.data.batches.augment_batch import apply_batch
 from tdumpra.data.batches.sampling import BatchPlan, Sample
@@ -95,8 +95,7 @@ def make_pipeline(
     (``benchmarks/pipeline.py`` measures both).
     """
     device = torch.device(device)
-    if kind not in ("auto", "workers", "device"):
-        raise ValueError(f"the pipeline must be 'auto', 'workers' or 'device', not {kind!r}")
+    check_choice(kind, "pipeline", get_args(Kind))
     if kind == "auto":
         fits = device.type == "cuda" and store.nbytes <= DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]
         kind = "device" if fits else "workers"
