@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from jaxtyping import Float32, UInt8
 from torch import Tensor
 
 from tdumpra.artifacts import fingerprint
-from tdumpra.checks import check_choice, check_count, check_positive, check_unit_interval, to_tensor
+from tdumpra.checks import check_count, check_positive, check_unit_interval, to_tensor
 from tdumpra.data.images.decode import DECODER_VERSION, MASK_VERSION, decode_file, decode_mask
 from tdumpra.errors import BrokenImageError
 
@@ -50,7 +50,8 @@ class Framing:
     def __post_init__(self) -> None:
         check_count(self.height, "height", least=8)
         check_count(self.width, "width", least=8)
-        check_choice(self.fit, "fit", get_args(Fit))
+        if self.fit not in ("stretch", "crop"):
+            raise ValueError(f"fit must be 'stretch' or 'crop', not {self.fit!r}")
         if self.lesion_margin is not None:
             check_unit_interval(self.lesion_margin, "lesion_margin", upper=10.0)
 
