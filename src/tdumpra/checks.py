@@ -7,7 +7,7 @@ Each function takes one raw argument and its name, and returns it as a clean arr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -188,6 +188,19 @@ def check_count(value: int, name: str, *, least: int = 1) -> None:
         raise TypeError(f"{name} must be a whole number, not {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, not {value}")
+
+
+def check_choice(value: Any, name: str, choices: Collection[str]) -> None:
+    """Check one of a few words."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+
+
+def check_class_names(names: Sequence[str], n_classes: int) -> tuple[str, ...]:
+    """Check that there is a name for each class."""
+    if len(names) != n_classes:
+        raise ValueError(f"class_names has {len(names)} entries for {n_classes} classes")
+    return tuple(map(str, names))
 
 
 def _to_array(values: Any) -> NDArray[Any]:

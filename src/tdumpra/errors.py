@@ -53,4 +53,4 @@ class StopRequestedError(TdumpraError):
 
 
 class SourceError(InputFileError):
-    """A data set or a table is not laid out as its kind promises; the message says how to mend it."""
+    """A data set or a table is not laid out as its kind promises; the message says how to fix it."""

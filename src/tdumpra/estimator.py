@@ -15,7 +15,7 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from tdumpra.artifacts import Artifact, jsonable, read_artifact, write_artifact
-from tdumpra.checks import check_count
+from tdumpra.checks import check_choice, check_class_names, check_count
 from tdumpra.core.calibration import class_prior
 from tdumpra.core.metrics import Objective
 from tdumpra.evaluation.comparators import Case
@@ -154,8 +154,7 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _settings(self) -> TuneConfig:
-        if self.selection not in get_args(Selection):
-            raise ValueError(f"selection must be one of {', '.join(get_args(Selection))}, not {self.selection!r}")
+        check_choice(self.selection, "selection", get_args(Selection))
         if self.selection == "crossfit":
             check_count(self.folds, "folds", least=2)
             return TuneConfig(folds=self.folds)
@@ -167,7 +166,7 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return cluster(train, bank, preset, n_classes=n_classes, class_names=names)
 
     def _name_classes(self, names: tuple[str, ...] | None) -> None:
-        self.class_names_ = _check_names(names, self.bank_.n_classes)
+        self.class_names_ = None if names is None else check_class_names(names, self.bank_.n_classes)
         self.classes_ = np.arange(self.bank_.n_classes) if names is None else np.array(names)
 
     def _numbers(self, y: Any, name: str) -> Any:
@@ -218,7 +217,7 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         p, z = check_rows(_one_row(p_row), _one_row(z_row), n_classes=n_classes, width=decision.bank.width)
         if len(p) != 1:
             raise ValueError(f"explain takes one case at a time, not {len(p)}")
-        names = _check_names(class_names, n_classes) or self.class_names_
+        names = self.class_names_ if class_names is None else check_class_names(class_names, n_classes)
         return explain(decision, p.cpu(), z.cpu(), class_names=names, group=group)
 
     def report(
@@ -293,14 +292,6 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def read_made_from(path: str | Path) -> str:
     """Return the name that a saved classifier carries for what it was made from."""
     return str(read_artifact(path, kind=KIND, schema=SCHEMA).meta.get("made_from", ""))
-
-
-def _check_names(names: Sequence[str] | None, n_classes: int) -> tuple[str, ...] | None:
-    if names is None:
-        return None
-    if len(names) != n_classes:
-        raise ValueError(f"class_names has {len(names)} entries for {n_classes} classes")
-    return tuple(map(str, names))
 
 
 def _one_row(row: Any) -> Any:

@@ -235,7 +235,7 @@ def test_an_edited_split_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"protocol": "random"}, "unknown protocol 'random'"),
+        ({"protocol": "random"}, "protocol must be one of .*, not 'random'"),
         ({"test_share": 0.0}, "test_share must be above 0 and at most 0.5, not 0.0"),
         ({"val_share": 0.9}, "val_share must be above 0"),
         ({"seed": -1}, "seed must be at least 0"),

@@ -271,7 +271,7 @@ class TestFuse:
         p = softmax_rows(0)
         with pytest.raises(TypeError, match="thresholds must be GateThresholds, not dict"):
             fuse(p, p, {"theta": 0.5})  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="rule must be one of 'linear', 'log-linear', not 'max'"):
+        with pytest.raises(ValueError, match="rule must be one of linear, log-linear, not 'max'"):
             fuse(p, p, THRESHOLDS, rule="max")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="p_sim must sum to one"):
             fuse(p, p * 0.9, THRESHOLDS)

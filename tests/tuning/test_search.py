@@ -119,7 +119,7 @@ def test_the_file_keeps_the_calibrated_gate(tmp_path):
 
 
 def test_unknown_kinds_are_refused():
-    with pytest.raises(ValueError, match="gates must be of clauses, calibrated, not 'magic'"):
+    with pytest.raises(ValueError, match="gates must be one of clauses, calibrated, not 'magic'"):
         Preset(gates=("magic",))  # type: ignore[arg-type]
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdumpra.artifacts import fingerprint, read_json, write_json
-from tdumpra.checks import SPLITS, check_count, check_split
+from tdumpra.checks import SPLITS, check_choice, check_count, check_split
 from tdumpra.data.leakage import refuse_crossing_groups
 from tdumpra.data.manifest import Manifest
 from tdumpra.errors import ArtifactError
@@ -49,8 +49,7 @@ class Split:
         codes = check_split(self.codes, "codes", n_rows=len(self.ids))
         codes.setflags(write=False)
         object.__setattr__(self, "codes", codes)
-        if self.protocol not in PROTOCOLS:
-            raise ValueError(f"unknown protocol {self.protocol!r}; use {', '.join(PROTOCOLS)}")
+        check_choice(self.protocol, "protocol", PROTOCOLS)
 
     @property
     def fingerprint(self) -> str:
@@ -100,8 +99,7 @@ def make_split(
     ``val_share`` counts among the images that are not test; ``val_fold`` says which of the disjoint validation parts of
     that share to take, with the same test part.
     """
-    if protocol not in PROTOCOLS:
-        raise ValueError(f"unknown protocol {protocol!r}; use {', '.join(PROTOCOLS)}")
+    check_choice(protocol, "protocol", PROTOCOLS)
     check_count(seed, "seed", least=0)
     for share, name in ((test_share, "test_share"), (val_share, "val_share")):
         if not 0 < share <= 0.5:

@@ -212,6 +212,7 @@ def gate_report(
     decomposition = risk.risk_decomposition(wrong_cls.astype(float), wrong.astype(float), is_open)
     regret = risk.regret(wrong_cls.astype(float), wrong_sim.astype(float), wrong.astype(float))
     best = np.where(risk.bayes_gate(wrong_cls, wrong_sim), wrong_sim, wrong_cls)
+    headroom = float(wrong_cls.mean() - best.mean())
     return {
         "n": len(labels),
         "opened": int(is_open.sum()),
@@ -228,8 +229,8 @@ def gate_report(
         "risk_change": decomposition.change,
         "open_share": decomposition.open_share,
         "risk_change_where_open": decomposition.change_where_open,
-        "headroom": float(wrong_cls.mean() - best.mean()),
-        "headroom_taken": _share(wrong_cls.mean() - wrong.mean(), wrong_cls.mean() - best.mean()),
+        "headroom": headroom,
+        "headroom_taken": float((wrong_cls.mean() - wrong.mean()) / headroom) if headroom > 0 else float("nan"),
         "regret": regret.excess,
         "misranked": regret.misranked,
     }
@@ -242,7 +243,3 @@ def _beside(cls: Array, p: Any, name: str) -> Array:
         raise ValueError(f"p_cls has {len(cls)} rows and {name} has {len(rows)}")
     other: Array = rows.double().cpu().numpy()
     return other
-
-
-def _share(part: float, whole: float) -> float:
-    return float(part / whole) if whole > 0 else float("nan")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from tdumpra.checks import check_count, check_unit_interval
+from tdumpra.checks import check_class_names, check_count, check_unit_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,7 @@ class EvaluateConfig:
 
     def names(self, n_classes: int) -> tuple[str, ...]:
         """Return a name for each class."""
-        if self.class_names and len(self.class_names) != n_classes:
-            raise ValueError(f"class_names has {len(self.class_names)} entries for {n_classes} classes")
-        return self.class_names or tuple(str(c) for c in range(n_classes))
+        return check_class_names(self.class_names or tuple(map(str, range(n_classes))), n_classes)
 
     def chosen_classes(self, n_classes: int) -> tuple[int, ...]:
         """Return the classes whose sensitivity is asked for."""

@@ -106,7 +106,7 @@ def fuse(p_cls: Any, p_sim: Any, thresholds: GateThresholds, *, rule: FusionRule
     """
     if not isinstance(thresholds, GateThresholds):
         raise TypeError(f"thresholds must be GateThresholds, not {type(thresholds).__name__}")
-    check_rule(rule)
+    checks.check_choice(rule, "rule", FUSION_RULES)
     left, right = _two_posteriors(p_cls, p_sim, "p_cls", "p_sim")
     fused = gate.fuse(left, right, thresholds, rule=rule)
     restore = like(p_cls)
@@ -128,12 +128,6 @@ def expected_calibration_error(p: Any, y: Any, n_bins: int = metrics.N_BINS) -> 
     """Return the expected calibration error of the top-1 probability, in equal-width bins ``(lo, hi]``."""
     checks.check_count(n_bins, "n_bins")
     return metrics.expected_calibration_error(*posterior_and_labels(p, y), n_bins)
-
-
-def check_rule(rule: str) -> None:
-    """Refuse a fusion rule that does not exist."""
-    if rule not in FUSION_RULES:
-        raise ValueError(f"rule must be one of {', '.join(map(repr, FUSION_RULES))}, not {rule!r}")
 
 
 def posterior_and_labels(p: Any, y: Any, name: str = "p") -> tuple[np.ndarray, np.ndarray]:

@@ -97,8 +97,8 @@ class PrototypeBank:
             checks.check_count(n_classes, "n_classes", least=2)
         y = checks.check_labels(labels, "labels", n_rows=len(rows), n_classes=n_classes)
         n_classes = _count_classes(y, n_classes)
-        if class_names is not None and len(class_names) != n_classes:
-            raise ValueError(f"class_names has {len(class_names)} entries for {n_classes} classes")
+        if class_names is not None:
+            checks.check_class_names(class_names, n_classes)
         lesions = checks.check_groups(groups, "groups", n_rows=len(rows))
         names = _check_ids(ids, len(rows))
         lesions = names if lesions is None else lesions

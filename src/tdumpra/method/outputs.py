@@ -21,21 +21,29 @@ from tdumpra.core.groups import lesion_of_each_row
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class TrainOutputs:
+class _Rows:
+    z: Tensor  # (n, D) embeddings in the bank's space
+    y: Tensor  # (n,)
+    groups: NDArray[np.str_] | None = None
+    ids: NDArray[np.str_] | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def rows(self, keep: NDArray[np.bool_]) -> Self:
+        """Return some of the rows, as outputs of the same split."""
+        return type(self)(**{each.name: _take(getattr(self, each.name), keep) for each in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TrainOutputs(_Rows):
     """Training rows, which the bank is made of.
 
     A classifier's word on rows that it was trained on is worth nothing, and is not asked. ``p`` is for cross-fitting
     alone, by those whose training rows were predicted out of fold.
     """
 
-    z: Tensor  # (n, D)
-    y: Tensor  # (n,)
-    groups: NDArray[np.str_] | None = None
-    ids: NDArray[np.str_] | None = None
     p: Tensor | None = None  # (n, C)
-
-    def __len__(self) -> int:
-        return len(self.y)
 
     @classmethod
     def check(
@@ -63,10 +71,6 @@ class TrainOutputs:
             p=None if p is None else checks.check_probabilities(p, f"p{suffix}", n_classes=n_classes),
         )
 
-    def rows(self, keep: NDArray[np.bool_]) -> TrainOutputs:
-        """Return some of the rows."""
-        return TrainOutputs(**{each.name: _take(getattr(self, each.name), keep) for each in fields(self)})
-
     def refuse_missing_class(self, n_classes: int, class_names: Sequence[str], advice: str) -> None:
         """Refuse a class without a training row: it would have no prototype, and never be retrieved."""
         present = np.bincount(self.y.numpy(), minlength=n_classes) > 0
@@ -77,21 +81,14 @@ class TrainOutputs:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class ScoredOutputs:
+class ScoredOutputs(_Rows):
     """Checked rows with both paths' inputs: the classifier's posterior, and the embedding that is matched."""
 
     p: Tensor  # (n, C) the classifier's probabilities
-    z: Tensor  # (n, D) embeddings in the bank's space
-    y: Tensor  # (n,)
-    groups: NDArray[np.str_] | None = None
-    ids: NDArray[np.str_] | None = None
     p_teacher: Tensor | None = None  # (n, C) the teacher's own classifier, where there is one
     p_baseline: Tensor | None = None  # (n, C) another run's classifier, where one is compared with
     p_second: Tensor | None = None  # (n, C) another run's classifier, where the bank lives in that run's space
     metadata: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)  # further columns, for subgroups
-
-    def __len__(self) -> int:
-        return len(self.y)
 
     @property
     def own_ids(self) -> NDArray[np.str_] | None:
@@ -102,10 +99,6 @@ class ScoredOutputs:
         """Return the lesion of each row: its group, else its own id, else its number."""
         known = self.own_ids if self.groups is None else self.groups
         return lesion_of_each_row(known, len(self)).astype(np.str_)
-
-    def rows(self, keep: NDArray[np.bool_]) -> Self:
-        """Return some of the rows, as outputs of the same split."""
-        return type(self)(**{each.name: _take(getattr(self, each.name), keep) for each in fields(self)})
 
     @property
     def n_classes(self) -> int:

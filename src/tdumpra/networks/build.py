@@ -148,17 +148,13 @@ class SeveralViews(nn.Module):
 
     def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
         """Return logarithms of the mean probabilities, and the mean direction."""
-        seen = [self.network(view) for view in _views(images, self.views)]
+        views = [images, images.flip(3), images.flip(2), images.flip(2, 3)]
+        views += [view.transpose(2, 3) for view in views]
+        seen = [self.network(view) for view in views[: self.views]]
         with torch.autocast(images.device.type, enabled=False):
             log_p = torch.stack([each.logits.float().log_softmax(1) for each in seen]).logsumexp(0)
             z = torch.stack([each.z for each in seen]).mean(0)
             return Encoding(log_p - math.log(self.views), normalise(z) if z.shape[1] else z)
-
-
-def _views(images: Tensor, views: int) -> list[Tensor]:
-    kinds = [images, images.flip(3), images.flip(2), images.flip(2, 3)]
-    kinds += [kind.transpose(2, 3) for kind in kinds]
-    return kinds[:views]
 
 
 class BuiltNetwork(NamedTuple):

@@ -104,7 +104,9 @@ class Model:
         decision = self.decision.to_artifact()
         tensors = prefixed("decision", decision.tensors)
         encoders: dict[str, Any] = {}
-        for role, encoder in self._encoders().items():
+        for role, encoder in {"classifier": self.classifier, "retrieval": self.retrieval}.items():
+            if encoder is None:
+                continue
             tensors |= prefixed(role, encoder.state)
             encoders[role] = {
                 "network": asdict(encoder.network), "transform": encoder.transform.to_dict(), "views": encoder.views,
@@ -148,6 +150,3 @@ class Model:
             )
         except ValueError as error:
             raise ArtifactError(f"{path}: {error}") from error
-
-    def _encoders(self) -> dict[str, Encoder]:
-        return {"classifier": self.classifier} | ({"retrieval": self.retrieval} if self.retrieval else {})

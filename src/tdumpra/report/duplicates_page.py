@@ -29,12 +29,12 @@ def duplicates_page(audit: Audit) -> str:
     if len(ordered) > SHOWN_PAIRS:
         facts.append(f"the first {SHOWN_PAIRS} pairs are shown")
     body = "\n".join(_pair(audit, pair) for pair in ordered[:SHOWN_PAIRS])
-    empty = '<p class="empty">No two images of different groups look alike.</p>'
+    empty = '<p class="muted">No two images of different groups look alike.</p>'
     return _PAGE.format(
         title="Near-duplicate images",
         summary=escape(summary),
         facts=" · ".join(map(escape, facts)),
-        style=_STYLE,
+        style=(kit.TEMPLATES / "style.css").read_text(encoding="utf-8") + _STYLE,
         pairs=body or empty,
     )
 
@@ -43,16 +43,16 @@ def _pair(audit: Audit, pair: DuplicatePair) -> str:
     facts = audit.pair_document(pair)
     badges = [f'<span class="badge">similarity {facts["similarity"]:.2f}</span>']
     if audit.crosses(pair):
-        badges.append(f'<span class="badge leak">{" ↔ ".join(facts["splits"])}</span>')
+        badges.append(f'<span class="badge bad">{" ↔ ".join(facts["splits"])}</span>')
     else:
         badges.append(f'<span class="badge">both in {facts["splits"][0]}</span>')
     if facts["labels"][0] != facts["labels"][1]:
-        badges.append('<span class="badge leak">labels differ</span>')
+        badges.append('<span class="badge bad">labels differ</span>')
     figures = "".join(
         _figure(audit, audit.manifest.records[row], facts["labels"][side], facts["splits"][side])
         for side, row in enumerate(pair[:2])
     )
-    return f'<article><header>{"".join(badges)}</header><div class="two">{figures}</div></article>'
+    return f'<article><header class="badges">{"".join(badges)}</header><div class="two">{figures}</div></article>'
 
 
 def _figure(audit: Audit, record: Record, label: str, part: str) -> str:
@@ -61,7 +61,7 @@ def _figure(audit: Audit, record: Record, label: str, part: str) -> str:
         source = kit.data_uri(audit.manifest.reader(record), size=_THUMBNAIL)
         picture = f'<img src="{source}" alt="{name}" loading="lazy">'
     except BrokenImageError as error:  # the file changed since the search
-        picture = f'<p class="empty">{escape(str(error))}</p>'
+        picture = f'<p class="muted">{escape(str(error))}</p>'
     return (
         f'<figure>{picture}<figcaption><b title="{name}">{name}</b>'
         f"<dl><dt>class</dt><dd>{escape(label)}</dd><dt>group</dt><dd>{escape(record.group)}</dd>"
@@ -83,44 +83,29 @@ _PAGE = """<!doctype html>
 <style>{style}</style>
 </head>
 <body>
+<div class="page">
 <h1>{title}</h1>
-<p class="summary">{summary}.</p>
-<p class="facts">{facts}</p>
+<p class="lead">{summary}.</p>
+<p class="muted">{facts}</p>
 <p>Where a pair shows one lesion, keep its line in <code>near_duplicates.csv</code> and pass that file as
 <code>--duplicates</code>: the two groups become one, and no split will part them.</p>
 <main>
 {pairs}
 </main>
+</div>
 </body>
 </html>
 """
 
 _STYLE = """
-:root { color-scheme: light dark; --ground: #f6f7f9; --card: #fff; --ink: #1b1f24; --soft: #5b6570; --line: #d9dee4;
-  --alert: #b3261e; --alert-ground: #fdecea; }
-@media (prefers-color-scheme: dark) {
-  :root { --ground: #14171b; --card: #1d2126; --ink: #e8eaed; --soft: #9aa4af; --line: #323941;
-    --alert: #ffb4ab; --alert-ground: #4a1512; }
-}
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 76rem; padding: 2rem 1.25rem 4rem; background: var(--ground); color: var(--ink);
-  font: 15px/1.5 system-ui, sans-serif; }
-h1 { margin: 0; font-size: 1.6rem; }
-.summary { margin: .4rem 0 0; font-size: 1.05rem; }
-.facts { margin: .2rem 0 0; color: var(--soft); }
-main { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 30rem), 1fr)); gap: 1rem;
+main { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 28rem), 1fr)); gap: 1rem;
   margin-top: 1.5rem; }
+main > * + * { margin-top: 0; }
 article { padding: .9rem; background: var(--card); border: 1px solid var(--line); border-radius: .6rem; }
-header { display: flex; flex-wrap: wrap; gap: .4rem; margin-bottom: .7rem; }
-.badge { padding: .05rem .55rem; border: 1px solid var(--line); border-radius: 1rem; color: var(--soft);
-  font-size: .8rem; }
-.badge.leak { border-color: transparent; background: var(--alert-ground); color: var(--alert); font-weight: 600; }
+.badges { margin: 0 0 .7rem; }
 .two { display: grid; grid-template-columns: 1fr 1fr; gap: .8rem; }
-figure { margin: 0; min-width: 0; }
-img { display: block; width: 100%; aspect-ratio: 4 / 3; object-fit: contain; border-radius: .35rem; background: #000; }
-figcaption b { display: block; margin: .45rem 0 .2rem; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-dl { display: grid; grid-template-columns: auto 1fr; gap: 0 .7rem; margin: 0; font-size: .85rem; }
-dt { color: var(--soft); }
-dd { margin: 0; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-.empty { color: var(--soft); }
+.two img { width: 100%; aspect-ratio: 4 / 3; object-fit: contain; border-radius: .35rem; background: #000; }
+figcaption b, dd { display: block; margin: 0; overflow: hidden; text-overflow: ellipsis; white-space: nowrap;
+  color: var(--ink); }
+dl { display: grid; grid-template-columns: auto 1fr; gap: 0 .7rem; margin: .2rem 0 0; }
 """

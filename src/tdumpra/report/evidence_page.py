@@ -51,17 +51,9 @@ def evidence_page(
 ) -> str:
     """Return one self-contained HTML page.
 
-    Args:
-        evidence: why the case was decided as it was.
-        case_id: its name for people.
-        image: its picture.
-        no_image: what to say where there is no picture.
-        truth: the reference label, if known; the page then says whether the gate fixed or broke the case.
-        pictures: training images by id, as many as there are.
-        missing_reason: why some of them are missing; shown with their ids.
-        saliency: which parts of the picture the nearest prototype responds to.
-        notes: further sentences for the reader, shown under the verdict.
-        back_link: address and words of a link to where the reader came from.
+    With ``truth``, the reference label, the page says whether the gate fixed or broke the case. ``pictures`` holds
+    training images by id; those that are missing are named with ``missing_reason``. ``notes`` are shown under the
+    verdict; ``back_link`` is the address and the words of a link to where the reader came from.
     """
     pictures = pictures or {}
     nearest = len(evidence.matches)

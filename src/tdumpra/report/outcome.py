@@ -81,10 +81,10 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
     for name, evaluation in models.items():
         folder = out if len(models) == 1 else out / name
         table = comparator_table(name, evaluation)
-        written = _write_model(table, evaluation, folder)
+        written, complaints = _write_model(table, evaluation, folder)
         tables.append(table)
-        files += [str((folder / file).relative_to(out)) for file in written.files]
-        sentences += [*written.sentences, f"{name}: {gate_story(evaluation)}"]
+        files += [str((folder / file).relative_to(out)) for file in written]
+        sentences += [*complaints, f"{name}: {gate_story(evaluation)}"]
     sentences += without_groups({name: evaluation["grouped"] for name, evaluation in models.items()})
     _note_settings(config, out)
     if len(outputs) > 1:
@@ -100,20 +100,20 @@ def _note_settings(config: Config, out: Path) -> None:
         RunFolder(out).note_settings(config)
 
 
-def _write_model(table: ResultTable, evaluation: Mapping[str, Any], folder: Path) -> _Drawn:
-    """Write a model's table and figures, unless they are there for this very table."""
+def _write_model(table: ResultTable, evaluation: Mapping[str, Any], folder: Path) -> tuple[list[str], list[str]]:
+    """Write a model's table and figures, unless they are there for this very table; return files and sentences."""
     make_folder(folder)
     files = [f"comparators.{suffix}" for suffix in ("csv", "json", "md", "tex")]
     figures = {"reliability.png": charts.reliability, "risk_coverage.png": charts.risk_coverage,
                "comparators.png": charts.comparators}  # fmt: skip
     same = table.is_written(folder, "comparators")
     if same and all((folder / name).exists() for name in figures):
-        return _Drawn([*files, *figures], [])
+        return [*files, *figures], []
     if not same:
         table.write(folder, "comparators")
     of_one = next(iter(evaluation["by_seed"].values())) if "by_seed" in evaluation else evaluation
-    drawn = _draw({name: partial(draw, of_one) for name, draw in figures.items()}, folder)
-    return _Drawn([*files, *drawn.files], drawn.sentences)
+    drawn, sentences = _draw({name: partial(draw, of_one) for name, draw in figures.items()}, folder)
+    return [*files, *drawn], sentences
 
 
 def _write_ablation(config: Config, results: Results, out: Path) -> Found:
@@ -148,16 +148,16 @@ def _write_sweep(config: Config, results: Results, out: Path) -> Found:
         points = of_run["surface"]["points"]
         base = min(points, key=lambda point: point["opened"])["accuracy"]
         drawings[f"surface_{label}.png"] = partial(charts.surface, points, base, label)
-    drawn = _draw(drawings, out)
+    drawn, sentences = _draw(drawings, out)
     document = {stem: table.to_json() for stem, table in tables.items()}
-    shown, sentences = [], list(drawn.sentences)
+    shown = []
     if "sweep_summary" in tables:
         shown.append(tables["sweep_summary"])
     else:
         sentences.append("Of this run itself nothing was moved: it needs  tdumpra train  and  tdumpra embed  for that.")
     if config.sweep.contrastive_weights:
         shown.append(tables["sweep_lambda"])
-    return Found(document, shown, sentences, [f"sweep/{name}" for name in (*files, *drawn.files)])
+    return Found(document, shown, sentences, [f"sweep/{name}" for name in (*files, *drawn)])
 
 
 def _write_reproduction(dataset: str, config: Config, results: Results, out: Path) -> Found:
@@ -166,19 +166,14 @@ def _write_reproduction(dataset: str, config: Config, results: Results, out: Pat
     return Found(table.to_json(), [table], [], files)
 
 
-class _Drawn(NamedTuple):
-    files: list[str]
-    sentences: list[str]
-
-
-def _draw(drawings: Mapping[str, Callable[[], Chart]], folder: Path) -> _Drawn:
-    """Draw what can be drawn; without matplotlib, say so once."""
+def _draw(drawings: Mapping[str, Callable[[], Chart]], folder: Path) -> tuple[list[str], list[str]]:
+    """Draw, and return the names of the files; without matplotlib, a sentence that says so."""
     try:
         for name, draw in drawings.items():
             draw().write_png(folder / name)
     except MissingExtraError as error:
-        return _Drawn([], [f"No figures: {error}"])
-    return _Drawn(list(drawings), [])
+        return [], [f"No figures: {error}"]
+    return list(drawings), []
 
 
 tune = Experiment(_tune_steps, _write_tune, refuse_results_of_another)

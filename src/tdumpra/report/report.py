@@ -29,14 +29,15 @@ def write_page(
     make_folder(out)
     evaluation, splits, decision, decided = material.evaluation, material.splits, material.decision, material.decided
     no_cases = material.missing.get("cases", "")
+    leak = None if splits is None else sections.leak(splits)
     page = kit.render(
         "report.html",
         scripts=("report.js",),
         name=material.name,
-        lead=_lead(material),
+        lead=_lead(material, leak),
         back_link=back_link,
         contents=list(_CONTENTS.items()),
-        summary=summarise(evaluation, None if splits is None else sections.leak(splits)),
+        summary=summarise(evaluation, leak),
         results=sections.results(evaluation),
         paper=sections.beside_paper(material.config, evaluation),
         gate=gate_sections.gate_story(material),
@@ -61,10 +62,9 @@ def write_page(
     return out / INDEX
 
 
-def _lead(material: Material) -> str:
-    rows, splits = material.evaluation["rows"], material.splits
-    audit = None if splits is None else sections.leak(splits)
-    grouped = "" if audit is None or audit["crossing_groups"] else ", no lesion on two sides"
+def _lead(material: Material, leak: Mapping[str, Any] | None) -> str:
+    rows = material.evaluation["rows"]
+    grouped = "" if leak is None or leak["crossing_groups"] else ", no lesion on two sides"
     return (
         f"{rows['test']:,} test cases of {len(material.class_names)} classes; the bank was made of {rows['train']:,} "
         f"training cases, and everything was tuned on {rows['val']:,} validation cases{grouped}."

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tdumpra import __version__
 from tdumpra.artifacts import make_folder, read_json, write_bytes
@@ -22,14 +22,6 @@ from tdumpra.runs.outputs import Outputs, all_outputs
 from tdumpra.runs.steps import digest, read_kept, write_kept
 
 MADE_FROM = "report.json"
-
-
-class Linked(NamedTuple):
-    """A report below another, by its name and its address from there."""
-
-    name: str
-    address: str
-    evaluation: Mapping[str, Any]
 
 
 def write_report(run: str | Path, out: str | Path | None = None, *, limit: int = SHOWN) -> Path:
@@ -109,13 +101,11 @@ def _write(root: Path, outputs: Sequence[Outputs], materials: Mapping[str, Mater
             places = {each.seed: each.place / FOLDER if own else place / f"seed-{each.seed}" for each in seeds}
             of_seeds = {each.seed: materials[each.name] for each in seeds}
             _over_seeds(name, of_seeds, places, place, limit, evaluation, back)
-        linked.append(Linked(name, f"{place.name}/{INDEX}", evaluation))
+        linked.append(_row(name, f"{place.name}/{INDEX}", evaluation))
     if len(models) > 1:
         make_folder(out)
         config: Config = outputs[0].config
-        page = kit.render(
-            "report_models.html", name=config.name, lead=f"{len(models)} models", models=[_row(each) for each in linked]
-        )
+        page = kit.render("report_models.html", name=config.name, lead=f"{len(models)} models", models=linked)
         write_bytes(out / INDEX, page.encode("utf-8", "replace"))
     return out / INDEX
 
@@ -141,7 +131,7 @@ def _over_seeds(
     for seed, material in materials.items():
         to, home = _between(out, places[seed]), _between(places[seed], out)
         write_page(material, places[seed], limit=limit, back_link=(f"{home}/{INDEX}", "All seeds"))
-        linked.append(Linked(f"seed {seed}", f"{to}/{INDEX}", material.evaluation))
+        linked.append(_row(f"seed {seed}", f"{to}/{INDEX}", material.evaluation))
     first = next(iter(materials.values()))
     page = kit.render(
         "report_seeds.html",
@@ -152,25 +142,24 @@ def _over_seeds(
         results=sections.results(evaluation),
         paired=sections.paired(evaluation),
         paper=sections.beside_paper(first.config, evaluation),
-        seeds=[_row(each) for each in linked],
+        seeds=linked,
         settings=first.settings,
         back_link=back,
     )
     write_bytes(out / INDEX, page.encode("utf-8", "replace"))
 
 
-def _row(each: Linked) -> dict[str, Any]:
-    """Return a seed or a model as a row of the table."""
-    gate, scores = each.evaluation["gate"], each.evaluation["comparators"]
+def _row(name: str, address: str, evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a seed or a model as a row of the table; ``address`` is that of its own report."""
+    gate, scores = evaluation["gate"], evaluation["comparators"]
     figures = [
         kit.number(scores[who][metric])
         for metric in ("accuracy", "balanced_accuracy", "ece")
         for who in ("student", "gate")
     ]
     return {
-        "name": each.name, "address": each.address, "headline": headline(each.evaluation), "figures": figures,
-        "counts": [f"{gate[key]:,}" for key in ("opened", "fixed", "broken")],
-        "tuning": each.evaluation["tuning"],
+        "name": name, "address": address, "headline": headline(evaluation), "figures": figures,
+        "counts": [f"{gate[key]:,}" for key in ("opened", "fixed", "broken")], "tuning": evaluation["tuning"],
         "p": "" if gate["mcnemar_p"] is None else p_text(gate["mcnemar_p"]).removeprefix("p = ").removeprefix("p "),
     }  # fmt: skip
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdumpra.checks import check_unit_interval
+from tdumpra.checks import check_choice, check_unit_interval
 from tdumpra.core.groups import group_folds, lesion_of_each_row, sum_by_lesion
 from tdumpra.core.significance import fixed_sequence, holm, sign_flip_test
 from tdumpra.method.bank import PrototypeBank
@@ -29,7 +29,6 @@ from tdumpra.tuning.search import DEFAULT_SEARCH, Search
 from tdumpra.tuning.tune import refuse_other_than_validation, setting_at, tune
 
 Correction = Literal["fixed-sequence", "holm"]
-CORRECTIONS: tuple[Correction, ...] = get_args(Correction)
 LEVEL = 0.05
 _LIST_LENGTH = 5
 _LOOKED_AT = 200  # of the most promising; most of them move the same rows
@@ -114,8 +113,7 @@ def certify(
     """
     refuse_other_than_validation(validation)
     check_unit_interval(level, "level")
-    if correction not in CORRECTIONS:
-        raise ValueError(f"correction must be one of {', '.join(CORRECTIONS)}, not {correction!r}")
+    check_choice(correction, "correction", get_args(Correction))
     half = group_folds(validation.groups, validation.y.numpy(), 2, seed=_SPLIT_SEED)
     design, proof = (validation.rows(half == number) for number in range(2))
     tuning = tune(bank, design, prior, search)
@@ -129,9 +127,11 @@ def certify(
     )
     rows = {"design_rows": len(design), "proof_rows": len(proof), "proof_groups": len(np.unique(lesions))}
     certificate = Certificate(level=level, correction=correction, tested=tested, **rows)
-    if certificate.chosen is None:
-        return _kept_shut(tune(bank, validation, prior, search)), certificate
-    best = certificate.chosen.setting
+    if certificate.chosen is not None:
+        best = certificate.chosen.setting
+    else:
+        tuning = tune(bank, validation, prior, search)
+        best = replace(tuning.base, kappa=tuning.best.kappa, tau=tuning.best.tau)
     return replace(tuning, decision=best.apply_to(tuning.decision), best=best), certificate
 
 
@@ -163,8 +163,3 @@ def _by_promise(tuning: Tuning, preset: Preset) -> list[Setting]:
         settings += [setting_at(curve, tuple(map(int, np.unravel_index(i, promise.shape)))) for i in best]
     rising = [each for each in settings if each.accuracy > base.accuracy and each.opened]
     return sorted(rising, key=lambda each: -(each.accuracy - base.accuracy) / each.opened**0.5)
-
-
-def _kept_shut(tuning: Tuning) -> Tuning:
-    shut = replace(tuning.base, kappa=tuning.best.kappa, tau=tuning.best.tau)
-    return replace(tuning, decision=shut.apply_to(tuning.decision), best=shut)

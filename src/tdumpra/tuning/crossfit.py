@@ -123,7 +123,7 @@ def _with_training_rows(train: TrainOutputs, validation: ValidationOutputs, pool
 
 
 def _bank_without(pool: TrainOutputs, held_out: Array, make_bank: BankMaker) -> PrototypeBank:
-    with warnings.catch_warnings():  # a small class has fewer groups in a fold: the bank of all rows speaks for them
+    with warnings.catch_warnings():  # a small class has fewer groups in a fold: the bank of all rows warns of them
         warnings.filterwarnings("ignore", message="n_prototypes")
         return make_bank(pool.rows(~held_out))
 

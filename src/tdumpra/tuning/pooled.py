@@ -1,7 +1,7 @@
 """One choice for several seeds, on the validation rows of all of them, each scored by its own model and bank.
 
 How good the choice is, is estimated by leaving seeds out in turn: what the others choose is applied to the one that had
-no say. That is honest only where seeds hold out lesions of their own, so there is no estimate where they share any.
+no say. That is unbiased only where seeds hold out lesions of their own, so there is no estimate where they share any.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ def tune_over_seeds(
         return replace(tuning.decision, bank=banks[number], prior=priors[number])
 
     everyone = list(range(len(parts)))
-    honest = None
+    left_out = None
     if judge and len(parts) > 1 and _apart([part.validation for part in parts]):
         decided = [
             decision_of(i, choose([j for j in everyone if j != i])).decide(rows.p, rows.z)
             for i, rows in enumerate(part.validation for part in parts)
         ]
-        honest = estimate(decided, torch.cat([part.validation.y for part in parts]), search.goal, left_out="seed")
+        left_out = estimate(decided, torch.cat([part.validation.y for part in parts]), search.goal, left_out="seed")
     tuning = choose(everyone)
     rows = pooled([part.validation for part in parts])
-    notes = (*tuning.notes, *_notes(parts, honest))
-    return replace(tuning, decision=decision_of(0, tuning), notes=notes), honest, rows
+    notes = (*tuning.notes, *_notes(parts, left_out))
+    return replace(tuning, decision=decision_of(0, tuning), notes=notes), left_out, rows
 
 
-def _notes(parts: Sequence[SplitOutputs], honest: Estimate | None) -> list[Note]:
+def _notes(parts: Sequence[SplitOutputs], left_out: Estimate | None) -> list[Note]:
     notes = [] if _apart([part.validation for part in parts]) else [Note("shared lesions", {})]
-    if honest is not None and honest.accuracy < honest.base_accuracy:
-        notes.append(Note("lost on other seeds", {"before": honest.base_accuracy, "after": honest.accuracy}))
+    if left_out is not None and left_out.accuracy < left_out.base_accuracy:
+        notes.append(Note("lost on other seeds", {"before": left_out.base_accuracy, "after": left_out.accuracy}))
     return notes
 
 

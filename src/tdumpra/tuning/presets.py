@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
-from tdumpra.checks import check_positive, check_unit_interval
-from tdumpra.core.gate import LN2, FusionRule
-from tdumpra.method.arrays import check_rule
+from tdumpra.checks import check_choice, check_positive, check_unit_interval
+from tdumpra.core.gate import FUSION_RULES, LN2, FusionRule
 from tdumpra.method.bank import MERGE_ABOVE
 
 GateKind = Literal["clauses", "calibrated"]
-GATE_KINDS: tuple[GateKind, ...] = get_args(GateKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +44,9 @@ class Preset:
             for value in getattr(self, name):
                 check_unit_interval(value, name, upper=LN2 if name == "delta" else 1.0)
         for rule in self.rule:
-            check_rule(rule)
+            check_choice(rule, "rule", FUSION_RULES)
         for kind in self.gates:
-            if kind not in GATE_KINDS:
-                raise ValueError(f"gates must be of {', '.join(GATE_KINDS)}, not {kind!r}")
+            check_choice(kind, "gates", get_args(GateKind))
 
 
 _PAPER_THETA = (0.5, 0.6, 0.7, 0.8, 0.9)

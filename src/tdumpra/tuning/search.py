@@ -1,4 +1,4 @@
-"""What to search for, and the score of every combination of a gate's settings for one similarity posterior."""
+"""Score every combination of a gate's settings for one similarity posterior."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tdumpra.tuning.presets import PRESETS, Preset
 
 Array = np.ndarray
 _FOLDS, _FOLD_SEED = 5, 0
-# clauses that leave the word to the calibrated gate, but for rows on which the classifier is certain
+# clauses that always hold, except where the classifier is certain: the calibrated gate decides
 LEAST_ASKED = GateThresholds(theta=1.0, beta=0.0, margin=0.0, delta=0.0, alpha=0.0)
 
 

@@ -100,7 +100,8 @@ def tune_on_scores(
         axes = {**_outer_axes(preset), "advantage": tuple(sorted(preset.advantage, reverse=True))}
         calibrated_curve = Curve(axes=axes, **found, **searched._asdict())
         contenders.append(choose(calibrated_curve, base, fits))
-    best = max(contenders, key=_key, default=_shut(curve, base))  # the first of equals: the paper's clauses
+    # the first of equals: the paper's clauses
+    best = max(contenders, key=lambda each: (round(each.objective, 12), -each.opened), default=_shut(curve, base))
     shut = Decision(
         bank=bank, thresholds=GateThresholds.shut(), temperature=temperature, prior=prior, prior_exponent=exponent
     )
@@ -190,7 +191,3 @@ def _one_candidate_each(preset: Preset) -> Preset:
     """Return one candidate of each kind: a clause search that nobody asked for costs next to nothing."""
     names = ("rule", "alpha", "fused_exponent", "theta", "beta", "margin", "delta")
     return replace(preset, **{name: getattr(preset, name)[:1] for name in names})
-
-
-def _key(setting: Setting) -> tuple[float, int]:
-    return round(setting.objective, 12), -setting.opened

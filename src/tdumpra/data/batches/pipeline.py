@@ -12,7 +12,7 @@ import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from tdumpra.checks import check_count
+from tdumpra.checks import check_choice, check_count
 from tdumpra.data.batches.augment import AugmentConfig, AugmentParams, apply_one, draw
 from tdumpra.data.batches.augment_batch import apply_batch
 from tdumpra.data.batches.sampling import BatchPlan, Sample
@@ -95,10 +95,10 @@ def make_pipeline(
     (``benchmarks/pipeline.py`` measures both).
     """
     device = torch.device(device)
-    if kind not in ("auto", "workers", "device"):
-        raise ValueError(f"the pipeline must be 'auto', 'workers' or 'device', not {kind!r}")
+    check_choice(kind, "pipeline", get_args(Kind))
     if kind == "auto":
-        kind = "device" if device.type == "cuda" and store.nbytes <= _room(device) else "workers"
+        fits = device.type == "cuda" and store.nbytes <= DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]
+        kind = "device" if fits else "workers"
     if kind == "device":
         return DevicePipeline(store, augment, evaluation, device)
     return WorkerPipeline(store, augment, evaluation, device, workers=available_cores() if workers is None else workers)
@@ -224,7 +224,3 @@ def _leave_signals_to_parent(_: int) -> None:
 def _batches(numbers: Int64[np.ndarray, " n"], batch_size: int) -> Iterator[Int64[np.ndarray, " m"]]:
     check_count(batch_size, "batch_size")
     return (numbers[start : start + batch_size] for start in range(0, len(numbers), batch_size))
-
-
-def _room(device: torch.device) -> float:
-    return DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from tdumpra.data.sources.files import is_file, is_image
@@ -59,10 +59,7 @@ def without_masks(paths: list[Path], masks: Path | None) -> list[Path]:
     if masks is None:
         return paths
     names = {path.stem for path in paths}
-    own = [path for path in paths if not any(_is_named_after(path.stem, end, names) for end in _MASK_ENDS)]
+    masks_here = {name + end for name in names for end in _MASK_ENDS if end}
+    own = [path for path in paths if path.stem not in masks_here]
     apart = [path for path in own if not path.resolve().is_relative_to(masks.resolve())]
     return apart or own
-
-
-def _is_named_after(name: str, end: str, others: Collection[str]) -> bool:
-    return bool(end) and name.endswith(end) and name.removesuffix(end) in others

@@ -48,7 +48,7 @@ def open_source(
         duplicates: a table ``from_img,to_img`` of images that show the same thing; their groups are merged.
 
     Raises:
-        SourceError: the data set is not laid out as its kind promises; the sentence says how to mend it.
+        SourceError: the data set is not laid out as its kind promises; the message says how to fix it.
     """
     kind, colon, place = spec.partition(":")
     if kind not in SOURCE_KINDS or not colon:
