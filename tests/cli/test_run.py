@@ -19,6 +19,8 @@ from demo_arrays import write_demo
 from PIL import Image
 from tests.support import save_problem, seed_arrays
 
+from tdumpra import DualPathClassifier
+from tdumpra.artifacts import read_json
 from tdumpra.checks import SPLITS
 from tdumpra.cli.predict import describe, model_file
 from tdumpra.cli.run import run_stages
@@ -90,8 +92,8 @@ def test_stage_by_stage(tdumpra, config, tmp_path):
     assert "bank.safetensors is up to date" in tdumpra("bank", config, "--out", out).out
     for command, key in (("train", "checkpoint"), ("embed", "outputs"), ("bank", "bank")):
         (found,) = json.loads(tdumpra(command, config, "--out", out, "--json").out).values()
-        assert (found["folder"], found["made"]) == (str(out), False)
-        assert key in found
+        assert Path(found[key]).is_relative_to(out)
+        assert Path(found[key]).exists()
     files = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     assert files >= {
         "config.toml", "environment.json", "metrics.jsonl", "split.json", "bank.safetensors",
@@ -104,12 +106,17 @@ def test_run_does_everything_once(tdumpra, config, tmp_path):
     out = tmp_path / "run"
     done = tdumpra("run", config, "--out", out)
     assert done.code == 0, done.err
-    for said in ("Trained: ", "embedded", "prototypes", "model.safetensors", "comparator", "Tuning: "):
+    for said in ("Trained: ", "embedded", "prototypes", "model.safetensors", "comparator"):
         assert said in done.out
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
+    files = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    assert files >= {
+        "bank.safetensors", "gate.safetensors", "gate.json", "compared.json", "evaluation.json", "comparators.csv",
+        "reliability.png", "model.safetensors", "report/index.html",
+    }  # fmt: skip
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.*") if "report" not in path.parts}
     again = tdumpra("run", config, "--out", out)
-    assert again.out.count("up to date") == 3
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
+    assert again.out.count("up to date") == 5  # tables, bank, gate, model and evaluation
+    assert {path: path.stat().st_mtime_ns for path in before} == before
     assert [line for line in done.out.splitlines() if " gate " in line] == [
         line for line in again.out.splitlines() if " gate " in line
     ]
@@ -153,7 +160,7 @@ def test_a_note_names_classes_and_comes_once(tdumpra, tmp_path, cache):
     (note,) = (line for line in done.err.splitlines() if "n_prototypes=9 is more" in line)
     assert any(f"{name} has " in note for name in names)
     assert "class 0" not in note
-    assert "note: validation is small (12 rows" in done.out
+    assert done.out.count("validation is small (12 rows") == 1
     evaluation = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     assert tuple(evaluation["per_class"]["gate"]) == names
 
@@ -162,13 +169,15 @@ def test_run_as_json_over_several_seeds(tdumpra, tmp_path, cache):
     config = write_config(tmp_path / "run.toml", cache, seeds="[0, 3]")
     done = tdumpra("run", config, "--out", tmp_path / "run", "--json")
     assert done.code == 0, done.err
-    evaluations = json.loads(done.out)
+    overall = json.loads(done.out)
+    assert overall == read_json(tmp_path / "run" / "evaluation.json", kind="evaluation", schema=1)
+    assert overall["seeds"] == [0, 3]
+    evaluations = overall["by_seed"]
     assert set(evaluations) == {"0", "3"}
     assert "gate" in evaluations["0"]["comparators"]
     for seed in (0, 3):
         assert (tmp_path / "run" / f"seed-{seed}" / "model.safetensors").exists()
     assert evaluations["0"]["comparators"] != evaluations["3"]["comparators"]
-    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["seeds"] == [0, 3]
 
 
 def test_several_seeds_end_in_one_table_and_say_each_note_once(tdumpra, tmp_path, cache):
@@ -191,14 +200,18 @@ def test_run_on_saved_outputs_trains_nothing(tdumpra, tmp_path):
     config.write_text(f'outputs = ["{tmp_path / "outputs.npz"}"]\n')
     done = tdumpra("run", config, "--out", tmp_path / "run")
     assert done.code == 0, done.err
-    assert (tmp_path / "run" / "evaluation.json").exists()
-    assert not (tmp_path / "run" / "checkpoints" / "last.safetensors").exists()
-    done = tdumpra("predict", tmp_path / "run", tmp_path)
-    assert (done.code, "was made from saved outputs and has no network" in done.err) == (2, True)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "cells").iterdir()}
+    found = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir() if path.is_file()}
+    assert found.keys() >= {"config.toml", "bank.safetensors", "gate.json", "evaluation.json", "model.safetensors"}
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert DualPathClassifier.load(tmp_path / "run" / "model.safetensors").bank_.n_classes
     assert tdumpra("run", config, "--out", tmp_path / "run").code == 0
-    assert before
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "cells").iterdir()} == before
+    assert {name: (tmp_path / "run" / name).stat().st_mtime_ns for name in found} == found
+
+
+def test_a_folder_of_several_saved_outputs_has_no_network(tdumpra, tmp_path):
+    (tmp_path / "config.toml").write_text('outputs = ["a.npz", "b.npz"]\n')
+    done = tdumpra("predict", tmp_path, tmp_path / "image.png")
+    assert (done.code, "was made from saved outputs and has no network" in done.err) == (2, True)
 
 
 def test_the_bank_of_a_file_goes_where_the_configuration_says(tdumpra, tmp_path):
@@ -284,7 +297,7 @@ def test_one_choice_for_seeds_that_hold_out_lesions_of_their_own(tdumpra, tmp_pa
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
     capsys.readouterr()
     run_command(config, out)
-    assert capsys.readouterr().out.count("up to date") == 6  # tables, bank and evaluation of each seed
+    assert capsys.readouterr().out.count("up to date") == 10  # tables, bank, gate, model and evaluation of each seed
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
     for command in ("tune", "evaluate"):
         planned = json.loads(tdumpra(command, config, "--out", out, "--plan", "--json").out)
@@ -588,7 +601,7 @@ def test_mistakes_are_one_line_and_exit_code_2(tdumpra, config, tmp_path, cache)
         (("train", other, "--out", out), "train.learning_rate was 0.0001 and is now 0.5"),
         (("train", tmp_path / "none.toml"), "cannot read"),
         (("embed", config, "--out", tmp_path / "new"), "run tdumpra train first"),
-        (("bank", config, "--out", tmp_path / "new"), "run tdumpra embed first"),
+        (("bank", config, "--out", tmp_path / "new"), "tdumpra embed first"),
         (
             ("train", write_config(tmp_path / "b.toml", cache, train="nodez = 1"), "--out", out),
             "unknown key train.nodez; did you mean 'nodes'?",
