@@ -254,10 +254,10 @@ class TestExperiments:
         assert ran.code == 0, ran.err
         for name in ("theta", "beta", "alpha", "K", "kappa", "tau", "D", "lambda", "summary"):
             for suffix in TABLE_FORMS:
-                assert (tmp_path / "out" / f"sweep_{name}.{suffix}").stat().st_size
+                assert (tmp_path / "out" / "sweep" / f"sweep_{name}.{suffix}").stat().st_size
         for name in ("sweep_theta", "sweep_beta", "sweep_others", "surface"):
-            assert (tmp_path / "out" / f"{name}_net_joint_seed0.png").read_bytes().startswith(PNG)
-        rows = json.loads((tmp_path / "out" / "sweep_theta.json").read_text())["rows"]
+            assert (tmp_path / "out" / "sweep" / f"{name}_net_joint_seed0.png").read_bytes().startswith(PNG)
+        rows = json.loads((tmp_path / "out" / "sweep" / "sweep_theta.json").read_text())["rows"]
         for split in ("validation", "test"):
             opened = [row["opened"] for row in rows if row["split"] == split]
             assert opened == sorted(opened)  # raising theta opens the gate more often
@@ -302,7 +302,7 @@ class TestExperiments:
     def test_a_second_run_computes_nothing(self, run, config, tmp_path, monkeypatch):
         run("reproduce", "ham10000", config, "--out", tmp_path / "out")
         before = (tmp_path / "out" / "table_ham10000.csv").read_text()
-        monkeypatch.setattr("tdumpra.experiments.reproduce.fit", lambda *_: pytest.fail("computed again"))
+        monkeypatch.setattr("tdumpra.experiments.reproduce.score", lambda *_, **__: pytest.fail("computed again"))
         assert run("reproduce", "ham10000", config, "--out", tmp_path / "out").code == 0
         assert (tmp_path / "out" / "table_ham10000.csv").read_text() == before
 
@@ -422,4 +422,4 @@ class TestRealOutputs:
     @pytest.mark.slow
     def test_sweep(self, run, real, tmp_path):
         assert run("sweep", real, "--out", tmp_path / "out").code == 0
-        assert (tmp_path / "out" / "sweep_others_lite0_ce_seed0.png").exists()
+        assert (tmp_path / "out" / "sweep" / "sweep_others_lite0_ce_seed0.png").exists()

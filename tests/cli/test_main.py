@@ -44,7 +44,7 @@ def demo_file(tmp_path_factory):
 def test_attach_prints_the_table_and_the_story(demo_file, tmp_path):
     result = tdumpra("attach", demo_file, "--out", tmp_path / "run")
     assert result.returncode == 0, result.stderr
-    for word in ("student", "logit_adjusted", "oracle", "bal. acc", "fixed", "broken", "McNemar", "Tuning:"):
+    for word in ("student", "logit_adjusted", "oracle", "macro-F1", "fixed", "broken", "McNemar", "settings were tried"):
         assert word in result.stdout
     assert (tmp_path / "run" / "evaluation.json").exists()
     assert (tmp_path / "run" / "model.safetensors").exists()
@@ -59,7 +59,7 @@ def test_json_is_all_that_is_printed(demo_file, tmp_path):
     ("arguments", "sentence"),
     [
         (("attach", "none.npz"), "none.npz does not exist"),
-        (("attach", "{demo}", "--preset", "papr"), "preset must be one of default, paper, paper-swapped"),
+        (("attach", "{demo}", "--preset", "papr"), "tune.preset must be one of 'default', 'paper', 'paper-swapped'"),
         (("attach", "{demo}", "--objective", "luck"), "objective must be one of"),
         (("attach", "{demo}", "--n-prototypes", "0"), "n_prototypes must be at least 1, not 0"),
         (("data", "audit", "ham10000:nowhere"), "nowhere"),
@@ -86,9 +86,9 @@ def test_what_nobody_foresaw_says_where_to_look(demo_file, tmp_path, monkeypatch
 
     sentence = "unexpected; TDUMPRA_TRACEBACK=1 shows where it comes from"
     monkeypatch.setattr(sys, "argv", ["tdumpra", "attach", str(demo_file), "--out", str(tmp_path)])
-    for attach in (broken, refused):
+    for fails in (broken, refused):
         with monkeypatch.context() as patched:
-            patched.setattr("tdumpra.runs.attach.attach", attach)
+            patched.setattr("tdumpra.cli.experiments.saved_run", fails)
             with pytest.raises(SystemExit) as ended:
                 main()
         assert ended.value.code == 2
@@ -143,7 +143,6 @@ def test_a_bad_configuration_is_told_before_anything_heavy_is_loaded(tmp_path, m
     ):
         monkeypatch.setattr(sys, "argv", ["tdumpra", stage, str(tmp_path / name)])
         with monkeypatch.context() as patched:
-            patched.delitem(sys.modules, "tdumpra.cli.whole", raising=False)
             patched.setitem(sys.modules, module, None)  # an import of it would fail
             with pytest.raises(SystemExit, match="2"):
                 main()

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 from demo_arrays import write_demo
 from PIL import Image
-from tdumpra.report.image_material import of_folder
 from tests.support import save_problem, seed_arrays
 
+from tdumpra import DualPathClassifier
+from tdumpra.artifacts import read_json
 from tdumpra.checks import SPLITS
 from tdumpra.cli.predict import describe, model_file
-from tdumpra.cli.run import Evaluated
-from tdumpra.cli.run import run_command as run_settings
+from tdumpra.cli.run import run_stages
 from tdumpra.data.sources import open_source
 from tdumpra.errors import InputFileError, TdumpraError
 from tdumpra.method.bank import PrototypeBank
@@ -31,18 +31,17 @@ from tdumpra.networks.model_file import Model
 from tdumpra.networks.predict import Prediction, Predictor
 from tdumpra.networks.progress import Screen
 from tdumpra.runs.config import read_config
-from tdumpra.runs.table_stages import table_outputs
-from tdumpra.runs.tables import OutputsTable
+from tdumpra.runs.tables import OutputsTable, table_outputs
 
 pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
 
 SOURCE = "synthetic:n=120,size=32"
 
 
-def run_command(path: Path, out: Path | None, *, quiet: bool = False) -> dict[int, Evaluated]:
+def run_command(path: Path, out: Path | None, *, quiet: bool = False) -> dict[int, dict[str, Any]]:
     """Run every stage of a configuration, as ``tdumpra run PATH --out OUT`` does before the report."""
     config = read_config(path)
-    return run_settings(config if out is None else replace(config, folder=str(out)), quiet=quiet)
+    return run_stages(config if out is None else replace(config, folder=str(out)), quiet=quiet)
 
 
 def write_config(path: Path, cache: Path, *, seeds: str = "[0]", train: str = "", extra: str = "") -> Path:
@@ -93,8 +92,8 @@ def test_stage_by_stage(tdumpra, config, tmp_path):
     assert "bank.safetensors is up to date" in tdumpra("bank", config, "--out", out).out
     for command, key in (("train", "checkpoint"), ("embed", "outputs"), ("bank", "bank")):
         (found,) = json.loads(tdumpra(command, config, "--out", out, "--json").out).values()
-        assert (found["folder"], found["made"]) == (str(out), False)
-        assert key in found
+        assert Path(found[key]).is_relative_to(out)
+        assert Path(found[key]).exists()
     files = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     assert files >= {
         "config.toml", "environment.json", "metrics.jsonl", "split.json", "bank.safetensors",
@@ -107,12 +106,17 @@ def test_run_does_everything_once(tdumpra, config, tmp_path):
     out = tmp_path / "run"
     done = tdumpra("run", config, "--out", out)
     assert done.code == 0, done.err
-    for said in ("Trained: ", "embedded", "prototypes", "model.safetensors", "comparator", "Tuning: "):
+    for said in ("Trained: ", "embedded", "prototypes", "model.safetensors", "comparator"):
         assert said in done.out
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
+    files = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    assert files >= {
+        "bank.safetensors", "gate.safetensors", "gate.json", "compared.json", "evaluation.json", "comparators.csv",
+        "reliability.png", "model.safetensors", "report/index.html",
+    }  # fmt: skip
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.*") if "report" not in path.parts}
     again = tdumpra("run", config, "--out", out)
-    assert again.out.count("up to date") == 3
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
+    assert again.out.count("up to date") == 5  # tables, bank, gate, model and evaluation
+    assert {path: path.stat().st_mtime_ns for path in before} == before
     assert [line for line in done.out.splitlines() if " gate " in line] == [
         line for line in again.out.splitlines() if " gate " in line
     ]
@@ -156,7 +160,7 @@ def test_a_note_names_classes_and_comes_once(tdumpra, tmp_path, cache):
     (note,) = (line for line in done.err.splitlines() if "n_prototypes=9 is more" in line)
     assert any(f"{name} has " in note for name in names)
     assert "class 0" not in note
-    assert "note: validation is small (12 rows" in done.out
+    assert done.out.count("validation is small (12 rows") == 1
     evaluation = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     assert tuple(evaluation["per_class"]["gate"]) == names
 
@@ -165,13 +169,15 @@ def test_run_as_json_over_several_seeds(tdumpra, tmp_path, cache):
     config = write_config(tmp_path / "run.toml", cache, seeds="[0, 3]")
     done = tdumpra("run", config, "--out", tmp_path / "run", "--json")
     assert done.code == 0, done.err
-    evaluations = json.loads(done.out)
+    overall = json.loads(done.out)
+    assert overall == read_json(tmp_path / "run" / "evaluation.json", kind="evaluation", schema=1)
+    assert overall["seeds"] == [0, 3]
+    evaluations = overall["by_seed"]
     assert set(evaluations) == {"0", "3"}
     assert "gate" in evaluations["0"]["comparators"]
     for seed in (0, 3):
         assert (tmp_path / "run" / f"seed-{seed}" / "model.safetensors").exists()
     assert evaluations["0"]["comparators"] != evaluations["3"]["comparators"]
-    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["seeds"] == [0, 3]
 
 
 def test_several_seeds_end_in_one_table_and_say_each_note_once(tdumpra, tmp_path, cache):
@@ -194,14 +200,18 @@ def test_run_on_saved_outputs_trains_nothing(tdumpra, tmp_path):
     config.write_text(f'outputs = ["{tmp_path / "outputs.npz"}"]\n')
     done = tdumpra("run", config, "--out", tmp_path / "run")
     assert done.code == 0, done.err
-    assert (tmp_path / "run" / "evaluation.json").exists()
-    assert not (tmp_path / "run" / "checkpoints" / "last.safetensors").exists()
-    done = tdumpra("predict", tmp_path / "run", tmp_path)
-    assert (done.code, "was made from saved outputs and has no network" in done.err) == (2, True)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "cells").iterdir()}
+    found = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir() if path.is_file()}
+    assert found.keys() >= {"config.toml", "bank.safetensors", "gate.json", "evaluation.json", "model.safetensors"}
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert DualPathClassifier.load(tmp_path / "run" / "model.safetensors").bank_.n_classes
     assert tdumpra("run", config, "--out", tmp_path / "run").code == 0
-    assert before
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "cells").iterdir()} == before
+    assert {name: (tmp_path / "run" / name).stat().st_mtime_ns for name in found} == found
+
+
+def test_a_folder_of_several_saved_outputs_has_no_network(tdumpra, tmp_path):
+    (tmp_path / "config.toml").write_text('outputs = ["a.npz", "b.npz"]\n')
+    done = tdumpra("predict", tmp_path, tmp_path / "image.png")
+    assert (done.code, "was made from saved outputs and has no network" in done.err) == (2, True)
 
 
 def test_the_bank_of_a_file_goes_where_the_configuration_says(tdumpra, tmp_path):
@@ -287,7 +297,7 @@ def test_one_choice_for_seeds_that_hold_out_lesions_of_their_own(tdumpra, tmp_pa
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
     capsys.readouterr()
     run_command(config, out)
-    assert capsys.readouterr().out.count("up to date") == 6  # tables, bank and evaluation of each seed
+    assert capsys.readouterr().out.count("up to date") == 10  # tables, bank, gate, model and evaluation of each seed
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == before
     for command in ("tune", "evaluate"):
         planned = json.loads(tdumpra(command, config, "--out", out, "--plan", "--json").out)
@@ -305,9 +315,6 @@ def test_one_choice_for_seeds_that_hold_out_lesions_of_their_own(tdumpra, tmp_pa
     place = tables[1]["test"].ids.index(record.id)
     (expected,) = model.decision.decide(splits.test.p[[place]], splits.test.z[[place]]).p.tolist()
     assert list(row["probabilities"].values()) == pytest.approx(expected, abs=1e-5)
-
-    (out / "seed-1" / "model.safetensors").unlink()
-    assert of_folder(out / "seed-1").tuning["base"] == pytest.approx(gates[1]["base"])  # fitted again, on both seeds
 
 
 # --- results apart from the run
@@ -344,7 +351,7 @@ def test_another_run_is_compared_with_as_it_is_now(tdumpra, tmp_path, cache):
     run_command(write_config(tmp_path / "first.toml", cache), first, quiet=True)
     extra = f"[evaluate]\nbootstrap = 10\nbaseline = '{first}'\n[tune]\npreset = 'paper'"
     config = write_config(tmp_path / "second.toml", cache, train="label_smoothing = 0.1", extra=extra)
-    scored = [run_command(config, second, quiet=True)[0].evaluation["comparators"]]
+    scored = [run_command(config, second, quiet=True)[0]["comparators"]]
     student = json.loads((first / "evaluation.json").read_text())["comparators"]["student"]
     assert scored[0]["baseline"] == pytest.approx(student)
     path = first / "outputs" / "test.safetensors"
@@ -352,7 +359,7 @@ def test_another_run_is_compared_with_as_it_is_now(tdumpra, tmp_path, cache):
     replace(table, logits=table.logits.roll(1, 1), identity={**table.identity, "encoder": "other"}).write(path)
     evaluated = json.loads(tdumpra("evaluate", config, "--out", second, "--json").out)
     assert evaluated["comparators"]["baseline"] != pytest.approx(student)
-    scored.append(run_command(config, second, quiet=True)[0].evaluation["comparators"])
+    scored.append(run_command(config, second, quiet=True)[0]["comparators"])
     assert scored[1]["baseline"] == pytest.approx(evaluated["comparators"]["baseline"])
     assert scored[1]["gate"] == scored[0]["gate"]
 
@@ -487,7 +494,7 @@ def test_broken_images_are_named_and_refused_only_if_there_is_no_other(tdumpra, 
     assert [row["error"] is None for row in json.loads(mixed.out)] == [True, True, False]
     broken = tdumpra("predict", trained, tmp_path / "bad.png")
     assert broken.code == 2
-    assert "tdumpra: none of 1 images could be read" in broken.err
+    assert "tdumpra: none of 1 images could be predicted" in broken.err
     (tmp_path / "empty").mkdir()
     empty = tdumpra("predict", trained, tmp_path / "empty")
     assert (empty.code, "holds no image" in empty.err) == (2, True)
@@ -594,7 +601,7 @@ def test_mistakes_are_one_line_and_exit_code_2(tdumpra, config, tmp_path, cache)
         (("train", other, "--out", out), "train.learning_rate was 0.0001 and is now 0.5"),
         (("train", tmp_path / "none.toml"), "cannot read"),
         (("embed", config, "--out", tmp_path / "new"), "run tdumpra train first"),
-        (("bank", config, "--out", tmp_path / "new"), "run tdumpra embed first"),
+        (("bank", config, "--out", tmp_path / "new"), "tdumpra embed first"),
         (
             ("train", write_config(tmp_path / "b.toml", cache, train="nodez = 1"), "--out", out),
             "unknown key train.nodez; did you mean 'nodes'?",

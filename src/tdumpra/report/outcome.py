@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from tdumpra.report import charts
 from tdumpra.report.drawing import Chart
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder, refuse_results_of_another
-from tdumpra.runs.outputs import all_outputs
+from tdumpra.runs.outputs import Outputs, TrainedOutputs, all_outputs
 from tdumpra.runs.steps import Step, digest, read_kept, write_kept
 from tdumpra.runs.table_stages import evaluate_step, gate_of, over_models, tune_step
 
@@ -86,12 +86,24 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
         files += [str((folder / file).relative_to(out)) for file in written]
         sentences += [*complaints, f"{name}: {gate_story(evaluation)}"]
     sentences += without_groups({name: evaluation["grouped"] for name, evaluation in models.items()})
+    sentences += _stale_models(outputs)
     _note_settings(config, out)
     if len(outputs) > 1:
         made_from = digest({"seeds": [results[each.name].document["made_from"] for each in outputs]})
         if read_kept(out / "evaluation.json", "evaluation", made_from) is None:
             document = write_kept(out / "evaluation.json", "evaluation", made_from, document)
     return Found(document, tables, sentences, ["evaluation.json", *files])
+
+
+def _stale_models(outputs: Sequence[Outputs]) -> list[str]:
+    """Name the models of images that decide by another gate than was scored."""
+    present = [each for each in outputs if isinstance(each, TrainedOutputs) and RunFolder(each.place).model.exists()]
+    if not present:
+        return []
+    from tdumpra.runs.model import is_current  # networks are loaded only where there is a model
+
+    stale = (RunFolder(each.place).model for each in present if not is_current(each))
+    return [f"{path} decides by another gate than was scored here:  tdumpra run  makes it anew." for path in stale]
 
 
 def _note_settings(config: Config, out: Path) -> None:

@@ -28,15 +28,20 @@ def model_made_from(outputs: Outputs) -> str:
     return digest({"gate": gate_made_from(outputs), "thumbnails": outputs.config.bank.thumbnails})
 
 
+def is_current(outputs: Outputs) -> bool:
+    """Return whether the model was made from this gate and these settings; a damaged one was not."""
+    try:
+        return Model.read(RunFolder(outputs.place).model).identity.get("made_from") == model_made_from(outputs)
+    except ArtifactError:
+        return False
+
+
 def model_step(outputs: TrainedOutputs, dataset: Dataset) -> Step[Path]:
     """Bind networks, preprocessing, bank and thresholds together; writes ``model.safetensors``."""
     path = RunFolder(outputs.place).model
 
     def kept() -> Path | None:
-        try:
-            return path if Model.read(path).identity.get("made_from") == model_made_from(outputs) else None
-        except ArtifactError:
-            return None  # none, or a damaged one, which is made again
+        return path if is_current(outputs) else None
 
     def make() -> Path:
         decision = tune_step(outputs).result().tuning.decision
