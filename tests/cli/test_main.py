@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -44,7 +45,16 @@ def demo_file(tmp_path_factory):
 def test_attach_prints_the_table_and_the_story(demo_file, tmp_path):
     result = tdumpra("attach", demo_file, "--out", tmp_path / "run")
     assert result.returncode == 0, result.stderr
-    for word in ("student", "logit_adjusted", "oracle", "macro-F1", "fixed", "broken", "McNemar", "settings were tried"):
+    for word in (
+        "student",
+        "logit_adjusted",
+        "oracle",
+        "macro-F1",
+        "fixed",
+        "broken",
+        "McNemar",
+        "settings were tried",
+    ):
         assert word in result.stdout
     assert (tmp_path / "run" / "evaluation.json").exists()
     assert (tmp_path / "run" / "model.safetensors").exists()
@@ -130,7 +140,7 @@ def test_every_kind_of_source_is_named():
     from tdumpra.cli.options import SourceArgument
     from tdumpra.data.sources import SOURCE_KINDS
 
-    (argument,) = SourceArgument.__metadata__
+    (argument,) = get_args(SourceArgument)[1:]
     assert ", ".join(SOURCE_KINDS) in argument.help
 
 

@@ -54,7 +54,7 @@ def compared(cases: list[Case]) -> list[dict[str, Any]]:
 def compare(case: Case, settings: EvaluateConfig = SETTINGS) -> dict[str, Any]:
     found = evaluate(case, settings=settings).compared
     assert found is not None
-    return found
+    return dict(found)
 
 
 def posterior(case: Case, name: str) -> Array:

@@ -169,8 +169,10 @@ def array_functions(_folder: Path) -> Any:
     return jsonable({
         "prototypes": column_sums(np.asarray(bank.prototypes).reshape(-1, WIDTH)),
         "live": np.asarray(bank.mask).sum(1),
-        "posterior": column_sums(p_sim),
-        "vmf_posterior": column_sums(tdumpra.vmf_posterior(test["z"], np.asarray(bank.prototypes), bank.mask)),
+        "posterior": column_sums(np.asarray(p_sim)),
+        "vmf_posterior": column_sums(
+            np.asarray(tdumpra.vmf_posterior(test["z"], np.asarray(bank.prototypes), bank.mask))
+        ),
         "js_divergence": float(np.asarray(tdumpra.js_divergence(test["p"], p_sim), np.float64).sum()),
         "fused": {rule: column_sums(found.p) for rule, found in fused.items()},
         "opened": {rule: int(found.opened.sum()) for rule, found in fused.items()},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tdumpra.data.images import cache as cache_module
@@ -22,12 +24,12 @@ def expected(manifest: Manifest, framing: Framing = SMALL) -> np.ndarray:
     return np.stack([framing.apply(FileReader()(record)) for record in manifest.records])
 
 
-def decoded(monkeypatch) -> list[str]:
+def decoded(monkeypatch: Any) -> list[str]:
     """The ids of records that are decoded from now on, in this process."""
     seen: list[str] = []
     real = store.frame_record
 
-    def watch(record, *rest):
+    def watch(record: Any, *rest: Any) -> Any:
         seen.append(record.id)
         return real(record, *rest)
 

@@ -22,7 +22,7 @@ from tdumpra.networks.training_images import TrainingImages, alike, find_origina
 def explained(model: Model, path: Path, **options: Any) -> tuple[Prediction, Predictor]:
     predictor = Predictor(model, device="cpu")
     training = TrainingImages.of(predictor, None)
-    (found,) = predictor.predict(path, evidence=True, recognise=training.find, **options)
+    (found,) = predictor.predict([path], evidence=True, recognise=training.find, **options)
     return found, predictor
 
 
@@ -42,8 +42,13 @@ def training_image(exemplar, data, tmp_path) -> Path:
 
 
 def test_a_training_image_is_left_out_of_its_own_evidence_in_one_pass(model, exemplar, training_image, monkeypatch):
-    decoded = []
-    monkeypatch.setattr(predict_module, "decode_file", lambda path: decoded.append(path) or decode_file(path))
+    decoded: list[Path] = []
+
+    def decode(path: Path) -> Any:
+        decoded.append(path)
+        return decode_file(path)
+
+    monkeypatch.setattr(predict_module, "decode_file", decode)
     found, predictor = explained(model, training_image)
     assert found.exemplar == exemplar
     assert found.evidence is not None

@@ -105,7 +105,7 @@ def test_a_baseline_is_scored_and_its_seed_is_the_runs(tmp_path):
     table = write_test_table(tmp_path / "seed-3", splits)
     config = Config(evaluate=EvaluateConfig(bootstrap=0, baseline=str(tmp_path)))
     fitted = fit(splits, BANK, TuneConfig(), preset=SMALL)
-    scored = evaluated(splits, (), fitted, config, 3).evaluation["comparators"]
+    scored = evaluated(splits, (), fitted, config, 3).document["comparators"]
     right = table.logits.argmax(1) == splits.test.y
     assert scored["baseline"]["accuracy"] == pytest.approx(right.double().mean().item())
     with pytest.raises(ArtifactError, match=r"evaluate\.baseline = .* of seed 0: there are seed-3"):
@@ -174,7 +174,7 @@ class TestCrossFitted:
         validation = noise.validation
         memorised = fitted.tuning.decision.decide(validation.p, validation.z).p_sim
         assert (memorised.argmax(1) == validation.y).double().mean() > 0.8  # what must not be used
-        rehearsal = case_of(noise, [], fitted, TuneConfig(folds=3)).rehearsal()
+        rehearsal = case_of(noise, [], fitted, TuneConfig(folds=3)).on_validation()
         assert rehearsal is not None
         assert (rehearsal.decided.p_sim.argmax(1) == validation.y).double().mean() < 0.5
         for comparator in (COMPARATORS[name].posterior for name in ("similarity", "calibrated_gate", "paper_gate")):

@@ -83,7 +83,7 @@ def test_each_stage_stands_on_the_one_before(outputs):
     assert torch.equal(fitted.tuning.decision.bank.prototypes, bank.bank.prototypes)
     assert RunFolder(outputs.place).bank.read_bytes() == kept
     gate = contents(outputs.place)["gate.safetensors"]
-    evaluation = evaluate_step(outputs).result().evaluation
+    evaluation = evaluate_step(outputs).result().document
     assert contents(outputs.place)["gate.safetensors"] == gate
     assert evaluation["tuning"] == fitted.verdict()
     splits = outputs.load()
@@ -154,7 +154,7 @@ def test_an_altered_table_of_columns_asks_for_a_new_evaluation_alone(outputs, tm
 
     write("back")
     asked = changed(outputs, "evaluate", metadata=str(table), subgroups=("site",))
-    assert set(evaluate_step(asked).result().evaluation["subgroups"]["site"]) >= {"back0", "back1"}
+    assert set(evaluate_step(asked).result().document["subgroups"]["site"]) >= {"back0", "back1"}
     write("face")
     assert tune_step(asked).kept() is not None
     assert evaluate_step(asked).kept() is None
@@ -172,7 +172,7 @@ def test_tables_behind_a_bank_have_sources(run):
     found = banked(outputs)
     assert found.health.purity.keys() == set(CLASS_NAMES)  # the records have a source
     assert torch.equal(PrototypeBank.load(run.bank).prototypes, found.bank.prototypes)
-    evaluation = evaluate_step(outputs).result().evaluation
+    evaluation = evaluate_step(outputs).result().document
     assert evaluation["rows"] == {part: len(table) for part, table in read_tables(run).items()}
     assert {"student", "teacher", "gate", "oracle"} <= set(evaluation["comparators"])
     other = replace(outputs.config, evaluate=replace(outputs.config.evaluate, baseline=str(run.root)))

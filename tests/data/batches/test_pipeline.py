@@ -13,9 +13,10 @@ from tdumpra.data.batches import pipeline as pipeline_module
 from tdumpra.data.batches.augment import AugmentConfig, AugmentParams
 from tdumpra.data.batches.pipeline import DevicePipeline, Pipeline, TrainBatch, WorkerPipeline, make_pipeline
 from tdumpra.data.batches.sampling import BatchPlan
+from tdumpra.data.images.decode import decode_file
 from tdumpra.data.images.framing import EvalTransform, Framing
 from tdumpra.data.images.prepare import prepare
-from tdumpra.data.images.store import StreamedImages
+from tdumpra.data.images.store import ImageStore, StreamedImages
 from tdumpra.data.manifest import Manifest, Record
 from tdumpra.data.sources.files import FileReader
 
@@ -26,7 +27,7 @@ CPU = torch.device("cpu")
 
 
 @dataclass
-class Memory:
+class Memory(ImageStore):
     """A store over an array."""
 
     array: np.ndarray
@@ -208,5 +209,5 @@ def test_real_images_go_all_the_way(tmp_path):
     batch = next(pipeline.train(BatchPlan(numbers=np.arange(len(paths)), batch_size=8, seed=0), 0))
     assert batch.views.shape == (2, 8, 3, 224, 224)
     (evaluated,) = pipeline.evaluate(np.arange(4), 4)
-    later = torch.from_numpy(np.stack([evaluation.read(path) for path in paths[:4]]))
+    later = torch.from_numpy(np.stack([framing.apply(decode_file(path)) for path in paths[:4]]))
     assert torch.equal(evaluated.images, evaluation(later))  # a file predicted later is seen as it was evaluated
