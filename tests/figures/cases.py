@@ -174,7 +174,7 @@ def array_functions(_folder: Path) -> Any:
             np.asarray(tdumpra.vmf_posterior(test["z"], np.asarray(bank.prototypes), bank.mask))
         ),
         "js_divergence": float(np.asarray(tdumpra.js_divergence(test["p"], p_sim), np.float64).sum()),
-        "fused": {rule: column_sums(found.p) for rule, found in fused.items()},
+        "fused": {rule: column_sums(np.asarray(found.p)) for rule, found in fused.items()},
         "opened": {rule: int(found.opened.sum()) for rule, found in fused.items()},
         "metrics": tdumpra.classification_metrics(test["p"], test["y"]),
         "ece": float(tdumpra.expected_calibration_error(test["p"], test["y"])),
