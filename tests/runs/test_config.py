@@ -88,10 +88,11 @@ def test_what_is_written_reads_back_the_same(tmp_path):
         ("[bank]\nn_prototypes = 0", r"\[bank\] n_prototypes must be at least 1"),
         ("[augment]\nsize = 128", r"unknown key augment\.size"),
         ("[evaluate]\nseed = -1", r"evaluate\.seed must be at least 0, not -1"),
-        ('name = ""', r"name is a folder below runs/, .*, not ''"),
-        ('name = ".."', r"name is a folder below runs/, .*, not '\.\.'"),
-        ('name = "../../x"', r"name is a folder below runs/, .*, not '\.\./\.\./x'"),
-        ("name = 'a\\b'", "name is a folder below runs/"),
+        ('name = ""', r"name is the name of a folder, .*, not ''"),
+        ('name = ".."', r"name is the name of a folder, .*, not '\.\.'"),
+        ('name = "../../x"', r"name is the name of a folder, .*, not '\.\./\.\./x'"),
+        ("name = 'a\\b'", "name is the name of a folder"),
+        ('outputs = [{file = "a.npz", backbone = "../x"}]', "backbone is the name of a folder"),
         ("seeds = []", "seeds must name at least one seed"),
         ("seeds = [1, 1]", "seeds must differ from each other"),
         ("seeds = [-1]", "a seed must be at least 0, not -1"),
@@ -130,7 +131,7 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_a_name_that_is_no_folder_may_hold_what_it_likes():
     assert Config(name="ham/lite0", folder="x").name == "ham/lite0"
     for name in ("ham/lite0", "a:b", " a "):
-        with pytest.raises(ValueError, match="name is a folder below runs/"):
+        with pytest.raises(ValueError, match="name is the name of a folder"):
             Config(name=name)
 
 

@@ -48,6 +48,8 @@ class OutputFile:
     def __post_init__(self) -> None:
         if self.seed is not None:
             check_count(self.seed, "seed", least=0)
+        if self.backbone is not None:
+            _check_name(self.backbone, "backbone")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +84,9 @@ class Config:
     sweep: SweepConfig = field(default_factory=SweepConfig)
 
     def __post_init__(self) -> None:
-        if self.folder is None:
-            _check_name(self.name)
-        elif not self.folder.strip():
+        if self.folder is None or len(self.outputs) > 1:  # several outputs have folders called after them
+            _check_name(self.name, "name")
+        if self.folder is not None and not self.folder.strip():
             raise ValueError("folder is where the run lives: leave it out for runs/NAME, it cannot be empty")
         check_count(self.evaluate.seed, "evaluate.seed", least=0)
         if not self.seeds:
@@ -158,9 +160,10 @@ def _moved(value: Any, change: Callable[[str], str]) -> Any:
     return value if not place or kind == "synthetic" or absolute else f"{kind}{colon}{change(place)}"
 
 
-def _check_name(name: str) -> None:
+def _check_name(name: str, key: str) -> None:
+    """Refuse a name that cannot be that of a folder."""
     if not name or name != name.strip() or name in (".", "..") or set(name) & set("/\\:"):
         raise ValueError(
-            "name is a folder below runs/, so not empty or dots, and without slashes, colons or outer blanks, "
-            f"not {name!r}"
+            f"{key} is the name of a folder, so not empty or dots, and without slashes, colons or outer blanks, not "
+            f"{name!r}"
         )
