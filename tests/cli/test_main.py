@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -130,7 +131,7 @@ def test_every_kind_of_source_is_named():
     from tdumpra.cli.options import SourceArgument
     from tdumpra.data.sources import SOURCE_KINDS
 
-    (argument,) = SourceArgument.__metadata__
+    _, argument = get_args(SourceArgument)
     assert ", ".join(SOURCE_KINDS) in argument.help
 
 

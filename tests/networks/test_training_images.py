@@ -22,7 +22,7 @@ from tdumpra.networks.training_images import TrainingImages, alike, find_origina
 def explained(model: Model, path: Path, **options: Any) -> tuple[Prediction, Predictor]:
     predictor = Predictor(model, device="cpu")
     training = TrainingImages.of(predictor, None)
-    (found,) = predictor.predict(path, evidence=True, recognise=training.find, **options)
+    (found,) = predictor.predict([path], evidence=True, recognise=training.find, **options)
     return found, predictor
 
 
@@ -43,7 +43,12 @@ def training_image(exemplar, data, tmp_path) -> Path:
 
 def test_a_training_image_is_left_out_of_its_own_evidence_in_one_pass(model, exemplar, training_image, monkeypatch):
     decoded = []
-    monkeypatch.setattr(predict_module, "decode_file", lambda path: decoded.append(path) or decode_file(path))
+
+    def decode(path: Path) -> np.ndarray:
+        decoded.append(path)
+        return decode_file(path)
+
+    monkeypatch.setattr(predict_module, "decode_file", decode)
     found, predictor = explained(model, training_image)
     assert found.exemplar == exemplar
     assert found.evidence is not None
@@ -88,7 +93,7 @@ def test_the_picture_is_the_decoded_image_scaled_down_if_it_is_large(model, imag
     assert large.picture is not None
     assert np.array_equal(small.picture, pixels)
     assert large.picture.shape == (614, 1024, 3)
-    (plain,) = predictor.predict(tmp_path / "small.png")
+    (plain,) = predictor.predict([tmp_path / "small.png"])
     assert plain.picture is None
 
 
