@@ -175,6 +175,6 @@ def output_files(*paths: str | Path) -> tuple[OutputFile, ...]:
         name = re.fullmatch(r"(?P<backbone>.+?)(_(?P<training>ce|joint)\d*)?(_seed(?P<seed>\d+))?", Path(path).stem)
         assert name is not None
         seed = None if name["seed"] is None else int(name["seed"])
-        training = cast("Training | None", name["training"])
+        training: Any = name["training"]
         found.append(OutputFile(file=str(path), training=training, seed=seed, backbone=name["backbone"]))
     return tuple(found)

@@ -42,9 +42,9 @@ def training_image(exemplar, data, tmp_path) -> Path:
 
 
 def test_a_training_image_is_left_out_of_its_own_evidence_in_one_pass(model, exemplar, training_image, monkeypatch):
-    decoded: list[Path] = []
+    decoded = []
 
-    def decode(path: Path) -> Any:
+    def decode(path: Path) -> np.ndarray:
         decoded.append(path)
         return decode_file(path)
 
@@ -93,7 +93,7 @@ def test_the_picture_is_the_decoded_image_scaled_down_if_it_is_large(model, imag
     assert large.picture is not None
     assert np.array_equal(small.picture, pixels)
     assert large.picture.shape == (614, 1024, 3)
-    (plain,) = predictor.predict(tmp_path / "small.png")
+    (plain,) = predictor.predict([tmp_path / "small.png"])
     assert plain.picture is None
 
 

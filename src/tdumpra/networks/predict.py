@@ -236,13 +236,11 @@ class Predictor:
                 continue
             prediction = self._prediction(image.path, batch, numbers[image])
             if evidence and prediction.error is None:
-                seen = framed[image]
-                exemplar = None if recognise is None else recognise(image, seen.first)
+                classified, matched, picture = framed[image]
+                exemplar = None if recognise is None else recognise(image, classified)
                 own = exemplar.group if exemplar is not None and group is None else group
                 found = self._explain(batch, numbers[image], own)
-                prediction = prediction._replace(
-                    evidence=found, pixels=seen.second, picture=seen.picture, exemplar=exemplar
-                )
+                prediction = prediction._replace(evidence=found, pixels=matched, picture=picture, exemplar=exemplar)
             yield prediction
 
     def _transformed(self, transform: EvalTransform, framed: list[Pixels]) -> Tensor:
