@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from tdumpra import DualPathClassifier
 from tdumpra.core.gate import GateThresholds
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
-from tdumpra.runs.config import OutputFile, Training
+from tdumpra.runs.config import OutputFile
 from tdumpra.tuning.presets import Preset
 from tdumpra.tuning.settings import BankConfig
 
