@@ -241,7 +241,8 @@ def _read(path: Path, digest: str, space: str, classifier: str, n_classes: int |
     splits = read_outputs(path, space=space)
     try:
         if n_classes is None:
-            advice = f"give it some, or set bank.n_classes = {splits.n_classes} if that is meant"
+            n = splits.n_classes
+            advice = f"give it some, or say that it is meant: bank.n_classes = {n}, for attach --n-classes {n}"
             splits.train.refuse_missing_class(splits.n_classes, splits.class_names, advice)
         elif n_classes != splits.n_classes:
             raise ValueError(f"it tells {splits.n_classes} classes apart, and bank.n_classes is {n_classes}")
