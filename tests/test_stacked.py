@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sklearn
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_predict, cross_val_score
@@ -97,6 +98,22 @@ class TestTools:
         scores = [cross_val_score(stacked(k), X, Y, cv=3).mean() for k in (1, 3)]
         np.testing.assert_allclose(search.cv_results_["mean_test_score"], scores)
         assert search.best_estimator_.classifier_.n_prototypes == search.best_params_["classifier__n_prototypes"]
+
+    def test_grid_search_hands_groups_to_every_fit(self, monkeypatch):
+        seen = []
+        fit = StackedDualPathClassifier.fit
+
+        def spy(self: Any, X: Any, y: Any, groups: Any = None) -> Any:
+            seen.append(groups)
+            return fit(self, X, y, groups)
+
+        with sklearn.config_context(enable_metadata_routing=True):
+            model = stacked().set_fit_request(groups=True)
+            search = GridSearchCV(model, {"classifier__n_prototypes": [1, 3]}, cv=GroupKFold(2))
+            monkeypatch.setattr(StackedDualPathClassifier, "fit", spy)
+            search.fit(X, Y, groups=GROUPS)
+        assert len(seen) == 5
+        assert all(groups is not None for groups in seen)
 
     def test_pipeline(self):
         pipeline = make_pipeline(FunctionTransformer(np.asarray), stacked())

@@ -25,8 +25,9 @@ class StackedDualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore
     from the others, so that no row is tuned with a bank that holds it. The probabilities must come from a classifier
     that was not trained on these rows: held-out predictions, or those of ``cross_val_predict``.
 
-    Parameters of the classifier are searched under its name, as in ``{"classifier__n_prototypes": [1, 5]}``. Give
-    groups as ``params={"groups": lesions}``, which reaches ``fit``.
+    Parameters of the classifier are searched under its name, as in ``{"classifier__n_prototypes": [1, 5]}``. Lesions
+    must reach ``fit``: ``cross_val_predict`` takes them as ``params={"groups": lesions}``, ``GridSearchCV`` with
+    ``set_fit_request(groups=True)`` under scikit-learn's metadata routing.
 
     Args:
         classifier: the settings; it is cloned, and left unfitted.

@@ -196,3 +196,22 @@ def test_other_outputs_have_another_name(tmp_path):
     name = table_stages.gate_made_from(before)
     write_demo(file, seed=5)
     assert table_stages.gate_made_from(before) != name
+
+
+@pytest.mark.filterwarnings("default")
+def test_what_no_longer_belongs_together_is_told(tdumpra, tmp_path):
+    write_demo(tmp_path / "mine.npz")
+    config, out = tmp_path / "saved.toml", tmp_path / "out"
+    config.write_text('outputs = ["mine.npz"]\n[evaluate]\nbootstrap = 20\n[tune]\npreset = "paper"\n')
+    ask(tdumpra, "run", config, out)
+    other = ("--set", "tune.objective=accuracy", "--out", out)
+    tuned = tdumpra("tune", config, *other)
+    assert "evaluation.json is of another gate" in tuned.out
+    refused = tdumpra("report", out)
+    assert refused.code == 2
+    assert "tdumpra evaluate" in refused.err
+    assert "model.safetensors decides by another gate" in tdumpra("evaluate", config, *other).out
+    assert tdumpra("report", out).code == 0
+    again = tdumpra("run", config, *other)
+    assert again.code == 0
+    assert "another gate" not in again.out

@@ -58,9 +58,12 @@ def saved_run(config: Config, *, as_json: bool = False, report: bool = True, for
     ``force`` writes over the results of another configuration.
     """
     root = run_root(config)
-    found = write(outcome.evaluate, config, root, quiet=as_json, force=force)
+    if not force:
+        outcome.evaluate.refuse(config, root)
+    outcome.evaluate.steps(config, root)  # refuses outputs that do not belong together, before anything is written
     for outputs in all_outputs(config):
         array_model_step(outputs).result()
+    found = write(outcome.evaluate, config, root, quiet=as_json, force=True)
     show(found._replace(files=[*found.files, "model.safetensors"]), root, as_json=as_json)
     if report:
         finish_with_report(root, quiet=as_json)
@@ -99,7 +102,7 @@ def show(found: Found, folder: Path, *, as_json: bool = False) -> None:
             _say(console, f"• {note}")
     for sentence in found.sentences:
         _say(console, sentence)
-    _say(console, f"Written to {folder}: {', '.join(found.files)}")
+    _say(console, f"Results in {folder}: {', '.join(found.files)}")
 
 
 def _elsewhere(config: Config, out: Path) -> bool:

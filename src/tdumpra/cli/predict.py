@@ -102,6 +102,8 @@ def model_file(path: Path) -> Path:
     above = own.parent.parent / MODEL
     if re.fullmatch(r"seed-\d+", own.parent.name) and above.is_file():
         raise InputFileError(f"{own.parent} does not exist: a run of one seed lies in its own folder, {above}")
+    if own.parent.is_dir() and own == path:
+        raise InputFileError(f"{path} does not exist")
     if own.parent.is_dir():
         settings = own.parent / "config.toml"
         if settings.is_file() and read_config(settings).outputs:

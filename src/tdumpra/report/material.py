@@ -23,6 +23,7 @@ from tdumpra.networks.model_file import Model
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.outputs import Outputs, SavedOutputs, TrainedOutputs
+from tdumpra.runs.steps import digest
 from tdumpra.runs.table_stages import GATE_KIND, GATE_SCHEMA, evaluation_made_from, gate_of, health_of
 from tdumpra.runs.tables import OutputsTable, read_tables
 from tdumpra.tuning.fit import Fitted
@@ -83,7 +84,10 @@ def gather(outputs: Outputs) -> Material:
     if not folder.evaluation.exists():
         raise ArtifactError(f"{folder.root} has no evaluation.json yet: run  tdumpra evaluate CONFIG  first")
     evaluation = read_json(folder.evaluation, kind="evaluation", schema=1)
-    decision = Fitted.from_artifact(read_artifact(folder.gate, kind=GATE_KIND, schema=GATE_SCHEMA)).tuning.decision
+    gate = read_artifact(folder.gate, kind=GATE_KIND, schema=GATE_SCHEMA)
+    if gate.meta.get("made_from") != evaluation.get("inputs", {}).get("gate"):
+        raise ArtifactError(f"{folder.evaluation} is of another gate than {folder.gate}: run  tdumpra evaluate  again")
+    decision = Fitted.from_artifact(gate).tuning.decision
     missing: dict[str, str] = dict(MISSING_FROM_FILE) if isinstance(outputs, SavedOutputs) else {}
     splits = _outputs(outputs, evaluation, missing)
     of_training: dict[str, Any] = {}
@@ -109,15 +113,17 @@ def _outputs(outputs: Outputs, evaluation: Mapping[str, Any], missing: dict[str,
     """Load the outputs that were evaluated. A saved file may be gone or changed: the report then has no cases."""
     try:
         splits = outputs.load()
-        if evaluation["made_from"] != evaluation_made_from(outputs):
-            raise ArtifactError(
-                f"{outputs.origin} or its settings have changed since it was evaluated: run  tdumpra evaluate  again"
-            )
+        if evaluation["inputs"]["outputs"] != digest(outputs.own_identity()):
+            raise ArtifactError(f"{outputs.origin} has changed since it was evaluated: run  tdumpra evaluate  again")
     except TdumpraError as error:
         if isinstance(outputs, TrainedOutputs):
             raise
         missing["cases"] = f"no single cases, curves or health of the bank: {error}"
         return None
+    if evaluation["made_from"] != evaluation_made_from(outputs):
+        raise ArtifactError(
+            f"the settings of {outputs.place} have changed since it was evaluated: run  tdumpra evaluate  again"
+        )
     return splits
 
 

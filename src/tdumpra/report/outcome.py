@@ -17,11 +17,12 @@ from tdumpra.experiments.results import ResultTable, comparator_table
 from tdumpra.experiments.together import refuse_strangers
 from tdumpra.report import charts
 from tdumpra.report.drawing import Chart
+from tdumpra.runs.attach import array_model_step
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder, refuse_results_of_another
 from tdumpra.runs.outputs import Outputs, TrainedOutputs, all_outputs
-from tdumpra.runs.steps import Step, digest, read_kept, write_kept
-from tdumpra.runs.table_stages import evaluate_step, gate_of, over_models, tune_step
+from tdumpra.runs.steps import Step
+from tdumpra.runs.table_stages import evaluate_step, gate_of, over_models, tune_step, write_overall
 
 Results = Mapping[str, Any]
 
@@ -57,6 +58,7 @@ def _write_tune(config: Config, results: Results, out: Path) -> Found:
     sentences = [f"{name}: {gate['sentence']}." for name, gate in gates.items()]
     sentences += [f"{name}: {note}." for name, gate in gates.items() for note in gate["notes"]]
     sentences += without_groups({name: gate["cases"]["groups"] is not None for name, gate in gates.items()})
+    sentences += _stale_evaluations(outputs)
     _note_settings(config, out)
     return Found(gates if len(gates) > 1 else next(iter(gates.values())), [], sentences, files)
 
@@ -75,8 +77,7 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
     """
     outputs = all_outputs(config, out)
     models = over_models(outputs, results)
-    first = next(iter(models.values()))
-    document = {**first, "name": config.name} | ({"models": models} if len(models) > 1 else {})
+    document = write_overall(outputs, results, models, out)
     tables, sentences, files = [], [], []
     for name, evaluation in models.items():
         folder = out if len(models) == 1 else out / name
@@ -88,22 +89,34 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
     sentences += without_groups({name: evaluation["grouped"] for name, evaluation in models.items()})
     sentences += _stale_models(outputs)
     _note_settings(config, out)
-    if len(outputs) > 1:
-        made_from = digest({"seeds": [results[each.name].document["made_from"] for each in outputs]})
-        if read_kept(out / "evaluation.json", "evaluation", made_from) is None:
-            document = write_kept(out / "evaluation.json", "evaluation", made_from, document)
     return Found(document, tables, sentences, ["evaluation.json", *files])
 
 
 def _stale_models(outputs: Sequence[Outputs]) -> list[str]:
-    """Name the models of images that decide by another gate than was scored."""
-    present = [each for each in outputs if isinstance(each, TrainedOutputs) and RunFolder(each.place).model.exists()]
-    if not present:
-        return []
-    from tdumpra.runs.model import is_current  # networks are loaded only where there is a model
+    """Name the models that decide by another gate than was scored."""
+    stale = [each for each in outputs if RunFolder(each.place).model.exists() and not _is_current(each)]
+    return [
+        f"{RunFolder(each.place).model} decides by another gate than was scored here:  tdumpra run  makes it anew."
+        for each in stale
+    ]
 
-    stale = (RunFolder(each.place).model for each in present if not is_current(each))
-    return [f"{path} decides by another gate than was scored here:  tdumpra run  makes it anew." for path in stale]
+
+def _is_current(outputs: Outputs) -> bool:
+    if isinstance(outputs, TrainedOutputs):
+        from tdumpra.runs.model import is_current  # networks are loaded only where there is a model
+
+        return is_current(outputs)
+    return array_model_step(outputs).kept() is not None
+
+
+def _stale_evaluations(outputs: Sequence[Outputs]) -> list[str]:
+    """Name the evaluations of another gate than was tuned."""
+    there = [each for each in outputs if RunFolder(each.place).evaluation.exists()]
+    return [
+        f"{RunFolder(each.place).evaluation} is of another gate:  tdumpra evaluate  makes it anew."
+        for each in there
+        if evaluate_step(each).kept() is None
+    ]
 
 
 def _note_settings(config: Config, out: Path) -> None:

@@ -18,7 +18,7 @@ from tdumpra.report.report import FOLDER, INDEX, write_page
 from tdumpra.report.summary import headline, p_text, summarise
 from tdumpra.runs.config import Config, read_config
 from tdumpra.runs.folder import RunFolder, file_digest
-from tdumpra.runs.outputs import Outputs, all_outputs
+from tdumpra.runs.outputs import Outputs, TrainedOutputs, all_outputs
 from tdumpra.runs.steps import digest, read_kept, write_kept
 
 MADE_FROM = "report.json"
@@ -76,7 +76,8 @@ def _seed_folders(root: Path) -> dict[int, Path]:
 def _made_from(outputs: Sequence[Outputs], limit: int) -> str:
     def files(each: Outputs) -> list[str]:
         folder = RunFolder(each.place)
-        there = (folder.evaluation, folder.gate, folder.model, folder.metrics)
+        there = [folder.evaluation, folder.gate]
+        there += [folder.model, folder.metrics] if isinstance(each, TrainedOutputs) else []
         return [file_digest(path) if path.exists() else "" for path in there]
 
     return digest({"version": __version__, "limit": limit, "files": {each.name: files(each) for each in outputs}})

@@ -182,11 +182,25 @@ def evaluate_step(outputs: Outputs) -> Step[SeedResult]:
         compared = write_kept(
             folder.compared, "compared", made_from, {"gained": found.gained, "compared": found.compared}
         )
-        document = over_seeds({outputs.seed: found})
-        document = write_kept(folder.evaluation, "evaluation", made_from, {"name": outputs.config.name, **document})
+        inputs = {"outputs": digest(outputs.own_identity()), "gate": gate_made_from(outputs)}
+        content = {"name": outputs.config.name, "inputs": inputs, **over_seeds({outputs.seed: found})}
+        document = write_kept(folder.evaluation, "evaluation", made_from, content)
         return SeedResult(document, compared["gained"], compared["compared"])
 
     return Step(name=outputs.name, kept=kept, make=make, seconds=6.0)
+
+
+def write_overall(
+    outputs: Sequence[Outputs], results: Mapping[str, SeedResult], models: Mapping[str, dict[str, Any]], out: Path
+) -> dict[str, Any]:
+    """Return the evaluation of a whole run; where it has several outputs, write it to ``out/evaluation.json``."""
+    first = next(iter(models.values()))
+    document = {**first, "name": outputs[0].config.name} | ({"models": dict(models)} if len(models) > 1 else {})
+    if len(outputs) == 1:
+        return document  # its own evaluation.json says the same
+    made_from = digest({"seeds": [results[each.name].document["made_from"] for each in outputs]})
+    path = out / "evaluation.json"
+    return read_kept(path, "evaluation", made_from) or write_kept(path, "evaluation", made_from, document)
 
 
 def over_models(outputs: Sequence[Outputs], results: Mapping[str, SeedResult]) -> dict[str, dict[str, Any]]:
