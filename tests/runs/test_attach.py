@@ -29,7 +29,7 @@ def attach(file: Path, out: Path, *, force: bool = False, preset: str = "paper",
     (outputs,) = all_outputs(config)
     evaluate_step(outputs).result()
     array_model_step(outputs).result()
-    RunFolder(out).note_settings(config)
+    RunFolder(out).note_settings(config, 0)
     return read_json(out / "evaluation.json", kind="evaluation", schema=1)
 
 

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from demo_arrays import write_demo
 
+from tdumpra.errors import TdumpraError
 from tdumpra.report import runs as reports
 from tdumpra.runs import model, outputs, pixel_stages, table_stages
+from tdumpra.runs.config import Config, OutputFile
 
 ORDERS = list(itertools.permutations(("tune", "evaluate", "report", "run")))
 
@@ -188,8 +190,6 @@ def test_variants_with_equal_gates_tune_once(tdumpra, tmp_path, computed):
 
 
 def test_other_outputs_have_another_name(tmp_path):
-    from tdumpra.runs.config import Config, OutputFile
-
     file = write_demo(tmp_path / "mine.npz")
     config = Config(name="mine", folder=str(tmp_path), outputs=(OutputFile(file=str(file)),))
     (before,) = outputs.all_outputs(config)
@@ -215,3 +215,37 @@ def test_what_no_longer_belongs_together_is_told(tdumpra, tmp_path):
     again = tdumpra("run", config, *other)
     assert again.code == 0
     assert "another gate" not in again.out
+
+
+@pytest.mark.filterwarnings("default")
+def test_other_settings_of_a_trained_run(tdumpra, tmp_path):
+    config, out = write_images(tmp_path / "run.toml", tmp_path / "cache"), tmp_path / "run"
+    ask(tdumpra, "run", config, out)
+    other = ("--set", "tune.preset=paper-swapped", "--out", out)
+    assert "evaluation.json is of another gate" in tdumpra("tune", config, *other).out
+    assert tdumpra("report", out).code == 2  # gate and evaluation do not belong together
+    assert "model.safetensors decides by another gate" in tdumpra("evaluate", config, *other).out
+    assert tdumpra("report", out).code == 0  # the folder says what its results were made with
+    figure = (out / "risk_coverage.png").read_bytes()
+    assert tdumpra("evaluate", config, *other, "--set", "evaluate.refer_risk=0.01").code == 0
+    assert (out / "risk_coverage.png").read_bytes() != figure
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    "changes", [("--seeds", "1"), ("--set", "train.epochs=7"), ("--seeds", "0,1")], ids=["seed", "epochs", "seeds"]
+)
+def test_results_of_another_training_are_refused(tdumpra, tmp_path, changes):
+    config, out = write_images(tmp_path / "run.toml", tmp_path / "cache"), tmp_path / "run"
+    ask(tdumpra, "run", config, out)
+    before = contents(out)
+    for command in ("tune", "evaluate", "run"):
+        assert tdumpra(command, config, *changes, "--out", out).code == 2
+    assert contents(out) == before
+
+
+def test_one_file_is_one_seed(tmp_path):
+    write_demo(tmp_path / "mine.npz")
+    files = tuple(OutputFile(file=str(tmp_path / name)) for name in ("mine.npz", "../" + tmp_path.name + "/mine.npz"))
+    with pytest.raises(TdumpraError, match="twice"):
+        outputs.all_outputs(Config(name="mine", outputs=files))

@@ -35,6 +35,7 @@ class ResultTable:
     rows: Sequence[Mapping[str, Value]]  # by key; one that is left out is an empty cell
     notes: Sequence[str] = ()
     screen: Sequence[str] = ()  # the columns that fit on a screen; all if left out
+    made_from: str = ""  # a name for what the figures were made from
 
     def to_csv(self) -> str:
         """Plain numbers; a column whose figures have a deviation gets a second one for it."""
@@ -58,7 +59,13 @@ class ResultTable:
             {key: value._asdict() if isinstance(value, Figure) else value for key, value in row.items()}
             for row in self.rows
         ]
-        return {"title": self.title, "columns": dict(self.columns), "rows": rows, "notes": list(self.notes)}
+        return {
+            "title": self.title,
+            "columns": dict(self.columns),
+            "rows": rows,
+            "notes": list(self.notes),
+            "made_from": self.made_from,
+        }
 
     def to_markdown(self) -> str:
         """A heading, the table, and the notes below it."""
@@ -121,7 +128,10 @@ def comparator_table(name: str, evaluation: Mapping[str, Any]) -> ResultTable:
         notes.append(evaluation["retrieval_worth"]["sentence"])
     notes += undefined_notes(evaluation["undefined"])
     columns = {"comparator": "Comparator", **shown}
-    return ResultTable(title=title, columns=columns, rows=rows, notes=notes, screen=("comparator", *HEADINGS))
+    by_seed = evaluation.get("by_seed", {"": evaluation})
+    made_from = " ".join(each.get("made_from", "") for each in by_seed.values())
+    screen = ("comparator", *HEADINGS)
+    return ResultTable(title=title, columns=columns, rows=rows, notes=notes, screen=screen, made_from=made_from)
 
 
 def undefined_notes(undefined: Sequence[Mapping[str, str]]) -> list[str]:

@@ -159,7 +159,8 @@ def _bank(bench: _Bench, z: Tensor, k: int, config: Config) -> PrototypeBank:
     train, merge = bench.splits.train, PRESETS[config.tune.preset].merge_above
     lesions = lesion_of_each_row(train.groups, len(train))
     k = min(k, max(len(np.unique(lesions[(train.y == c).numpy()])) for c in range(int(train.y.max()) + 1)))
-    return PrototypeBank.fit(z, train.y, k, train.groups, bench.splits.n_classes, merge_above=merge)
+    n_classes, seed = bench.splits.n_classes, config.bank.seed
+    return PrototypeBank.fit(z, train.y, k, train.groups, n_classes, seed, merge_above=merge)
 
 
 def _refitted(bench: _Bench, bank: PrototypeBank, kappa: float, projection: Tensor | None = None) -> Decision:

@@ -45,7 +45,7 @@ class Encoder:
         """Return a hash that changes when a weight or the preprocessing does."""
         parts: list[bytes | str] = [
             self.transform.fingerprint,
-            str(asdict(self.network)),
+            str(self.network.identity),
             str(self.views),
             self.precision,
         ]
@@ -148,5 +148,7 @@ class Model:
                 thumbnails=unprefixed("thumbnail", tensors),
                 identity=meta["identity"],
             )
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise ArtifactError(f"{path}: {error}") from error
+        except KeyError as error:
+            raise ArtifactError(f"{path} lacks {error}: it is no complete model") from error

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 from tdumpra.checks import check_count, check_positive, check_unit_interval
 from tdumpra.core.losses import Reduction
@@ -33,6 +34,11 @@ class NetworkConfig:
         if self.as_it_is and self.weights == "none" and ":" not in self.backbone:
             word = "finished" if self.finished else "frozen"
             raise ValueError(f"{word} takes {self.backbone!r} as it is, which is random without weights: name some")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Return the settings without the folder of a weights file: it depends on where one stands."""
+        return {**asdict(self), "weights": Path(self.weights).name}
 
     @property
     def as_it_is(self) -> bool:

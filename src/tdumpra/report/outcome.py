@@ -80,7 +80,7 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
     document = write_overall(outputs, results, models, out)
     tables, sentences, files = [], [], []
     for name, evaluation in models.items():
-        folder = out if len(models) == 1 else out / name
+        folder = outputs[0].place if len(outputs) == 1 else out if len(models) == 1 else out / name
         table = comparator_table(name, evaluation)
         written, complaints = _write_model(table, evaluation, folder)
         tables.append(table)
@@ -89,7 +89,8 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
     sentences += without_groups({name: evaluation["grouped"] for name, evaluation in models.items()})
     sentences += _stale_models(outputs)
     _note_settings(config, out)
-    return Found(document, tables, sentences, ["evaluation.json", *files])
+    where = outputs[0].place if len(outputs) == 1 else out
+    return Found(document, tables, sentences, [str((where / "evaluation.json").relative_to(out)), *files])
 
 
 def _stale_models(outputs: Sequence[Outputs]) -> list[str]:
@@ -120,9 +121,12 @@ def _stale_evaluations(outputs: Sequence[Outputs]) -> list[str]:
 
 
 def _note_settings(config: Config, out: Path) -> None:
-    """Say beside results of saved outputs what they were made with; the folder of a training says it itself."""
+    """Say beside the results what they were made with; results apart from their run leave its folder alone."""
     if config.outputs:
-        RunFolder(out).note_settings(config)
+        RunFolder(out).note_settings(config, 0)
+    for each in all_outputs(config, out):
+        if isinstance(each, TrainedOutputs) and each.place == each.folder.root:
+            each.folder.note_settings(config, each.seed)
 
 
 def _write_model(table: ResultTable, evaluation: Mapping[str, Any], folder: Path) -> tuple[list[str], list[str]]:
@@ -134,10 +138,10 @@ def _write_model(table: ResultTable, evaluation: Mapping[str, Any], folder: Path
     same = table.is_written(folder, "comparators")
     if same and all((folder / name).exists() for name in figures):
         return [*files, *figures], []
-    if not same:
-        table.write(folder, "comparators")
     of_one = next(iter(evaluation["by_seed"].values())) if "by_seed" in evaluation else evaluation
     drawn, sentences = _draw({name: partial(draw, of_one) for name, draw in figures.items()}, folder)
+    if not same:
+        table.write(folder, "comparators")  # last: it says what the figures were made from
     return [*files, *drawn], sentences
 
 

@@ -32,13 +32,15 @@ def refuse_other_results(config: Config) -> None:
         return
     before = read_config(folder.config) if folder.config.exists() else config
     differing = [key for key in differences(before, config) if key not in ("folder", "outputs")]  # paths to the same
-    made_from = read_json(folder.evaluation, kind="evaluation", schema=1).get("made_from")
+    try:
+        made_from = read_json(folder.evaluation, kind="evaluation", schema=1).get("made_from")
+    except ArtifactError:
+        return  # a damaged one is made again
     if not differing and made_from != evaluation_made_from(outputs):
         differing = ["outputs"]
     if differing:
         raise ArtifactError(
-            f"{folder.root} holds results of other settings ({', '.join(differing)} differ): take another --out, or "
-            "--force"
+            f"{folder.root} holds results of other settings ({', '.join(differing)}): take another --out, or --force"
         )
 
 

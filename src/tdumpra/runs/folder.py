@@ -99,15 +99,13 @@ class RunFolder(TrainingFiles):
         except OSError as error:
             raise RunFolderError(f"cannot use the folder {self.root}: {error.strerror or error}") from error
         with exclusive(self.root / ".lock", on_wait=refuse, inherited=False):  # data workers only read
-            own = config if config.outputs else dataclasses.replace(config, seeds=(seed,))
-            if self.config.exists():
-                self._refuse_other_training(own)
-            self.note_settings(own)
+            self.refuse_other_training(config, seed)
+            self.note_settings(config, seed)
             yield
 
-    def note_settings(self, config: Config) -> None:
+    def note_settings(self, config: Config, seed: int) -> None:
         """Write the resolved configuration, and what it runs on, unless that was done."""
-        text = config_text(config, self.root).encode()
+        text = config_text(_of_seed(config, seed), self.root).encode()
         if not self.config.exists() or self.config.read_bytes() != text:
             make_folder(self.root)
             write_bytes(self.config, text)
@@ -127,12 +125,14 @@ class RunFolder(TrainingFiles):
         return all(self.outputs(part).exists() for part in SPLITS)
 
     def _says(self, config: Config, seed: int, parts: tuple[str, ...]) -> bool:
-        return self.config.exists() and not self._differences(dataclasses.replace(config, seeds=(seed,)), parts)
+        return self.config.exists() and not self._differences(_of_seed(config, seed), parts)
 
-    def _refuse_other_training(self, config: Config) -> None:
-        if not (self.checkpoint("last").exists() or self.outputs("train").exists()):
-            return  # nothing was made with the older settings yet
-        differing = self._differences(config)
+    def refuse_other_training(self, config: Config, seed: int) -> None:
+        """Refuse a folder whose network was trained with other settings, or another seed."""
+        made = self.checkpoint("last").exists() or self.outputs("train").exists()
+        if not made or not self.config.exists():
+            return
+        differing = self._differences(_of_seed(config, seed))
         if differing:
             more = f" (and {len(differing) - 3} more)" if len(differing) > 3 else ""
             raise RunFolderError(
@@ -147,6 +147,11 @@ class RunFolder(TrainingFiles):
             for key in differences(kept, config)
             if key.split(".")[0] in (*parts, "seeds") and key not in _MAY_CHANGE
         ]
+
+
+def _of_seed(config: Config, seed: int) -> Config:
+    """Return the configuration of one seed; saved outputs say themselves which seeds they are."""
+    return config if config.outputs else dataclasses.replace(config, seeds=(seed,))
 
 
 def file_digest(path: Path) -> str:
@@ -196,6 +201,8 @@ def run_folders(root: Path, seeds: tuple[int, ...]) -> dict[int, RunFolder]:
     if len(seeds) == 1:
         among = RunFolder(root / f"seed-{seeds[0]}")
         return {seeds[0]: among if among.config.exists() and not RunFolder(root).config.exists() else RunFolder(root)}
+    if RunFolder(root).outputs("train").exists() or RunFolder(root).checkpoint("last").exists():
+        raise RunFolderError(f"{root} holds a run of one seed: take another name or folder for several")
     return {seed: RunFolder(root / f"seed-{seed}") for seed in seeds}
 
 

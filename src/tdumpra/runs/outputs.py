@@ -127,6 +127,7 @@ class TrainedOutputs(Outputs):
         other = {} if space in ("teacher", "student") else {"bank.space": tables_fingerprint(space, self.seed)}
         if self.may_train and not trainings.is_made(self.folder, self.config, self.seed):
             return {"outputs": f"{self.folder.root.name} to be made", **other}
+        self.folder.refuse_other_training(self.config, self.seed)
         asked = how_made(self.config.embed, finished=True)
         return {"outputs": self.folder.tables_digest(), "embed": asked, **other}
 
@@ -162,9 +163,7 @@ def variant_outputs(config: Config) -> tuple[Outputs, ...]:
     found: list[Outputs] = []
     wanted = _training(config)
     if config.outputs:
-        saved = _saved(config, run_root(config))
-        told = [each for each in saved if each.training == wanted]
-        found += told or [each for each in saved if each.training is None and wanted == "joint"]
+        found += [each for each in _saved(config, run_root(config)) if (each.training or "joint") == wanted]
     else:
         for seed in config.seeds:
             folder = RunFolder(trainings.place(config, seed))
@@ -186,6 +185,8 @@ def _saved(config: Config, root: Path) -> list[SavedOutputs]:
         )  # fmt: skip
         if entry.seed is None:  # its place among the files of its model
             outputs = replace(outputs, seed=sum(model == outputs.model for model, _ in seen))
+        if (outputs.model, outputs.file.resolve()) in {(each.model, each.file.resolve()) for each in seen.values()}:
+            raise TdumpraError(f"outputs names {outputs.file} twice for {outputs.model}: one file is one seed")
         other = seen.setdefault((outputs.model, outputs.seed), outputs)
         if other is not outputs:
             raise TdumpraError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -219,7 +219,7 @@ def _identity(config: Config, dataset: Dataset, transform: EvalTransform) -> dic
         "data": dataset.manifest.fingerprint,
         "split": dataset.split.fingerprint,
         "preprocessing": transform.fingerprint,
-        "network": fingerprint(str(asdict(config.network))),
+        "network": fingerprint(str(config.network.identity)),
         **({"images": dataset.prepared.content} if dataset.prepared.content else {}),
     }
 

@@ -158,7 +158,7 @@ def evaluation_made_from(outputs: Outputs) -> str:
     }
     if config.evaluate.baseline is not None:
         asked["baseline"] = tables_fingerprint(config.evaluate.baseline, outputs.seed, "evaluate.baseline")
-    return digest({"gate": gate_made_from(outputs), "name": config.name, **asked})
+    return digest({"gate": gate_made_from(outputs), "name": config.name, "seed": outputs.seed, **asked})
 
 
 def evaluate_step(outputs: Outputs) -> Step[SeedResult]:

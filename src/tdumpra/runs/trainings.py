@@ -11,7 +11,7 @@ from typing import Any
 from tdumpra.artifacts import fingerprint, jsonable, make_folder, write_bytes
 from tdumpra.errors import ArtifactError
 from tdumpra.runs.config import Config
-from tdumpra.runs.folder import RunFolder, file_digest, run_folders, run_root, settings_of_outputs
+from tdumpra.runs.folder import RunFolder, file_digest, run_root, settings_of_outputs
 from tdumpra.runs.tables import OutputsTable, how_made
 
 
@@ -21,19 +21,25 @@ def place(config: Config, seed: int) -> Path:
     Variants of one configuration so share what they have in common, and nothing is trained twice. An experiment reads
     the run's own folder and never writes to it.
     """
-    own = run_folders(run_root(config), config.seeds)[seed]
-    if is_made(own, config, seed):
-        return own.root
+    for own in _own_folders(config, seed):
+        if is_made(own, config, seed):
+            return own.root
     below = run_root(config) / "trainings"
     there = (path for path in sorted(below.glob("*")) if RunFolder(path).was_embedded_with(config, seed))
     settings = json.dumps(jsonable(settings_of_outputs(config)), sort_keys=True)
     return next(there, below / fingerprint(settings, str(seed)))
 
 
+def _own_folders(config: Config, seed: int) -> tuple[RunFolder, RunFolder]:
+    """Return where the run itself keeps a seed: in its folder, if it had but one, or in one below."""
+    root = run_root(config)
+    return RunFolder(root), RunFolder(root / f"seed-{seed}")
+
+
 def lend_checkpoints(config: Config, folder: RunFolder, seed: int) -> None:
     """Copy the run's own checkpoints, if they are of these settings: training goes on from them, or only embeds."""
-    own = run_folders(run_root(config), config.seeds)[seed]
-    if not own.was_trained_with(config, seed) or folder.checkpoint("last").exists():
+    own = next((each for each in _own_folders(config, seed) if each.was_trained_with(config, seed)), None)
+    if own is None or folder.checkpoint("last").exists():
         return
     for name in ("best", "last"):
         if own.checkpoint(name).exists():
