@@ -28,13 +28,6 @@ def test_json_says_everything_that_a_document_holds(capsys):
     assert found == {"p": None, "name": "θ", "path": "caf\udce9", "rows": [1, 2]}
 
 
-@pytest.mark.parametrize(("word", "hint"), [("epoch", "; did you mean 'epochs'?"), ("EPOCHS", "'epochs'"), ("zzz", "")])
-def test_the_nearest_word(word, hint):
-    found = screen.nearest(word, ["epochs", "batch_size"])
-    assert hint in found
-    assert bool(found) == bool(hint)
-
-
 @pytest.mark.parametrize(("terminal", "show", "seen"), [(True, True, True), (True, False, False), (False, True, False)])
 def test_a_bar_where_there_is_a_terminal(terminal, show, seen):
     console = Console(file=io.StringIO(), force_terminal=terminal, width=100, force_interactive=terminal)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class TdumpraError(Exception):
     """Something outside the program is not as it must be; the message is one sentence for the user."""
@@ -54,3 +57,10 @@ class StopRequestedError(TdumpraError):
 
 class SourceError(InputFileError):
     """A data set or a table is not laid out as its kind promises; the message says how to fix it."""
+
+
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the candidate that resembles ``word``, or nothing."""
+    folded = {candidate.casefold(): candidate for candidate in candidates}
+    close = difflib.get_close_matches(word.casefold(), folded, n=1)
+    return f"; did you mean {folded[close[0]]!r}?" if close else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import sys
@@ -49,13 +48,6 @@ def printable(text: str) -> str:
         each.encode("unicode_escape").decode() if unicodedata.category(each) in ("Cc", "Cf") and each != "\n" else each
         for each in decoded
     )
-
-
-def nearest(word: str, candidates: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` for the candidate that resembles ``word``, or nothing."""
-    folded = {candidate.casefold(): candidate for candidate in candidates}
-    close = difflib.get_close_matches(word.casefold(), folded, n=1)
-    return f"; did you mean {folded[close[0]]!r}?" if close else ""
 
 
 @contextmanager

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tdumpra.errors import TdumpraError
-from tdumpra.screen import nearest
+from tdumpra.errors import TdumpraError, nearest
 
 T = TypeVar("T")
 Plain = dict[str, Any]

@@ -1,1 +1,1 @@
-"""The paper's tables and figures, and what they lack: grids of runs that resume where they stopped."""
+"""The paper's tables and figures: the stages of a run over a grid of small changes."""

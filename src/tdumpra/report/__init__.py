@@ -1,1 +1,1 @@
-"""Pages that people look at: one self-contained HTML file each, nothing fetched from anywhere."""
+"""Words, charts and pages: one self-contained HTML file each, nothing fetched from anywhere."""

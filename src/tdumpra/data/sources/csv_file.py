@@ -23,8 +23,7 @@ from tdumpra.data.sources.finish import (
     refuse_untrained_classes,
 )
 from tdumpra.data.sources.tables import Table, read_table
-from tdumpra.errors import SourceError
-from tdumpra.screen import nearest
+from tdumpra.errors import SourceError, nearest
 
 _IMAGE_COLUMNS = ("image", "filename", "file", "path", "image_path")
 _LIKE_LABEL = frozenset({"class", "category", "diagnosis", "dx", "target"})  # likely, and too risky to guess

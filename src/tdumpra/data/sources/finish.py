@@ -12,8 +12,7 @@ from tdumpra.checks import SPLITS
 from tdumpra.data.manifest import Manifest, Reader, Record
 from tdumpra.data.sources.files import FileReader
 from tdumpra.data.sources.tables import read_table
-from tdumpra.errors import SourceError
-from tdumpra.screen import nearest
+from tdumpra.errors import SourceError, nearest
 
 # How a diagnosis was confirmed gives it away (every `follow_up` in HAM10000 is a nevus), so that no record gets these.
 LEAKING_COLUMNS = frozenset({"dx_type", "diagnosis_confirm_type"})

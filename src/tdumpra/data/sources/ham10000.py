@@ -19,8 +19,7 @@ from tdumpra.data.manifest import Manifest, Record
 from tdumpra.data.sources.files import images_by_id, require_folder
 from tdumpra.data.sources.finish import SourceOptions, finish, group_column, metadata, read_pairs
 from tdumpra.data.sources.tables import Table, read_table
-from tdumpra.errors import SourceError
-from tdumpra.screen import nearest
+from tdumpra.errors import SourceError, nearest
 
 HAM10000_CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
 

@@ -14,8 +14,7 @@ from tdumpra.data.sources.folder import read_folder
 from tdumpra.data.sources.ham10000 import read_ham10000
 from tdumpra.data.sources.isic import read_isic2018_test, read_isic2019
 from tdumpra.data.sources.medmnist import read_medmnist
-from tdumpra.errors import SourceError
-from tdumpra.screen import nearest
+from tdumpra.errors import SourceError, nearest
 
 _READERS: dict[str, Callable[[Path, SourceOptions], Manifest]] = {
     "ham10000": read_ham10000,

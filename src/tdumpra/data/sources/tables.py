@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tdumpra.errors import SourceError
-from tdumpra.screen import nearest
+from tdumpra.errors import SourceError, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
