@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,57 +15,20 @@ import pytest
 from demo_arrays import write_demo
 from PIL import Image
 from tests.support import save_problem, seed_arrays
+from tiny_config import SOURCE, run_command, write_config
 
 from tdumpra import DualPathClassifier
 from tdumpra.artifacts import read_json
 from tdumpra.checks import SPLITS
-from tdumpra.cli.predict import describe, model_file
-from tdumpra.cli.run import run_stages
 from tdumpra.data.sources import open_source
-from tdumpra.errors import InputFileError, TdumpraError
+from tdumpra.errors import TdumpraError
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.networks.model_file import Model
-from tdumpra.networks.predict import Prediction, Predictor
 from tdumpra.networks.progress import Screen
 from tdumpra.runs.config import read_config
 from tdumpra.runs.tables import OutputsTable, table_outputs
 
 pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
-
-SOURCE = "synthetic:n=120,size=32"
-
-
-def run_command(path: Path, out: Path | None, *, quiet: bool = False) -> dict[int, dict[str, Any]]:
-    """Run every stage of a configuration, as ``tdumpra run PATH --out OUT`` does before the report."""
-    config = read_config(path)
-    return run_stages(config if out is None else replace(config, folder=str(out)), quiet=quiet)
-
-
-def write_config(path: Path, cache: Path, *, seeds: str = "[0]", train: str = "", extra: str = "") -> Path:
-    path.write_text(
-        f"""
-        name = "tiny"
-        seeds = {seeds}
-        [data]
-        source = "{SOURCE}"
-        cache = "{cache}"
-        framing = {{height = 16, width = 16}}
-        workers = 0
-        [network]
-        backbone = "tiny_networks:plain"
-        weights = "none"
-        image_size = 16
-        embedding = 8
-        [train]
-        epochs = 2
-        batch_size = 16
-        log_every = 1
-        accelerator = "cpu"
-        {train}
-        {extra}
-        """
-    )
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +153,6 @@ def test_several_seeds_end_in_one_table_and_say_each_note_once(tdumpra, tmp_path
 
 
 def test_run_on_saved_outputs_trains_nothing(tdumpra, tmp_path):
-    from demo_arrays import write_demo
 
     write_demo(tmp_path / "outputs.npz")
     config = tmp_path / "run.toml"
@@ -425,169 +384,6 @@ def test_another_configurations_evaluation_is_not_written_over(tdumpra, tmp_path
         assert tdumpra("evaluate", second, "--out", tmp_path / "elsewhere").code == 0
     assert json.loads((tmp_path / "elsewhere" / "evaluation.json").read_text())["name"] == "second"
     assert tdumpra("evaluate", first, "--out", tmp_path / "run").code == 0
-
-
-# --- predict
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
-    out = tmp_path_factory.mktemp("trained")
-    run_command(write_config(out / "run.toml", cache), out / "run", quiet=True)
-    return out / "run"
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("images")
-    manifest = open_source(SOURCE)
-    for i, record in enumerate(manifest.records[:4]):
-        folder = root / ("a" if i < 2 else "b")
-        folder.mkdir(exist_ok=True)
-        Image.fromarray(manifest.reader(record)).save(folder / f"{record.id}.png")
-    (root / "readme.txt").write_text("no image")
-    return root
-
-
-def test_predict_shows_a_table(tdumpra, trained, images):
-    done = tdumpra("predict", trained, images)
-    assert done.code == 0, done.err
-    assert done.out.count(".png") == 4
-    assert "readme" not in done.out
-    assert "the second network looked at" in done.out
-
-
-def test_predict_as_json_and_csv_say_the_same(tdumpra, trained, images):
-    model = trained / "model.safetensors"
-    rows = json.loads(tdumpra("predict", model, images, "--json").out)
-    table = list(csv.DictReader(io.StringIO(tdumpra("predict", model, images, "--csv", "--eager").out)))
-    assert [row["path"] for row in rows] == sorted(str(path) for path in images.rglob("*.png"))
-    for row, line in zip(rows, table, strict=True):
-        assert (row["path"], row["label"], row["error"]) == (line["path"], line["label"], None)
-        assert sum(row["probabilities"].values()) == pytest.approx(1)
-        for name, p in row["probabilities"].items():
-            assert float(line[f"p_{name}"]) == pytest.approx(p, abs=1e-6)
-        assert line["opened"] == str(row["opened"]).lower()
-        assert (line["classifier"], line["gate"]) == (row["classifier"], row["gate"])
-
-
-@pytest.mark.parametrize(
-    ("opened", "signals", "classifier", "gate"),
-    [
-        (True, {"label_cls": 0, "label_sim": 1}, "nv", "moved"),
-        (True, {"label_cls": 1, "label_sim": 1}, "mel", "opened"),
-        (False, {"label_cls": 1, "label_sim": 0}, "mel", "shut"),
-        (False, None, "mel", "shut"),
-    ],
-)
-def test_what_the_gate_did_is_told_by_class_names(opened, signals, classifier, gate):
-    found = describe(Prediction("a.png", "mel", {"nv": 0.4, "mel": 0.6}, opened, signals, None), ("nv", "mel"))
-    assert (found["label"], found["classifier"], found["gate"]) == ("mel", classifier, gate)
-    if signals is not None:
-        assert found["signals"]["label_cls"] == classifier
-
-
-def test_broken_images_are_named_and_refused_only_if_there_is_no_other(tdumpra, trained, images, tmp_path):
-    (tmp_path / "bad.png").write_text("no image")
-    mixed = tdumpra("predict", trained, images / "a", tmp_path / "bad.png", "--json")
-    assert mixed.code == 0
-    assert [row["error"] is None for row in json.loads(mixed.out)] == [True, True, False]
-    broken = tdumpra("predict", trained, tmp_path / "bad.png")
-    assert broken.code == 2
-    assert "tdumpra: none of 1 images could be predicted" in broken.err
-    (tmp_path / "empty").mkdir()
-    empty = tdumpra("predict", trained, tmp_path / "empty")
-    assert (empty.code, "holds no image" in empty.err) == (2, True)
-
-
-def test_lines_of_csv_come_as_they_are_known(tdumpra, trained, images, monkeypatch):
-    predict = Predictor.predict
-
-    def stopped(*arguments: Any, **options: Any) -> Iterator[Prediction]:
-        yield next(predict(*arguments, **options))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Predictor, "predict", stopped)
-    done = tdumpra("predict", trained, images, "--csv")
-    assert done.code == 130
-    assert [line.split(",")[0] for line in done.out.splitlines()] == ["path", str(min(images.rglob("*.png")))]
-
-
-def test_a_bar_on_a_terminal_leaves_the_output_alone(trained, images, tmp_path):
-    ours, theirs = os.openpty()
-    with (tmp_path / "out.csv").open("wb") as out:
-        command = [sys.executable, "-m", "tdumpra", "predict", str(trained), str(images), "--csv"]
-        command += ["--trust-code", "tiny_networks:plain"]
-        done = subprocess.run(
-            command,
-            stdout=out,
-            stderr=theirs,
-            env={**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-    os.close(theirs)
-    shown = os.read(ours, 100_000).decode()
-    os.close(ours)
-    assert done.returncode == 0, shown
-    assert "predicting" in shown
-    assert (tmp_path / "out.csv").read_text().count(".png") == 4
-
-
-@pytest.mark.filterwarnings("default")
-def test_masks_that_do_not_fit_are_told(tdumpra, trained, images, tmp_path):
-    paths = sorted(images.rglob("*.png"))
-    (tmp_path / "none").mkdir()
-    (tmp_path / "some").mkdir()
-    (tmp_path / "some" / f"{paths[0].stem}.png").touch()
-    done = tdumpra("predict", trained, images, "--masks", tmp_path / "some")
-    assert (done.code, "their masks change nothing" in done.err) == (0, True)
-    done = tdumpra("predict", trained, images, "--masks", tmp_path / "none")
-    assert (done.code, "holds no mask of any of the 4 images; a mask is named like" in done.err) == (2, True)
-    done = tdumpra("predict", trained, images, "--masks", tmp_path / "nowhere")
-    assert (done.code, "is no folder" in done.err) == (2, True)
-
-
-def test_what_is_no_model_is_refused(tdumpra, trained, images):
-    for other, said in ((trained / "bank.safetensors", "a model is needed"), (trained / "none", "does not exist")):
-        done = tdumpra("predict", other, images)
-        assert done.code == 2
-        assert said in done.err
-        assert done.err.count("\n") == 1
-    assert tdumpra("predict", trained, images, "--json", "--csv").code == 2
-
-
-def test_a_model_of_arrays_is_told_what_it_is(tdumpra, images, tmp_path):
-    write_demo(tmp_path / "outputs.npz")
-    assert tdumpra("attach", tmp_path / "outputs.npz", "--out", tmp_path / "attached").code == 0
-    done = tdumpra("predict", tmp_path / "attached", images)
-    assert done.code == 2
-    assert "it was made from saved arrays and has no network to look at images with" in done.err
-    assert "DualPathClassifier.load" in done.err
-
-
-def test_the_folder_of_another_number_of_seeds_is_answered_with_the_right_one(tmp_path):
-    several, one = tmp_path / "several", tmp_path / "one"
-    for folder in (several / "seed-0", several / "seed-1", one):
-        folder.mkdir(parents=True)
-        (folder / "model.safetensors").touch()
-    assert model_file(one) == model_file(one / "model.safetensors") == one / "model.safetensors"
-    (tmp_path / "part" / "seed-2").mkdir(parents=True)
-    (tmp_path / "part" / "seed-2" / "model.safetensors").touch()
-    assert model_file(tmp_path / "part") == tmp_path / "part" / "seed-2" / "model.safetensors"
-    for path in (several, several / "model.safetensors"):
-        with pytest.raises(InputFileError, match=r"is a run of several seeds: name one, .*seed-0/.* or .*seed-1/model"):
-            model_file(path)
-    for path in (one / "seed-0", one / "seed-0" / "model.safetensors"):
-        with pytest.raises(
-            InputFileError, match=r"a run of one seed lies in its own folder, .*one/model\.safetensors$"
-        ):
-            model_file(path)
-    for path, sentence in (
-        (tmp_path / "none", "none does not exist$"),
-        (tmp_path, r"holds no model\.safetensors: run  tdumpra run  to its end$"),
-        (tmp_path / "other.safetensors", r"holds no other\.safetensors"),
-    ):
-        with pytest.raises(InputFileError, match=sentence):
-            model_file(path)
 
 
 # --- mistakes and stops
