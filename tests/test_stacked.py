@@ -115,6 +115,12 @@ class TestTools:
         assert len(seen) == 5
         assert all(groups is not None for groups in seen)
 
+    def test_names_that_lack_a_class_are_refused(self):
+        model = StackedDualPathClassifier(DualPathClassifier(n_classes=len(NAMES)))
+        some = Y != 2
+        with pytest.raises(ValueError, match="n_classes is 4"):
+            model.fit(X[some], NAMES[Y[some]], GROUPS[some])
+
     def test_pipeline(self):
         pipeline = make_pipeline(FunctionTransformer(np.asarray), stacked())
         assert pipeline.fit(X, Y, stackeddualpathclassifier__groups=GROUPS).score(X_TEST, PROBLEM.test.y) == (

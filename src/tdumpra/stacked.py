@@ -48,6 +48,11 @@ class StackedDualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore
         self.classes_, numbers = np.unique(np.asarray(y), return_inverse=True)
         if given is not None and not are_names(y):
             self.classes_, numbers = np.arange(given), np.asarray(y)
+        elif given is not None and given != len(self.classes_):
+            raise ValueError(
+                f"y names {len(self.classes_)} classes where n_classes is {given}, so that the columns of X cannot be "
+                "told apart: number the labels from 0, in the order of the columns"
+            )
         lesions = check_groups(groups, "groups", n_rows=len(rows))
         check_count(self.folds, "folds", least=2)
         fold = group_folds(lesions, numbers, self.folds, seed=_SEED)

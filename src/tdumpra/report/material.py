@@ -131,12 +131,6 @@ def _of_training(outputs: TrainedOutputs, missing: dict[str, str]) -> dict[str, 
     """Gather what a run on images has beyond outputs: pictures, curves, the split."""
     config, folder = outputs.config, outputs.folder
     tables, metrics = read_tables(folder), folder.read_metrics()
-    model = RunFolder(outputs.place).model
-    thumbnails = Model.read(model).thumbnails if model.exists() else {}
-    if not model.exists():
-        missing["thumbnails"] = "the run has no model.safetensors, which keeps the pictures: write it with  tdumpra run"
-    elif not thumbnails:
-        missing["thumbnails"] = "the model was saved without thumbnails: training images are named, not shown"
     if config.network.as_it_is:
         missing["training"] = "no training curves: the classifier came finished"
     elif not any("loss" in row or "validation" in row for row in metrics):
@@ -148,12 +142,27 @@ def _of_training(outputs: TrainedOutputs, missing: dict[str, str]) -> dict[str, 
         )
     return {
         "class_names": tables["train"].class_names,
-        "thumbnails": thumbnails,
+        "thumbnails": _thumbnails(RunFolder(outputs.place).model, missing),
         "pictures": _pictures(config, tables["test"], missing),
         "metrics": metrics,
         "identity": tables["train"].identity,
         "split_notes": _split_notes(folder.split, config),
     }
+
+
+def _thumbnails(model: Path, missing: dict[str, str]) -> Mapping[str, Any]:
+    """Read the pictures of the bank's exemplars from the model."""
+    if not model.exists():
+        missing["thumbnails"] = "the run has no model.safetensors, which keeps the pictures: write it with  tdumpra run"
+        return {}
+    try:
+        found = Model.read(model).thumbnails
+    except ArtifactError as error:
+        missing["thumbnails"] = f"training images are named, not shown: {error}"
+        return {}
+    if not found:
+        missing["thumbnails"] = "the model was saved without thumbnails: training images are named, not shown"
+    return found
 
 
 def _shown_names(evaluation: Mapping[str, Any]) -> tuple[str, ...]:
