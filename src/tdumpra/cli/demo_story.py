@@ -1,4 +1,4 @@
-"""What the demo says at its end: a short table and two sentences, all of it computed from the run."""
+"""The demo's closing words: a short table and two sentences, all computed from the run."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def prior_for_balance(splits: SplitOutputs) -> Tensor:
 
 
 def what_it_did(results: Mapping[str, Any]) -> str:
-    """How often the gate opened, and what became of the labels that it moved."""
+    """Say how often the gate opened, and how the labels that it moved came out."""
     gate, part = results["gate"], results["ambiguous"]
     if not gate["opened"]:
         return f"The gate stayed shut on all {gate['n']:,} test images: tuning found nothing that it could win."
@@ -95,7 +95,7 @@ def what_it_did(results: Mapping[str, Any]) -> str:
 
 
 def what_it_is_worth(results: Mapping[str, Any]) -> str:
-    """What the gate gained where it matters, against the rival that needs no bank, and what that cost elsewhere."""
+    """Say what the gate gained on ambiguous images, against the rival without a bank, and what that cost elsewhere."""
     table = results["table"]
     student, rival, gate = (table[name] for name in ("student", "logit_adjusted", "gate"))
     key = "ambiguous_accuracy"

@@ -106,7 +106,7 @@ def show(found: Found, folder: Path, *, as_json: bool = False) -> None:
 
 
 def _elsewhere(config: Config, out: Path) -> bool:
-    """Whether ``out`` is for results alone: the run's own folder holds tables, and ``out`` does not."""
+    """Return whether ``out`` is for results alone: the run's own folder holds tables, and ``out`` does not."""
 
     def embedded(root: Path) -> bool:
         return all(folder.has_tables for folder in run_folders(root, config.seeds).values())
@@ -157,7 +157,7 @@ def _on_screen(table: ResultTable, width: int) -> tuple[Table, list[str]]:
 
 
 def _width(heading: str, cells: list[str]) -> int:
-    """What a column takes if its heading wraps and its cells do not, unless they are long."""
+    """Return the width of a column whose heading wraps and whose cells do not, unless they are long."""
     return max(max(map(len, heading.split())), min(_SHORT_NAME, max(map(len, cells), default=0)))
 
 

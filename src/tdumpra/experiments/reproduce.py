@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 
 
 def entries(config: Config) -> list[Entry]:
-    """What is to be run: the saved models, or the five backbones on three seeds."""
+    """List what is to be run: the saved models, or the five backbones on three seeds."""
     if config.outputs:
         files: dict[str, list[OutputFile]] = {}
         for entry, outputs in zip(config.outputs, all_outputs(config), strict=True):

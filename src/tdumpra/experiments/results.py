@@ -102,7 +102,7 @@ class ResultTable:
         return paths
 
     def is_written(self, folder: Path, stem: str) -> bool:
-        """Whether all four forms are there as they would be written."""
+        """Return whether all four forms are there as they would be written."""
         forms = ((folder / f"{stem}.{suffix}", text.encode()) for suffix, text in self._forms().items())
         return all(path.exists() and path.read_bytes() == text for path, text in forms)
 

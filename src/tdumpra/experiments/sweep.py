@@ -56,7 +56,7 @@ FIGURES = {
 
 
 class _Bench(NamedTuple):
-    """What one run's curves are drawn with."""
+    """Everything that the curves of one model and seed are drawn with."""
 
     splits: SplitOutputs
     decision: Decision  # with the gate that is moved
@@ -164,7 +164,7 @@ def _bank(bench: _Bench, z: Tensor, k: int, config: Config) -> PrototypeBank:
 
 
 def _refitted(bench: _Bench, bank: PrototypeBank, kappa: float, projection: Tensor | None = None) -> Decision:
-    """The same gate over another bank or concentration, with the temperature that it then needs."""
+    """Return the gate over another bank or concentration, with the temperature that it then needs."""
     tau, validation = bench.decision.tau, bench.splits.validation
     if bench.temperatures:
         z = validation.z if projection is None else _project(validation.z, projection)

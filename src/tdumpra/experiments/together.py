@@ -1,4 +1,4 @@
-"""Whether saved outputs may stand in one table: what is averaged or set side by side must be of the same test rows."""
+"""Refuse outputs that may not stand in one table: what is averaged or compared must be of the same test rows."""
 
 from __future__ import annotations
 

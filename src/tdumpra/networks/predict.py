@@ -159,7 +159,7 @@ class Predictor:
 
     @property
     def cuts_out(self) -> bool:
-        """Whether one of the networks sees lesions cut out along their masks."""
+        """Return whether one of the networks sees lesions cut out along their masks."""
         transforms = (self.model.classifier.transform, self.matcher[1])
         return any(transform.framing.lesion_margin is not None for transform in transforms)
 

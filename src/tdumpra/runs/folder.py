@@ -59,7 +59,7 @@ class RunFolder(TrainingFiles):
 
     @property
     def gate_document(self) -> Path:
-        """The same for people."""
+        """The tuned gate, as a document for people."""
         return self.root / "gate.json"
 
     @property
@@ -112,16 +112,16 @@ class RunFolder(TrainingFiles):
             write_environment(self.root)
 
     def was_trained_with(self, config: Config, seed: int) -> bool:
-        """Whether what is trained here is trained with these settings; it need not have come to its end."""
+        """Return whether the training here has these settings; it need not be finished."""
         return self._says(config, seed, _TRAINED_WITH)
 
     def was_embedded_with(self, config: Config, seed: int) -> bool:
-        """Whether by its configuration the tables here are of these settings; the tables themselves know better."""
+        """Return whether the configuration here has these settings of training and embedding."""
         return self._says(config, seed, (*_TRAINED_WITH, "embed"))
 
     @property
     def has_tables(self) -> bool:
-        """Whether all tables are there, whatever they were made with."""
+        """Return whether all tables are there, whatever they were made with."""
         return all(self.outputs(part).exists() for part in SPLITS)
 
     def _says(self, config: Config, seed: int, parts: tuple[str, ...]) -> bool:

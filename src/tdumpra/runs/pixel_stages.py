@@ -133,7 +133,7 @@ def load_encoders(config: Config, dataset: Dataset, folder: RunFolder, seed: int
 
 
 def read_encoders(config: Config, folder: RunFolder, n_classes: int) -> Encoders:
-    """The same without a look at the data; ``identity`` is what the checkpoint says of itself."""
+    """Read the networks without a look at the data; ``identity`` is what the checkpoint says of itself."""
     as_it_is = config.network.as_it_is
     path = folder.checkpoint(config.embed.checkpoint)
     if not as_it_is and not path.exists():
@@ -241,7 +241,7 @@ def _current_table(path: Path, identity: dict[str, str], made: dict[str, Any]) -
 
 
 def _keep_metadata(table: OutputsTable | None, dataset: Dataset, path: Path) -> None:
-    """What the source says of the images beyond their labels may change without another pass over them."""
+    """Bring a table's metadata up to date: it may change without another pass over the images."""
     if table is None:
         return
     records = {record.id: record for record in dataset.manifest.records}

@@ -35,7 +35,7 @@ class Step(Generic[T]):
 
 
 class Planned(NamedTuple):
-    """What would happen to a step."""
+    """A step, and whether it is finished."""
 
     name: str
     finished: bool

@@ -111,7 +111,7 @@ class OutputsTable:
 
 
 def how_made(embed: EmbedConfig, *, finished: bool) -> dict[str, Any]:
-    """What :attr:`OutputsTable.made` says of a table: the settings that change its rows."""
+    """Return the settings that change a table's rows, as :attr:`OutputsTable.made` keeps them."""
     settings = {name: value for name, value in asdict(embed).items() if name != "batch_size"}
     return {**settings, "finished": finished}
 

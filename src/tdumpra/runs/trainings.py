@@ -48,7 +48,7 @@ def lend_checkpoints(config: Config, folder: RunFolder, seed: int) -> None:
 
 
 def is_made(folder: RunFolder, config: Config, seed: int) -> bool:
-    """Whether the tables are there, of a training with these settings that came to its end."""
+    """Return whether the tables are there, of a training with these settings that came to its end."""
     if not folder.has_tables or not folder.was_trained_with(config, seed):
         return False
     table = folder.outputs("train")
