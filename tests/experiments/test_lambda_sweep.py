@@ -14,7 +14,7 @@ from tdumpra.experiments import lambda_sweep
 from tdumpra.report import outcome
 from tdumpra.runs import pixel_stages
 from tdumpra.runs.config import Config, SweepConfig, TuneConfig
-from tdumpra.runs.folder import RunFolder
+from tdumpra.runs.folder import RunFolder, RunFolderError
 from tdumpra.runs.outputs import all_outputs
 from tdumpra.runs.steps import run
 from tdumpra.tuning.fit import fit
@@ -75,11 +75,13 @@ def test_a_plain_sweep_trains_nothing(tmp_path, monkeypatch) -> None:
     config = tiny_experiment(tmp_path)
     pixel_stages.train_and_embed(config, RunFolder(tmp_path / "run"), 0)
     monkeypatch.setattr(pixel_stages, "train_and_embed", lambda *_: pytest.fail("trained"))
-    changed = replace(config, train=replace(config.train, learning_rate=0.5))
-    (step,) = lambda_sweep.steps(changed, tmp_path / "out")
+    (step,) = lambda_sweep.steps(config, tmp_path / "out")
     assert (step.name, step.seconds) == ("tiny, seed 0: lambda 0.03", 1.5)
-    results = swept(changed, tmp_path / "out")
-    assert "name others in sweep.contrastive_weights" in lambda_sweep.table(changed, results).notes[-1]
+    results = swept(config, tmp_path / "out")
+    assert "name others in sweep.contrastive_weights" in lambda_sweep.table(config, results).notes[-1]
+    changed = replace(config, train=replace(config.train, learning_rate=0.5))
+    with pytest.raises(RunFolderError):  # the tables are of another training
+        swept(changed, tmp_path / "out")
 
 
 @pytest.mark.filterwarnings(r"ignore:n_prototypes=\d+ is more than the distinct groups")
