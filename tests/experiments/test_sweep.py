@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
 from tests.support import output_files, save_problem
 
 from tdumpra.experiments import sweep
 from tdumpra.runs import table_stages
-from tdumpra.runs.config import Config, TuneConfig
+from tdumpra.runs.config import BankConfig, Config, TuneConfig
 from tdumpra.runs.steps import run
 from tdumpra.runs.table_stages import fitted_variant
 from tdumpra.tuning.fit import Fitted, fit
@@ -49,3 +50,12 @@ def test_all_curves_of_a_run_stand_on_one_gate(tmp_path, monkeypatch) -> None:
     assert len(fitted) == 1
     assert len({result["gate"] for result in results.values()}) == 1
     assert not (tmp_path / "run").exists()  # an experiment writes to its own folder alone
+
+
+def test_the_bank_that_is_moved_is_the_bank_in_use(tmp_path) -> None:
+    config = Config(outputs=output_files(save_problem(tmp_path / "mine.npz")), bank=BankConfig(n_prototypes=3, seed=7))
+    (outputs,) = sweep.curve_outputs(config)
+    tuning = fitted_variant(outputs, tmp_path / "out", None).tuning
+    bench = sweep._bench(outputs.load(), tuning, PRESETS["default"])
+    moved = sweep._bank(bench, outputs.load().train.z, 3, config)
+    assert torch.equal(moved.prototypes, tuning.decision.bank.prototypes)

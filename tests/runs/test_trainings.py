@@ -140,3 +140,11 @@ def test_a_training_that_was_stopped_is_finished_first(tmp_path, monkeypatch):
     logged = [row["step"] for row in RunFolder(below).read_metrics() if "loss" in row]
     assert logged[0] > 1  # a copy went on where the run had stopped, and the run is as it was
     assert {path: path.read_bytes() for path in own} == own
+
+
+def test_a_run_of_one_seed_is_found_among_several(tmp_path):
+    config = tiny_experiment(tmp_path)
+    pixel_stages.train_and_embed(config, RunFolder(tmp_path / "run"), 0)
+    first, second = variant_outputs(replace(config, seeds=(0, 1)))
+    assert first.origin == tmp_path / "run"
+    assert second.origin.parent == tmp_path / "run" / "trainings"
