@@ -34,8 +34,7 @@ def test_comparators_are_fitted_on_the_rows_that_the_gate_was_chosen_on():
     case = case_of(splits, [other], fitted, TuneConfig())
     assert case.validation is splits.validation
     assert case.pool is not None
-    assert fitted.pool is not None
-    assert torch.equal(case.pool.p, fitted.pool.p)
+    assert torch.equal(case.pool.p, torch.cat([splits.validation.p, other.validation.p]))
     assert len(case.pool) == 400
     assert case_of(splits, [], fitted, TuneConfig()).pool is None
 

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,8 @@ def test_other_outputs_have_another_name(tmp_path):
     file = write_demo(tmp_path / "mine.npz")
     config = Config(name="mine", folder=str(tmp_path), outputs=(OutputFile(file=str(file)),))
     (before,) = outputs.all_outputs(config)
+    (third,) = outputs.all_outputs(replace(config, outputs=(OutputFile(file=str(file), seed=3),)))
+    assert table_stages.evaluation_made_from(third) != table_stages.evaluation_made_from(before)
     name = table_stages.gate_made_from(before)
     write_demo(file, seed=5)
     assert table_stages.gate_made_from(before) != name

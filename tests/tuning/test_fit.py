@@ -42,11 +42,9 @@ class TestArtifact:
             for one, other in ((again.unseen, fitted.unseen), (again.tuning.decision, fitted.tuning.decision)):
                 assert torch.equal(one.decide(part.p, part.z).p, other.decide(part.p, part.z).p)
 
-    def test_the_pool_is_left_to_the_files_of_outputs(self, splits, tmp_path):
+    def test_a_choice_over_seeds(self, splits, tmp_path):
         fitted = fit(splits, BANK, TuneConfig(), preset=SMALL, others=[with_own_lesions(splits_of(1), 1)], judge=True)
         again = written_and_read(fitted, tmp_path / "fitted.safetensors")
-        assert fitted.pool is not None
-        assert again.pool is None
         assert again.estimate == fitted.estimate is not None
 
 

@@ -144,8 +144,6 @@ class TestOneChoiceForAllSeeds:
     def test_another_seed_can_change_the_choice(self):
         alone = fit(splits_of(0), BANK, TuneConfig(), preset=SMALL)
         together = fit(splits_of(0), BANK, TuneConfig(), preset=SMALL, others=[splits_of(1)])
-        assert alone.pool is None
-        assert together.pool is not None
         assert alone.tuning.decision.temperature != together.tuning.decision.temperature
 
     def test_what_one_seed_lacks_the_pool_lacks(self):

@@ -70,7 +70,8 @@ def gate_document(
             "five_clauses": tuning.curve.axes,
             "calibrated": tuning.calibrated_curve and tuning.calibrated_curve.axes,
         },
-        **contest(fitted),
+        "base": tuning.base.to_json(),
+        "contenders": [{"gate": each.gate, **each.to_json()} for each in tuning.contenders],
         "best": {"gate": tuning.best.gate, **tuning.best.to_json()},
         "won_by": {
             "objective": tuning.best.objective - tuning.base.objective,
@@ -83,13 +84,6 @@ def gate_document(
         "notes": [str(note) for note in tuning.notes],
         "settings": asdict(config.tune),
     }
-
-
-def contest(fitted: Fitted) -> dict[str, Any]:
-    """Return the shut gate and the best of each kind of gate, as they scored on validation."""
-    tuning = fitted.tuning
-    contenders = [{"gate": each.gate, **each.to_json()} for each in tuning.contenders]
-    return {"base": tuning.base.to_json(), "contenders": contenders}
 
 
 def evaluated(

@@ -30,7 +30,6 @@ class Fitted(NamedTuple):
     tuning: Tuning
     certificate: Certificate | None = None
     estimate: Estimate | None = None
-    pool: ValidationOutputs | None = None  # validation rows of all seeds, where the gate was chosen on them
     unseen_bank: PrototypeBank | None = None  # a bank without validation rows, where the decision's own holds them
 
     @property
@@ -46,7 +45,7 @@ class Fitted(NamedTuple):
         return "; ".join(part.sentence() for part in parts if part is not None)
 
     def to_artifact(self) -> Artifact:
-        """Return everything but ``pool``, whose rows belong to the files of outputs."""
+        """Return tensors and plain values, as a file keeps them."""
         tuning = self.tuning.to_artifact()
         unseen = self.unseen_bank.to_artifact() if self.unseen_bank else Artifact({}, {})
         meta = {
@@ -101,8 +100,8 @@ def fit(
     made = made or make_bank(splits.train)
     if others and not settings.folds:
         banks = [made, *(make_bank(each.train) for each in others)]
-        tuning, estimate, rows = tune_over_seeds([splits, *others], banks, search, judge=judge)
-        return Fitted(tuning, estimate=estimate, pool=rows)
+        tuning, estimate = tune_over_seeds([splits, *others], banks, search, judge=judge)
+        return Fitted(tuning, estimate=estimate)
     prior = class_prior(splits.train.y, splits.n_classes)
     return tune_bank(made, splits.validation, prior, search, settings, train=splits.train, make_bank=make_bank)
 

@@ -30,11 +30,11 @@ def tune_over_seeds(
     search: Search,
     *,
     judge: bool = False,
-) -> tuple[Tuning, Estimate | None, ValidationOutputs]:
+) -> tuple[Tuning, Estimate | None]:
     """Choose once for all ``parts``, each with its own of ``banks``.
 
-    Return the first part's tuning, an estimate of what the choice earns on a part that had no say (if ``judge``, at the
-    cost of one more choice for each part), and the rows it was made on.
+    Return the first part's tuning, and an estimate of what the choice earns on a part that had no say (if ``judge``, at
+    the cost of one more choice for each part).
     """
     n_classes = parts[0].n_classes
     priors = [class_prior(part.train.y, n_classes) for part in parts]
@@ -61,9 +61,8 @@ def tune_over_seeds(
         ]
         left_out = estimate(decided, torch.cat([part.validation.y for part in parts]), search.goal, left_out="seed")
     tuning = choose(everyone)
-    rows = pooled([part.validation for part in parts])
     notes = (*tuning.notes, *_notes(parts, left_out))
-    return replace(tuning, decision=decision_of(0, tuning), notes=notes), left_out, rows
+    return replace(tuning, decision=decision_of(0, tuning), notes=notes), left_out
 
 
 def _notes(parts: Sequence[SplitOutputs], left_out: Estimate | None) -> list[Note]:
