@@ -19,7 +19,7 @@ from tdumpra.method.bank import SCHEMA as BANK_SCHEMA
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.bank_health import BankHealth, bank_health
 from tdumpra.method.output_files import SplitOutputs
-from tdumpra.runs.documents import evaluated, gate_document, metadata_fingerprint
+from tdumpra.runs.documents import Part, evaluated, gate_document, metadata_fingerprint
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.outputs import Outputs, TrainedOutputs
 from tdumpra.runs.steps import Step, digest, read_kept, write_kept
@@ -175,9 +175,8 @@ def evaluate_step(outputs: Outputs) -> Step[SeedResult]:
 
     def make() -> SeedResult:
         fitted = tune_step(outputs).result()
-        found = evaluated(
-            outputs.load(), [other.load() for other in outputs.others], fitted, outputs.config, outputs.seed
-        )
+        part = Part(outputs.load(), [other.load() for other in outputs.others], fitted)
+        found = evaluated([part], outputs.config, outputs.seed)
         made_from = evaluation_made_from(outputs)
         compared = write_kept(
             folder.compared, "compared", made_from, {"gained": found.gained, "compared": found.compared}
