@@ -16,13 +16,15 @@ from tdumpra.core.groups import gained_by_lesion, lesion_numbers
 from tdumpra.evaluation import breakdown
 from tdumpra.evaluation.case import Case, Scored, joined_decided, joined_test
 from tdumpra.evaluation.comparators import COMPARATORS, Comparator
+from tdumpra.evaluation.gate_report import cost_curve, per_thousand
 from tdumpra.evaluation.gate_report import gate_report as gate_report
 from tdumpra.evaluation.over_seeds import SeedResult
 from tdumpra.evaluation.paired import Figures, compare, with_selective_figures
+from tdumpra.evaluation.rivals import calibrated
 from tdumpra.evaluation.settings import EvaluateConfig
 from tdumpra.evaluation.undefined import undefined_figures
 from tdumpra.evaluation.worth import champions, retrieval_worth
-from tdumpra.method.decision import Decided
+from tdumpra.method.decision import Decided, Decision
 from tdumpra.method.outputs import ScoredOutputs
 
 Array = np.ndarray
@@ -108,7 +110,11 @@ def _document(
             "replicates": settings.bootstrap, "level": settings.level, "seed": settings.seed,
             "groups": int(_member(scored).max()) + 1,
         }  # fmt: skip
-    document["per_class"] = {name: breakdown.by_class(p, y, settings) for name, p in posteriors.items()}
+    names = settings.names(scored.test.n_classes)
+    document["per_class"] = {name: breakdown.by_class(p, y, names) for name, p in posteriors.items()}
+    document["operating_points"] = {
+        name: breakdown.operating_points(p, y, settings, replicates.get(name, {})) for name, p in posteriors.items()
+    }
     below = [ambiguous_below(case, settings) for case in scored.cases]
     document["ambiguous"] = {
         "below": below[0] if len(set(below)) == 1 else below,
@@ -117,11 +123,16 @@ def _document(
     if settings.subgroups:
         columns = {name: np.asarray(scored.test.metadata[name]) for name in settings.subgroups}
         document["subgroups"] = breakdown.by_subgroup(posteriors, y, columns)
-    document["calibration"] = {name: breakdown.calibration(p, y) for name, p in posteriors.items()}
+    lesion = _member(scored)
+    document["calibration"] = {name: breakdown.calibration(p, y, lesion) for name, p in posteriors.items()}
     document["selective"] = {
-        name: breakdown.selective_figures(p, y, _refer_below(scored, name, settings), refer_risk=settings.refer_risk)
+        name: breakdown.selective_figures(
+            p, y, lesion, _refer_below(scored, name, settings), refer_risk=settings.refer_risk
+        )
         for name, p in posteriors.items()
     }
+    document["per_1000"] = {"test": _per_1000(scored, settings), "validation": None}
+    document["cost_curve"] = _cost_curve(scored)
     document["rivals"] = _rivals(scored)
     if costs is not None:
         document["costs"] = {name: breakdown.decision_costs(p, y, costs) for name, p in posteriors.items()}
@@ -199,11 +210,12 @@ def _refer_below(scored: Scored, name: str, settings: EvaluateConfig) -> Array |
 def _figures(scored: Scored, pairs: list[str], settings: EvaluateConfig) -> dict[str, Figures]:
     """Return the figures of each posterior as functions of the rows' weights, more of them for ``pairs``."""
     y, costs, unsure = scored.y, scored.goal.costs, _unsure(scored, settings)
+    points = dict.fromkeys(settings.chosen_classes(scored.test.n_classes), settings.specificities)
     figures: dict[str, Figures] = {}
     for name in scored.posteriors if settings.bootstrap else pairs:
         p = scored.posteriors[name]
         means = {} if costs is None else {"cost": metrics.cost_by_row(p.argmax(1), y, costs)}
-        of_name = MetricSums.prepare(p, y, means).metrics
+        of_name = MetricSums.prepare(p, y, means, points).metrics
         figures[name] = with_selective_figures(of_name, p, y, unsure) if name in pairs else of_name
     return figures
 
@@ -224,6 +236,32 @@ def _gate_section(scored: Scored) -> dict[str, Any]:
         settings = {name: [each[name] for each in chosen] for name in settings}
         settings["guarantees_similarity"] = all(settings["guarantees_similarity"])
     return {"mcnemar_p": report.pop("p_value"), **report, **settings}
+
+
+def _per_1000(scored: Scored, settings: EvaluateConfig) -> dict[str, Any]:
+    decided, names = scored.decided, settings.names(scored.test.n_classes)
+    before, after = (p.argmax(1).cpu().numpy() for p in (decided.p_cls, decided.p))
+    classes = {names[c]: c for c in settings.chosen_classes(len(names))}
+    return per_thousand(before, after, decided.opened.cpu().numpy(), scored.y, classes)
+
+
+def _cost_curve(scored: Scored) -> dict[str, Any]:
+    """Vary theta alone: a gate under its largest theta opens wherever it does under a smaller one."""
+    wide = [
+        replace(case, decided=_with_theta(case.decision, 1.0).decide(case.test.p, case.test.z)) for case in scored.cases
+    ]
+    networks = [calibrated(case, "p_second") for case in scored.cases]
+    seconds = [
+        case.decided.p_sim if network is None else network.test
+        for case, network in zip(scored.cases, networks, strict=True)
+    ]
+    gate = joined_decided(wide)
+    p_cls, p_gate, second = (p.double().cpu().numpy() for p in (gate.p_cls, gate.p, torch.cat(seconds)))
+    return cost_curve(p_cls, p_gate, gate.opened.cpu().numpy(), second, scored.y)
+
+
+def _with_theta(decision: Decision, theta: float) -> Decision:
+    return replace(decision, thresholds=replace(decision.thresholds, theta=theta))
 
 
 def ambiguous_below(case: Case, settings: EvaluateConfig) -> float:

@@ -47,7 +47,7 @@ def compare(
     ``figures`` are functions of the rows' weights; ``replicates`` are empty without a bootstrap.
     """
     scores = {name: figures[name](np.ones((len(y), 1))) for name in posteriors}
-    shown = [metric for metric in scores["gate"] if metric != "cost"]
+    shown = [metric for metric in scores["gate"] if metric in METRICS and metric != "cost"]
     right = {name: p.argmax(1) == y for name, p in posteriors.items()}
 
     def gained(rival: str) -> dict[str, int]:
