@@ -33,6 +33,25 @@ def group_weights(member: Int[Array, " n"], *, n_replicates: int, seed: int) -> 
         yield np.ascontiguousarray(counts.T, dtype=np.float64)[member]
 
 
+def drawn_groups(member: Int[Array, " n"], rng: np.random.Generator) -> Int[Array, " n"]:
+    """Return how often each row counts in one replicate."""
+    n_groups = int(member.max()) + 1
+    times: Array = np.bincount(rng.integers(n_groups, size=n_groups), minlength=n_groups)[member]
+    return times
+
+
+def over_drawn_seeds(replicates: Float[Array, "s b"], *, seed: int) -> Float[Array, " b"]:
+    """Return the mean over seeds of each replicate, in which the seeds are drawn with replacement too.
+
+    Replicate by replicate all seeds see the same groups. Every call with the same shape draws the same seeds, so that
+    figures can be paired.
+    """
+    n_seeds, n_replicates = replicates.shape
+    drawn = np.random.default_rng([seed, n_seeds]).integers(n_seeds, size=(n_seeds, n_replicates))
+    means: Array = np.take_along_axis(replicates, drawn, axis=0).mean(0)
+    return means
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MetricSums:
     """A posterior prepared for the bootstrap: a matrix whose product with weights gives every sum that metrics need."""
