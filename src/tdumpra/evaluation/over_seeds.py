@@ -110,8 +110,10 @@ def over_seeds(by_seed: Mapping[int, SeedResult]) -> dict[str, Any]:
 def mean_of_trees(trees: Sequence[Any]) -> Any:
     """Return the mean of each figure over trees of the same shape; ``None`` as soon as one of them is ``None``."""
     first = trees[0]
+    if any(tree is None for tree in trees):
+        return None
     if isinstance(first, Mapping):
-        return {name: mean_of_trees([tree[name] for tree in trees]) for name in first if all(trees)}
+        return {name: mean_of_trees([tree[name] for tree in trees]) for name in first}
     if isinstance(first, Sequence):
         return [mean_of_trees(values) for values in zip(*trees, strict=True)]
     return mean_and_deviation(trees).mean
