@@ -183,7 +183,7 @@ def _split(arrays: Mapping[str, Array], digest: str, space: str) -> SplitOutputs
     if groups is not None:
         refuse_crossing_groups(codes, checks.check_groups(groups, "group", n_rows=n_rows))
     teacher = None if "pt" not in arrays else _renormalised(arrays["pt"], "pt")
-    second = None
+    second: Any = None
     if _SECOND in arrays:
         second = checks.check_probabilities(_renormalised(arrays[_SECOND], _SECOND), _SECOND, n_classes=n_classes)
 
