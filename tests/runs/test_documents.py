@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,28 +16,35 @@ from tdumpra.evaluation.comparators import COMPARATORS
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs.config import BankConfig, Config, EvaluateConfig, TuneConfig
 from tdumpra.runs.documents import (
+    Part,
     case_of,
     evaluated,
     gate_document,
     metadata_fingerprint,
+    redrawn,
     with_baseline,
     with_metadata,
 )
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.tables import OutputsTable
-from tdumpra.tuning.fit import fit
+from tdumpra.tuning.fit import cluster, fit
 from tdumpra.tuning.presets import PRESETS
 
 
 def test_comparators_are_fitted_on_the_rows_that_the_gate_was_chosen_on():
     splits, other = splits_of(0), splits_of(1)
     fitted = fit(splits, BANK, TuneConfig(), preset=SMALL, others=[other])
-    case = case_of(splits, [other], fitted, TuneConfig())
+    case = case_of(splits, [other], fitted, Config())
     assert case.validation is splits.validation
     assert case.pool is not None
     assert torch.equal(case.pool.p, torch.cat([splits.validation.p, other.validation.p]))
     assert len(case.pool) == 400
-    assert case_of(splits, [], fitted, TuneConfig()).pool is None
+    scores, own = case.choice_scores(20.0), fitted.tuning.decision.bank.class_scores(splits.validation.z, kappa=20.0)
+    assert scores is not None
+    assert torch.equal(scores[:200], own)
+    theirs = cluster(other.train, Config().bank, PRESETS["default"], n_classes=4, class_names=other.class_names)
+    assert torch.equal(scores[200:], theirs.class_scores(other.validation.z, kappa=20.0))  # each by its own bank
+    assert case_of(splits, [], fitted, Config()).pool is None
 
 
 def test_the_gates_document_counts_the_rows_that_were_chosen_on():
@@ -104,11 +112,11 @@ def test_a_baseline_is_scored_and_its_seed_is_the_runs(tmp_path):
     table = write_test_table(tmp_path / "seed-3", splits)
     config = Config(evaluate=EvaluateConfig(bootstrap=0, baseline=str(tmp_path)))
     fitted = fit(splits, BANK, TuneConfig(), preset=SMALL)
-    scored = evaluated(splits, (), fitted, config, 3).document["comparators"]
+    scored = evaluated([Part(splits, (), fitted)], config, 3).document["comparators"]
     right = table.logits.argmax(1) == splits.test.y
     assert scored["baseline"]["accuracy"] == pytest.approx(right.double().mean().item())
     with pytest.raises(ArtifactError, match=r"evaluate\.baseline = .* of seed 0: there are seed-3"):
-        evaluated(splits, (), fitted, config, 0)
+        evaluated([Part(splits, (), fitted)], config, 0)
 
 
 def test_a_baseline_that_did_not_test_these_images(tmp_path):
@@ -173,7 +181,7 @@ class TestCrossFitted:
         validation = noise.validation
         memorised = fitted.tuning.decision.decide(validation.p, validation.z).p_sim
         assert (memorised.argmax(1) == validation.y).double().mean() > 0.8  # what must not be used
-        rehearsal = case_of(noise, [], fitted, TuneConfig(folds=3)).on_validation()
+        rehearsal = case_of(noise, [], fitted, Config(tune=TuneConfig(folds=3))).on_validation()
         assert rehearsal is not None
         assert (rehearsal.decided.p_sim.argmax(1) == validation.y).double().mean() < 0.5
         for comparator in (COMPARATORS[name].posterior for name in ("similarity", "calibrated_gate", "paper_gate")):
@@ -187,7 +195,9 @@ class TestCrossFitted:
     def test_gates_beside_ours_are_not_tuned_on_rows_of_the_bank(self, noise):
         """Else they would trust retrieval, which knows validation by heart and nothing of test."""
         settings = TuneConfig(folds=3)
-        case = case_of(noise, [], fit(noise, BankConfig(n_prototypes=120), settings, preset=SMALL), settings)
+        case = case_of(
+            noise, [], fit(noise, BankConfig(n_prototypes=120), settings, preset=SMALL), Config(tune=settings)
+        )
         posterior = COMPARATORS["calibrated_gate"].posterior(case)
         assert posterior is not None
         before, after = ((p.argmax(1) == case.test.y).double().mean() for p in (case.test.p, posterior))
@@ -208,3 +218,65 @@ def test_a_table_that_contradicts_itself(tmp_path):
     with pytest.raises(InputFileError, match=f"says different things of '{first}' in its column 'sex'"):
         with_metadata(splits, tmp_path / "t.csv", ("sex",))
     assert with_metadata(splits, tmp_path / "t.csv", ("site",)).test.metadata["site"][0] == "a"
+
+
+class TestEvaluated:
+    CONFIG = Config(evaluate=EvaluateConfig(bootstrap=20, sensitivity_classes=("b",)), tune=TuneConfig(preset=SMALL))
+
+    def parts(self, **tune: Any) -> list[Part]:
+        """Two outer folds, each with lesions of its own."""
+        found = []
+        for number in range(2):
+            splits = splits_of(number)
+            test = splits.test
+            assert test.groups is not None
+            assert test.ids is not None
+            groups, ids = (np.char.add(f"{number}-", names) for names in (test.groups, test.ids))
+            own = splits._replace(test=replace(test, groups=groups, ids=ids))
+            found.append(Part(own, (), fit(own, BANK, replace(self.CONFIG.tune, **tune))))
+        return found
+
+    def test_folds_are_counted_together(self):
+        parts = self.parts()
+        document = evaluated(parts, self.CONFIG, 0).document
+        assert document["rows"]["test"] == 320
+        assert document["rows"]["val"] == 200  # of a fold
+        assert document["gate"]["n"] == 320
+        assert all(f"fold {number}:" in document["tuning"] for number in range(2))
+        assert document["certified"] is None
+        estimates = [part.fitted.estimate for part in parts]
+        assert all(each is not None for each in estimates)
+        validation = document["per_1000"]["validation"]
+        rows = sum(each.rows for each in estimates if each is not None)
+        for name in ("opened", "fixed", "broken"):
+            count = sum(getattr(each, name) for each in estimates)
+            assert validation[name] == pytest.approx(1000 * count / rows)
+        gained, lost, called = np.sum([each.by_class[1] for each in estimates if each is not None], axis=0)
+        expected = {"gained": gained, "lost": lost, "falsely_called": called}
+        assert validation["by_class"] == {
+            "b": {name: pytest.approx(1000 * count / rows) for name, count in expected.items()}
+        }
+
+    def test_it_says_whether_the_gate_is_certified(self):
+        parts = self.parts(certify=True)
+        granted = [part.fitted.certificate is not None and part.fitted.certificate.granted for part in parts]
+        assert evaluated(parts, self.CONFIG, 0).document["certified"] is all(granted)
+        for part, own in zip(parts, granted, strict=True):
+            assert evaluated([part], self.CONFIG, 0).document["certified"] is own
+
+    def test_the_run_can_be_tuned_again(self):
+        part = self.parts()[0]
+        case = case_of(*part, self.CONFIG)
+        rows = np.arange(len(part.splits.validation))
+        again = case.chosen_again(rows)
+        assert again.decision.to_json() == case.decision.to_json()  # the same rows, the same choice
+        assert torch.equal(again.decided.p, case.decided.p)
+        half = case.chosen_again(np.repeat(rows[:100], 2))
+        assert half.choice is not None
+        assert torch.equal(half.choice.y, part.splits.validation.y[:100].repeat_interleave(2))
+
+    def test_the_rows_of_all_seeds_are_drawn_seed_by_seed(self):
+        parts = [splits_of(seed) for seed in range(2)]
+        drawn = redrawn(parts, np.array([0, 0, 199, 200, 399]))
+        assert [len(each.validation) for each in drawn] == [3, 2]
+        assert torch.equal(drawn[1].validation.p, parts[1].validation.p[[0, 199]])

@@ -4,45 +4,96 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tdumpra import __version__
 from tdumpra.artifacts import fingerprint
 from tdumpra.data.sources.tables import read_frame
 from tdumpra.errors import InputFileError
 from tdumpra.evaluation.comparators import Case
-from tdumpra.evaluation.evaluate import evaluate, gate_report
-from tdumpra.evaluation.over_seeds import SeedResult
+from tdumpra.evaluation.evaluate import evaluate
+from tdumpra.evaluation.gate_report import gate_report, thousandths
+from tdumpra.evaluation.over_seeds import SeedResult, told_apart
+from tdumpra.evaluation.settings import EvaluateConfig
+from tdumpra.method.bank import PrototypeBank
+from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
-from tdumpra.runs.config import Config, TuneConfig
+from tdumpra.runs.config import Config
 from tdumpra.runs.tables import OutputsTable, refuse_other_labels, run_with_tables
-from tdumpra.tuning.fit import Fitted
+from tdumpra.tuning.fit import Fitted, cluster, fit
 from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.pooled import pooled
 
+Array = np.ndarray
 ID_COLUMNS = ("id", "image_id", "image")
 
 
-def case_of(splits: SplitOutputs, others: Sequence[SplitOutputs], fitted: Fitted, settings: TuneConfig) -> Case:
+class Part(NamedTuple):
+    """What one outer fold, or a seed without folds, is evaluated from."""
+
+    splits: SplitOutputs
+    others: Sequence[SplitOutputs]  # seeds whose validation rows had a say in the choice
+    fitted: Fitted
+
+
+def case_of(splits: SplitOutputs, others: Sequence[SplitOutputs], fitted: Fitted, config: Config) -> Case:
     """Put together what :func:`tdumpra.evaluation.evaluate.evaluate` scores.
 
     ``others`` are the seeds whose validation rows had a say in the choice.
     """
-    decision = fitted.tuning.decision
+    decision, settings = fitted.tuning.decision, config.tune
+    parts = (splits, *others)
+
+    @cache
+    def banks() -> list[PrototypeBank]:
+        """Cluster the other seeds' banks, each row being matched by its own."""
+        clustered = [
+            cluster(
+                each.train, config.bank, settings.searched(), n_classes=each.n_classes, class_names=each.class_names
+            )
+            for each in others
+        ]
+        return [decision.bank, *clustered]
+
+    def pool_scores(kappa: float) -> Tensor:
+        matched = zip(banks(), parts, strict=True)
+        return torch.cat([bank.class_scores(part.validation.z, kappa=kappa) for bank, part in matched])
+
+    def retune(numbers: Array) -> Decision:
+        """Fit the gate again as this run did, on some of the rows of choice."""
+        drawn = redrawn(parts, numbers)
+        made = fitted.unseen_bank or decision.bank
+        return fit(drawn[0], config.bank, settings, others=drawn[1:], judge=False, made=made).tuning.decision
+
     return Case(
         train=splits.train,
         validation=splits.validation,
         test=splits.test,
         decision=decision,
         decided=decision.decide(splits.test.p, splits.test.z),
-        pool=pooled([part.validation for part in (splits, *others)]) if others else None,
+        pool=pooled([part.validation for part in parts]) if others else None,
+        pool_scores=pool_scores if others else None,
         unseen_bank=fitted.unseen_bank,
+        retune=retune,
         goal=Goal.check(settings.objective, settings.costs, n_classes=splits.n_classes),
     )
+
+
+def redrawn(parts: Sequence[SplitOutputs], numbers: Array) -> list[SplitOutputs]:
+    """Return the seeds with those of their validation rows, counted one seed after the other, that were drawn."""
+    starts = np.cumsum([0, *(len(part.validation) for part in parts)])
+    return [
+        part._replace(validation=part.validation.rows(numbers[(numbers >= low) & (numbers < high)] - low))
+        for part, (low, high) in zip(parts, pairwise(starts), strict=True)
+    ]
 
 
 def gate_document(
@@ -87,23 +138,54 @@ def gate_document(
     }
 
 
-def evaluated(
-    splits: SplitOutputs, others: Sequence[SplitOutputs], fitted: Fitted, config: Config, seed: int
-) -> SeedResult:
-    """Score one seed: its part of ``evaluation.json``, what the gate gained by lesion, and the replicates."""
-    asked = replace(config.evaluate, class_names=config.evaluate.class_names or splits.class_names)
-    splits = with_asked(splits, config, seed)
-    case = case_of(splits, others, fitted, config.tune)
-    found = evaluate(case, settings=asked)
+def evaluated(parts: Sequence[Part], config: Config, seed: int) -> SeedResult:
+    """Score one seed: its part of ``evaluation.json``, what the gate gained by lesion, and the replicates.
+
+    Several ``parts`` are the outer folds of that seed: test rows are counted together, others are the mean of a fold.
+    """
+    asked = replace(config.evaluate, class_names=config.evaluate.class_names or parts[0].splits.class_names)
+    shown = [part._replace(splits=with_asked(part.splits, config, seed)) for part in parts]
+    cases = [case_of(*part, config) for part in shown]
+    found = evaluate(cases, settings=asked)
+    splits, fits = [part.splits for part in parts], [part.fitted for part in parts]
+    per_1000 = {**found.document["per_1000"], "validation": _per_1000(fits, asked, splits[0].n_classes)}
     document = {
         "version": __version__,
-        "rows": {"train": len(splits.train), "val": len(splits.validation), "test": len(splits.test)},
-        "grouped": splits.test.groups is not None,
-        "tuning": fitted.verdict(),
-        "notes": [str(note) for note in fitted.tuning.notes],
+        "rows": {
+            "train": round(fmean(len(each.train) for each in splits)),
+            "val": round(fmean(len(each.validation) for each in splits)),
+            "test": sum(len(each.test) for each in splits),
+        },
+        "grouped": splits[0].test.groups is not None,
+        "tuning": told_apart("fold", dict(enumerate(fitted.verdict() for fitted in fits))),
+        "certified": _certified(fits),
+        "notes": list(dict.fromkeys(str(note) for fitted in fits for note in fitted.tuning.notes)),
         **found.document,
+        "per_1000": per_1000,
     }
     return SeedResult(document, found.gained, found.compared)
+
+
+def _per_1000(fits: Sequence[Fitted], asked: EvaluateConfig, n_classes: int) -> dict[str, Any] | None:
+    """Return what the gate did to a thousand validation rows that had no say in the choice; ``None`` if unknown."""
+    estimates = [fitted.estimate for fitted in fits if fitted.estimate is not None]
+    if len(estimates) < len(fits):
+        return None
+    rows, opened, fixed, broken = (
+        sum(getattr(each, name) for each in estimates) for name in ("rows", "opened", "fixed", "broken")
+    )
+    names, moved = asked.names(n_classes), np.array([each.by_class for each in estimates]).sum(0)
+    known = [c for c in asked.chosen_classes(n_classes) if c < len(moved)]  # an older estimate does not say
+    by_class = {names[c]: moved[c].tolist() for c in known}
+    return thousandths(rows, opened, fixed, broken, by_class)
+
+
+def _certified(fits: Sequence[Fitted]) -> bool | None:
+    """Return whether every gate in use is certified; ``None`` where no certificate was asked for."""
+    certificates = [fitted.certificate for fitted in fits]
+    if all(each is None for each in certificates):
+        return None
+    return all(each is not None and each.granted for each in certificates)
 
 
 def with_asked(splits: SplitOutputs, config: Config, seed: int) -> SplitOutputs:

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from tdumpra.artifacts import Artifact, make_folder, read_artifact, read_json, write_artifact
 from tdumpra.errors import ArtifactError
-from tdumpra.evaluation.over_seeds import SeedResult, over_seeds
+from tdumpra.evaluation.over_seeds import SeedResult, over_seeds, with_holm
 from tdumpra.method.bank import KIND as BANK_KIND
 from tdumpra.method.bank import SCHEMA as BANK_SCHEMA
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.bank_health import BankHealth, bank_health
 from tdumpra.method.output_files import SplitOutputs
-from tdumpra.runs.documents import evaluated, gate_document, metadata_fingerprint
+from tdumpra.runs.documents import Part, evaluated, gate_document, metadata_fingerprint
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.outputs import Outputs, TrainedOutputs
 from tdumpra.runs.steps import Step, digest, read_kept, write_kept
@@ -178,9 +178,8 @@ def evaluate_step(outputs: Outputs) -> Step[SeedResult]:
 
     def make() -> SeedResult:
         fitted = tune_step(outputs).result()
-        found = evaluated(
-            outputs.load(), [other.load() for other in outputs.others], fitted, outputs.config, outputs.seed
-        )
+        part = Part(outputs.load(), [other.load() for other in outputs.others], fitted)
+        found = evaluated([part], outputs.config, outputs.seed)
         made_from = evaluation_made_from(outputs)
         compared = write_kept(
             folder.compared, "compared", made_from, {"gained": found.gained, "compared": found.compared}
@@ -211,7 +210,9 @@ def over_models(outputs: Sequence[Outputs], results: Mapping[str, SeedResult]) -
     models: dict[str, dict[int, SeedResult]] = {}
     for each in outputs:
         models.setdefault(each.model, {})[each.seed] = results[each.name]
-    return {
-        model: dict(next(iter(seeds.values())).document) if len(seeds) == 1 else over_seeds(seeds)
-        for model, seeds in models.items()
-    }
+    return with_holm(
+        {
+            model: dict(next(iter(seeds.values())).document) if len(seeds) == 1 else over_seeds(seeds)
+            for model, seeds in models.items()
+        }
+    )
