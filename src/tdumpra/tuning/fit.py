@@ -14,7 +14,8 @@ from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import TrainOutputs, ValidationOutputs
-from tdumpra.tuning.certify import Certificate, certify
+from tdumpra.tuning.certificate import Certificate
+from tdumpra.tuning.certify import certify
 from tdumpra.tuning.crossfit import BankMaker, Estimate, cross_fit
 from tdumpra.tuning.pooled import tune_over_seeds
 from tdumpra.tuning.presets import Preset
@@ -103,7 +104,16 @@ def fit(
         tuning, estimate = tune_over_seeds([splits, *others], banks, search, judge=judge)
         return Fitted(tuning, estimate=estimate)
     prior = class_prior(splits.train.y, splits.n_classes)
-    return tune_bank(made, splits.validation, prior, search, settings, train=splits.train, make_bank=make_bank)
+    return tune_bank(
+        made,
+        splits.validation,
+        prior,
+        search,
+        settings,
+        train=splits.train,
+        make_bank=make_bank,
+        class_names=splits.class_names,
+    )
 
 
 def tune_bank(
@@ -115,8 +125,10 @@ def tune_bank(
     *,
     train: TrainOutputs | None,
     make_bank: BankMaker,
+    class_names: Sequence[str] | None = None,
 ) -> Fitted:
     """Tune a clustered bank on validation alone, with a proof, or in folds over train and validation."""
+    certified_classes = settings.certified_classes(class_names, bank.n_classes)
     if settings.folds:
         if train is None:
             raise ValueError("cross-fitting needs the training rows, which a saved model does not keep: fit again")
@@ -125,7 +137,16 @@ def tune_bank(
         )
         return Fitted(tuning, estimate=estimate, unseen_bank=bank)
     if settings.certify:
-        proof = certify(bank, validation, prior, search, level=settings.level, correction=settings.correction)
+        proof = certify(
+            bank,
+            validation,
+            prior,
+            search,
+            level=settings.level,
+            correction=settings.correction,
+            classes=certified_classes,
+            class_harm=settings.class_harm,
+        )
         return Fitted(*proof)
     return Fitted(tune(bank, validation, prior, search))
 
