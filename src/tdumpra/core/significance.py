@@ -109,6 +109,8 @@ def loss_upper_bound(
     aim, low, high = np.log(1 / level), 0.0, 1.0
     if _log_peak(gains + sizes, stakes) < aim:
         return 1.0
+    if _log_peak(gains, stakes) >= aim:
+        return 0.0
     for _ in range(50):  # the capital grows with delta
         middle = (low + high) / 2
         low, high = (low, middle) if _log_peak(gains + middle * sizes, stakes) >= aim else (middle, high)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
@@ -44,16 +45,16 @@ class Power:
     changed: int  # about so many of them will be fixed or broken
     gain: float | None  # net images gained per 100 that are proven with a chance of ``CHANCE``; None: no gain is
     best_chance: float  # of a proof if every changed lesion is fixed
-    least_harm: dict[str, float]  # the bound on each named class's loss if nothing of it is lost
+    least_harm: tuple[float, ...]  # the bound on each named class's loss if nothing of it is lost
 
-    def sentence(self) -> str:
+    def sentence(self, classes: Sequence[str] = ()) -> str:
         """Say what can be proven."""
         data = f"with {self.lesions:,} lesions, about {self.changed:,} of them fixed or broken,"
         if self.gain is None:
             said = f"{data} even a gate that breaks nothing is proven with a chance of {self.best_chance:.0%} only"
         else:
             said = f"{data} a net gain of {self.gain:.1f} images per 100 can be proven with a chance of {CHANCE:.0%}"
-        least = ", ".join(f"{bound:.1%} for {name}" for name, bound in self.least_harm.items())
+        least = ", ".join(f"{bound:.1%} for {name}" for name, bound in zip(classes, self.least_harm, strict=True))
         return f"{said}; the loss of sensitivity can be bounded at {least} at best" if least else said
 
 
@@ -103,7 +104,7 @@ class Certificate:
         """Say what could be proven, and what was."""
         if not self.tested:
             return "no gate was better than the classifier on the first half of the validation lesions: it stays shut"
-        return f"{self.power.sentence()}; {self._verdict()}" if self.power else self._verdict()
+        return f"{self.power.sentence(self.classes)}; {self._verdict()}" if self.power else self._verdict()
 
     def _verdict(self) -> str:
         data = f"{self.proof_rows:,} rows of {self.proof_groups:,} lesions that took no part in choosing"
@@ -128,7 +129,7 @@ class Certificate:
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         said = {"granted": self.granted, "sentence": self.sentence(), "guarantee": self.guarantee()}
-        foreseen = self.power and {**asdict(self.power), "sentence": self.power.sentence()}
+        foreseen = self.power and {**asdict(self.power), "sentence": self.power.sentence(self.classes)}
         return {**asdict(self), **said, "power": foreseen}
 
     @classmethod

@@ -76,10 +76,8 @@ class Halves:
         share = _FIXED[enough] if enough < len(_FIXED) else None
         gain = None if share is None else 100 * changed * (2 * share - 1) * float(sizes.mean()) / len(self.proof)
         unharmed = np.zeros_like(on_design)
-        least = {}
-        for name, number in self.classes.items():
-            spared = _Lesions.of(self.design, unharmed, number)
-            least[name] = self._harm(spared, spared, level=level, first_level=level)[1]
+        spared = [_Lesions.of(self.design, unharmed, number) for number in self.classes.values()]
+        least = tuple(self._harm(each, each, level=level, first_level=level)[1] for each in spared)
         return Power(
             lesions=self.lesions,
             changed=changed,
