@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tdumpra.core.significance import betting_stakes, betting_test
+from tdumpra.tuning.proof import AT_RISK
 
 Array = np.ndarray
 LEVEL = 0.05
@@ -100,6 +101,8 @@ GAINS = (
     Scenario("HAM10000's sizes, 7,000 lesions, 260 fixed, 180 broken", 7000, HAM_SIZES, ham(7000, 260, 180)),
     Scenario("groups of 1 to 10, 700 lesions, 150 images fixed, 50 broken", 700, ONE_TO_TEN,
              whole(range(1, 11), 150, 1) + whole(range(1, 11), 50, -1)),
+    Scenario("single images fixed, lesions of 10 broken, 700 lesions, 150 images fixed, 50 broken", 700, ONE_TO_TEN,
+             whole([1], 150, 1) + whole([10], 50, -1)),
     Scenario("groups of 1 to 10, 7,000 lesions, 1,000 images fixed, 700 broken", 7000, ONE_TO_TEN,
              whole(range(1, 11), 1000, 1) + whole(range(1, 11), 700, -1)),
 )  # fmt: skip
@@ -112,6 +115,7 @@ class Draws(NamedTuple):
     gains: Array
     squares: Array
     most: Array
+    bound: Array
 
 
 def drawn(scenario: Scenario, runs: int, seed: int) -> Draws:
@@ -121,7 +125,8 @@ def drawn(scenario: Scenario, runs: int, seed: int) -> Draws:
     proof, proof_sizes = scenario.draw(rng, runs)
     most = design_sizes.max(axis=1)
     capped = proof * np.minimum(1, most[:, None] / proof_sizes)
-    return Draws(proof, capped, (design**2).sum(axis=1) + 1, most)
+    bound = np.maximum(most, -design.min(axis=1) / AT_RISK)
+    return Draws(proof, capped, (design**2).sum(axis=1) + 1, most, bound)
 
 
 def sign_flip(draws: Draws) -> Array:
@@ -145,9 +150,9 @@ def recalculated(draws: Draws) -> Array:
     """The test of certificates: bets with recalculated stakes, and the sign test where lesions have one image."""
     bet = draws.most > 1
     p_values = np.ones(len(bet))
-    for most in np.unique(draws.most[bet]):
-        runs = draws.most == most
-        stakes = betting_stakes(draws.gains[runs], squares=draws.squares[runs], bound=float(most), level=LEVEL)
+    for bound in np.unique(draws.bound[bet]):
+        runs = bet & (draws.bound == bound)
+        stakes = betting_stakes(draws.gains[runs], squares=draws.squares[runs], bound=float(bound), level=LEVEL)
         p_values[runs] = betting_test(draws.gains[runs], stakes)
     if not bet.all():
         p_values[~bet] = sign_flip(draws._replace(uncapped=np.floor(draws.gains[~bet])))
@@ -161,12 +166,12 @@ def one_stake(draws: Draws) -> Array:
 
 def many_stakes(draws: Draws) -> Array:
     """The mean over thirty stakes, evenly spread up to the largest that is allowed."""
-    return _product(draws, np.linspace(0.02, 1, 30)[:, None] / draws.most)
+    return _product(draws, np.linspace(0.02, 1, 30)[:, None] / draws.bound)
 
 
 def _product(draws: Draws, stakes: Array) -> Array:
     capital = np.zeros(len(draws.gains))
-    for each in np.minimum(stakes, 1 / draws.most):
+    for each in np.minimum(stakes, 1 / draws.bound):
         with np.errstate(divide="ignore"):
             capital += np.exp(np.log(np.maximum(1 + each[:, None] * draws.gains, 0)).sum(axis=1)) / len(stakes)
     return 1 / np.maximum(capital, 1)

@@ -103,6 +103,13 @@ class TestGain:
         stakes = betting_stakes(gains, squares=float((design**2).sum() + 1), bound=3, level=0.05)
         assert shown.p_gain == shown.p_value == pytest.approx(float(betting_test(gains, stakes)))
 
+    @pytest.mark.parametrize("place", range(0, 100, 20))
+    def test_one_lost_lesion_does_not_decide(self, place):
+        """Wherever it comes: the worst lesion of the first half costs three quarters of the capital, not all of it."""
+        sizes, gains = (np.roll(column, place) for column in ([3] + [1] * 99, [-3] + [1] * 40 + [0] * 59))
+        shown = halves(sizes, sizes).test(rows(sizes, gains), rows(sizes, gains), level=0.05, first_level=0.05)
+        assert shown.p_gain <= 0.05
+
     def test_single_images_take_the_sign_test(self):
         sizes, gains = np.ones(60, dtype=int), np.array([1] * 14 + [-1] * 4 + [0] * 42)
         shown = halves(sizes, sizes).test(gains, gains, level=0.05, first_level=0.05)

@@ -26,6 +26,7 @@ from tdumpra.tuning.certificate import CHANCE, ClassHarm, Power
 
 Array = np.ndarray
 _FIXED = [0.5 + i / 100 for i in range(51)]  # shares of changed lesions that are fixed
+AT_RISK = 0.75  # of the capital: the worst lesion of the first half, met again, costs no more
 _SEED = 0  # of the order of bets, which must have nothing to do with labels
 
 
@@ -70,7 +71,7 @@ class Halves:
             if found.most == 1:
                 return sign_test_power(changed, fixed, level=level)
             squares = self._squares(found.gains)
-            return betting_power(sizes, changed, fixed, squares=squares, bound=found.most, level=level, seed=_SEED)
+            return betting_power(sizes, changed, fixed, squares=squares, bound=found.bound, level=level, seed=_SEED)
 
         enough = bisect_left(_FIXED, True, key=lambda fixed: chance(fixed) >= CHANCE)  # the chance grows with the share
         share = _FIXED[enough] if enough < len(_FIXED) else None
@@ -93,7 +94,7 @@ class Halves:
         if found.most == 1:  # part of a lesion is rounded down, which can only make the proof harder
             p_gain = sign_flip_test(np.floor(gains).astype(np.int64), alternative="greater")
         else:
-            stakes = betting_stakes(gains, squares=self._squares(found.gains), bound=found.most, level=first_level)
+            stakes = betting_stakes(gains, squares=self._squares(found.gains), bound=found.bound, level=first_level)
             p_gain = float(betting_test(gains, stakes))
         p_values, harm = [p_gain], []
         for name, number in self.classes.items():
@@ -109,7 +110,7 @@ class Halves:
         gains, sizes = proof.capped(design.most)
         beyond = gains + self.class_harm * sizes
         squares = self._squares(design.gains + self.class_harm * design.sizes)
-        stakes = betting_stakes(beyond, squares=squares, bound=design.most, level=first_level)
+        stakes = betting_stakes(beyond, squares=squares, bound=design.bound, level=first_level)
         return float(betting_test(beyond, stakes)), loss_upper_bound(gains, sizes, stakes, level=level)
 
     @property
@@ -140,6 +141,11 @@ class _Lesions(NamedTuple):
     def most(self) -> int:
         """Return the number of images of the largest lesion."""
         return int(self.sizes.max(initial=1))
+
+    @property
+    def bound(self) -> float:
+        """Return one over the largest stake: no lesion can take more than the capital, and the worst one less."""
+        return max(self.most, -float(self.gains.min(initial=0)) / AT_RISK)
 
     def capped(self, most: int) -> _Lesions:
         """Let a lesion with more images than ``most`` count for so many: each of its images then counts less."""
