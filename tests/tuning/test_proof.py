@@ -64,6 +64,19 @@ def test_the_kept_figures_are_of_these_scenarios():
     assert max(each[USED] for each in kept("no gain").values()) <= most_wrong(simulated.RUNS)
 
 
+@pytest.mark.parametrize(
+    ("part", "tests"),
+    [
+        ("no gain", ["sign flip", USED, "studentised bootstrap"]),
+        ("gain", ["sign flip", USED, "bets, one stake", "bets, mean over stakes", "empirical Bernstein"]),
+    ],
+)
+def test_the_page_shows_the_kept_figures(part, tests):
+    page = (simulated.TARGET.parents[1] / "certificates.md").read_text()
+    for name, found in kept(part).items():
+        assert f"| {name} | {' | '.join(f'{100 * found[test]:.1f}' for test in tests)} |" in page
+
+
 def test_the_simulated_sign_flip_test_is_the_library_s():
     draws = simulated.drawn(next(each for each in simulated.NULLS if each.name.endswith("6 to 10")), 10, 0)
     expected = [sign_flip_test(each.astype(np.int64), alternative="greater") for each in draws.uncapped]
