@@ -54,7 +54,7 @@ test-lowest: $(LOWEST)/.ready ## the array tests with the lowest versions that p
 	$(LOWEST)/bin/python -m pytest -n 2 -m "not slow and not gpu and not campaign" $(ARRAY_TESTS)
 	$(LOWEST)/bin/tdumpra attach --help > /dev/null
 
-campaign: $(DEV) ## kill training a hundred times and compare what it ends with
+campaign: $(DEV) ## kill training a hundred times, simulate certificates two thousand times
 	$(BIN)/python -m pytest -m "campaign" -s
 
 check: $(DEV) ## lint, format, types, import contracts

@@ -40,3 +40,19 @@ def planted(seed: int, *, cls_right: float, sim_right: float, lesions: int = 300
     p /= p.sum(1, keepdims=True)
     z = np.eye(C)[label_sim[image]] + rng.uniform(0, 0.6, size=(len(image), C))
     return ValidationOutputs.check(p, z, y[image], image.astype(str))
+
+
+def outputs_of(sizes, gains, y) -> ValidationOutputs:
+    """Lesions of so many images and these classes in which an open gate gains so many images, or loses them.
+
+    Both paths are right on the others. Retrieval is sure everywhere, and the classifier unsure where they disagree.
+    """
+    lesion = np.repeat(np.arange(len(sizes)), sizes)
+    place = np.arange(len(lesion)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    changes = place < np.abs(gains)[lesion]
+    truth, other = y[lesion], (y[lesion] + 1) % C
+    label_cls = np.where(changes & (gains[lesion] > 0), other, truth)
+    label_sim = np.where(changes & (gains[lesion] < 0), other, truth)
+    p = np.where(np.eye(C)[label_cls] > 0, np.where(changes, 0.55, 0.97)[:, None], 0)
+    p = np.where(p > 0, p, (1 - p.max(1, keepdims=True)) / (C - 1))
+    return ValidationOutputs.check(p, np.eye(C)[label_sim], truth, np.array([f"{i:05}" for i in lesion]))

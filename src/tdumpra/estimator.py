@@ -158,7 +158,10 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self._cluster(train, bank.n_classes, names)
 
         settings = self._settings()
-        self._keep(tune_bank(bank, validation, self._prior, search, settings, train=self._train, make_bank=make_bank))
+        fitted = tune_bank(
+            bank, validation, self._prior, search, settings, train=self._train, make_bank=make_bank, class_names=names
+        )
+        self._keep(fitted)
         self._validation: ValidationOutputs | None = validation
         for note in self.tuning_.notes:
             warnings.warn(str(note), stacklevel=2)

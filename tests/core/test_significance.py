@@ -11,12 +11,17 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 from tdumpra.core.significance import (
+    betting_power,
+    betting_stakes,
+    betting_test,
     clopper_pearson_upper,
     fixed_sequence,
     holm,
     holm_adjusted,
+    loss_upper_bound,
     mcnemar_exact,
     sign_flip_test,
+    sign_test_power,
 )
 
 
@@ -155,3 +160,146 @@ class TestHolmAdjusted:
         for _ in range(50):
             p_values = rng.random(6) ** 3
             assert ((holm_adjusted(p_values) <= level) == holm(p_values, level)).all()
+
+
+def naive_p_value(gains, squares, bound, level):
+    """The bets one by one, in plain floats: p-value and stakes."""
+    capital, goal, peak, stakes = 1.0, 1 / level, 1.0, []
+    for t, gain in enumerate(gains):
+        rest = squares * (len(gains) - t) / len(gains)
+        wanted = math.sqrt(2 * math.log(goal / capital) / rest) if capital else math.inf
+        stakes.append(min(1 / bound, wanted))
+        capital *= max(0.0, 1 + stakes[-1] * gain)
+        peak = max(peak, capital)
+        if capital >= goal:
+            goal = 10 * capital
+    return 1 / peak, stakes
+
+
+def p_value(gains, **terms) -> float:
+    return float(betting_test(gains, betting_stakes(gains, **terms)))
+
+
+class TestBetting:
+    @pytest.mark.parametrize("seed", range(8))
+    @pytest.mark.parametrize("bound", [1, 3, 10])
+    def test_equals_the_naive_bets(self, seed, bound):
+        rng = np.random.default_rng(seed)
+        gains = rng.integers(-bound, bound + 1, size=(3, 40)) * (rng.random((3, 40)) < 0.4) + rng.integers(
+            2, size=(3, 40)
+        )
+        gains = np.minimum(gains, bound).astype(float)
+        terms = {"squares": 30.0, "bound": float(bound), "level": 0.05}
+        stakes = betting_stakes(gains, **terms)
+        for row, row_stakes, p in zip(gains, stakes, betting_test(gains, stakes), strict=True):
+            naive, naive_stakes = naive_p_value(row, **terms)
+            assert p == pytest.approx(naive)
+            assert row_stakes == pytest.approx(naive_stakes)
+
+    def test_by_hand(self):
+        # so few squares are expected that the bettor stakes the most that is allowed, 1/2: 1.5 x 1.5 x 0.5 x 2
+        gains = np.array([1.0, 1.0, -1.0, 2.0])
+        assert p_value(gains, squares=0.01, bound=2, level=0.05) == pytest.approx(1 / 2.25)
+        # without a bound that matters, the first stake is sqrt(2 log 20 / 24)
+        assert betting_stakes(np.ones(3), squares=24, bound=1, level=0.05)[0] == pytest.approx(
+            math.sqrt(math.log(20) / 12)
+        )
+
+    @pytest.mark.parametrize("gains", [[], [0.0, 0.0], [-1.0, -1.0], [-3.0, 3.0, 3.0, 3.0]])
+    def test_no_change_a_loss_and_ruin_are_no_evidence(self, gains):
+        assert p_value(np.array(gains), squares=0.1, bound=3, level=0.05) == 1.0
+
+    def test_a_stake_knows_only_what_came_before(self):
+        gains = np.random.default_rng(0).integers(-2, 3, size=30).astype(float)
+        other = np.where(np.arange(30) < 20, gains, -gains)
+        stakes, of_other = (betting_stakes(each, squares=900, bound=2, level=0.05) for each in (gains, other))
+        assert (stakes[:21] == of_other[:21]).all()
+        assert not np.allclose(stakes[21:], of_other[21:])
+
+    @given(st.lists(st.integers(-4, 4), min_size=1, max_size=12), st.floats(0.1, 8.0))
+    def test_the_unit_does_not_matter(self, gains, unit):
+        given_p = p_value(np.array(gains, dtype=float), squares=9, bound=4, level=0.05)
+        scaled = p_value(unit * np.array(gains, dtype=float), squares=9 * unit**2, bound=4 * unit, level=0.05)
+        assert scaled == pytest.approx(given_p, rel=1e-6)
+
+    @pytest.mark.parametrize(("lost", "squares"), [(1, 4.0), (2, 8.0), (3, 2.0), (9, 30.0)])
+    @pytest.mark.parametrize("level", [0.05, 0.2, 0.5])
+    def test_the_level_holds_exactly(self, lost, squares, level):
+        """All sequences of eight groups that gain 1 or lose more, so that the mean is zero, with their chances."""
+        gains = np.array(list(itertools.product([1.0, -float(lost)], repeat=8)))
+        chance = np.where(gains > 0, lost / (1 + lost), 1 / (1 + lost)).prod(axis=1)
+        stakes = betting_stakes(gains, squares=squares, bound=lost, level=level)
+        capital = (1 + stakes * gains).prod(axis=1)
+        assert chance.sum() == pytest.approx(1)
+        assert (chance * capital).sum() == pytest.approx(1)  # no bet is expected to win
+        p_values = betting_test(gains, stakes)
+        for aim in (0.01, 0.05, 0.1, 0.2, 0.5):
+            assert chance[p_values <= aim].sum() <= aim + 1e-12
+
+    def test_the_sign_flip_test_does_not_hold_it(self):
+        """Fixes of one image, breaks of nine, mean zero: of eight groups it calls a gain proven far too often."""
+        gains = np.array(list(itertools.product([1, -9], repeat=8)))
+        chance = np.where(gains > 0, 0.9, 0.1).prod(axis=1)
+        p_values = np.array([sign_flip_test(each, alternative="greater") for each in gains])
+        assert chance[p_values <= 0.05].sum() > 0.4
+
+
+class TestLossUpperBound:
+    def bound(self, gains, sizes, level=0.05):
+        stakes = betting_stakes(gains + 0.05 * sizes, squares=(gains**2).sum() + 1, bound=sizes.max(), level=level)
+        return loss_upper_bound(gains, sizes, stakes, level=level), stakes
+
+    def test_by_hand(self):
+        # nothing lost in 60 single images at the full stake: (1 + delta)^60 = 20
+        found, stakes = self.bound(np.zeros(60), np.ones(60))
+        assert (stakes == 1).all()
+        assert found == pytest.approx(20 ** (1 / 60) - 1)
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_it_is_where_the_test_begins_to_reject(self, seed):
+        rng = np.random.default_rng(seed)
+        sizes = rng.integers(1, 4, size=80).astype(float)
+        gains = -sizes * (rng.random(80) < 0.05)
+        found, stakes = self.bound(gains, sizes)
+        assert 0 < found < 1
+        assert betting_test(gains + (found + 1e-9) * sizes, stakes) <= 0.05
+        assert betting_test(gains + (found - 1e-6) * sizes, stakes) > 0.05
+
+    def test_too_few_and_losses(self):
+        assert self.bound(np.zeros(2), np.ones(2))[0] == 1.0
+        assert self.bound(-np.ones(50), np.ones(50))[0] == 1.0
+        assert self.bound(np.ones(50), np.ones(50))[0] == 0.0
+
+    @pytest.mark.parametrize("lost_in", [1, 6])
+    def test_the_true_loss_lies_below_it_as_often_as_promised(self, lost_in):
+        """One in twenty images is lost, in single images or six at a time."""
+        rng, runs, below = np.random.default_rng(0), 300, 0
+        for _ in range(runs):
+            sizes = np.where(rng.random(120) < 0.5, 1.0, 6.0)
+            loses = (sizes == lost_in) & (rng.random(120) < 0.05 * 3.5 / (lost_in * 0.5))
+            below += self.bound(-sizes * loses, sizes)[0] < 0.05
+        assert below <= binom.ppf(0.999, runs, 0.05)
+
+
+class TestPower:
+    @pytest.mark.parametrize(("groups", "fixed"), [(0, 0.9), (3, 1.0), (5, 1.0), (40, 0.7), (200, 0.6)])
+    def test_of_the_sign_test_equals_the_sum_over_outcomes(self, groups, fixed):
+        def rejects(k):
+            return sum(math.comb(groups, i) for i in range(k, groups + 1)) / 2**groups <= 0.05
+
+        chances = [math.comb(groups, k) * fixed**k * (1 - fixed) ** (groups - k) for k in range(groups + 1)]
+        expected = sum(chance for k, chance in enumerate(chances) if rejects(k))
+        assert sign_test_power(groups, fixed, level=0.05) == pytest.approx(expected)
+
+    def test_of_bets(self):
+        def power(groups, fixed, bound=3):
+            terms = {"squares": float(groups), "bound": bound, "level": 0.05, "seed": 0}
+            return betting_power(np.ones(5), groups, fixed, **terms)
+
+        assert power(3, 1.0) == 0.0  # (4/3)^3 is below 20
+        assert power(11, 1.0) == 1.0  # (4/3)^11 is above it
+        assert power(11, 1.0, bound=4) == 0.0
+        assert power(40, 0.5) <= 0.05 + 0.03
+        assert power(40, 0.6) < power(40, 0.7) < power(40, 0.8)
+        assert power(80, 0.7) > power(40, 0.7)
+        assert power(0, 0.7) == 0.0

@@ -110,6 +110,8 @@ def test_what_is_written_reads_back_the_same(tmp_path):
         ('[data]\nval_by_seed = true\nsplit_file = "split.json"', "val_by_seed draws validation anew for each seed"),
         ("[tune]\npool_seeds = true\nfolds = 3", "pool_seeds excludes certify and folds"),
         ("[tune]\npool_seeds = true\ncertify = true", "pool_seeds excludes certify and folds"),
+        ('[tune]\ncertify_classes = ["mel"]', "certify_classes is for certificates: set certify too"),
+        ("[tune]\ncertify = true\nclass_harm = 2", "class_harm must lie between 0 and 1"),
         ('[tune]\npreset = "balancing"', r"tune\.preset must be one of 'default', .*'rebalancing', not 'balancing'"),
         ("name = ", "is not valid TOML"),
     ],

@@ -5,12 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.stats import binom
-from tests.planted import PRIOR, planted, unit_bank
+from tests.planted import PRIOR, C, outputs_of, planted, unit_bank
 from tests.support import make_problem
 
 from tdumpra import DualPathClassifier
+from tdumpra.core.groups import group_folds
+from tdumpra.core.significance import sign_flip_test
+from tdumpra.errors import ArtifactError
 from tdumpra.method.outputs import TestOutputs
-from tdumpra.tuning.certify import LEVEL, Certificate, certify
+from tdumpra.tuning.certificate import Certificate
+from tdumpra.tuning.certify import LEVEL, certify
 from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.presets import Preset
 from tdumpra.tuning.result import Tuning
@@ -47,7 +51,7 @@ class TestTrials:
         assert share <= binom.ppf(0.999, trials, LEVEL) / trials
 
     def test_a_better_path_opens_most(self, trials, correction):
-        assert opened_share(trials, cls_right=0.2, sim_right=0.6, correction=correction) > 0.8
+        assert opened_share(trials, cls_right=0.1, sim_right=0.7, correction=correction) > 0.8
 
 
 def test_without_a_certificate_the_useless_path_opens_most_gates():
@@ -62,7 +66,7 @@ class TestCertificate:
         proven = [each for each in certificate.tested if each.proven]
         assert tuning.best in [each.setting for each in proven]
         assert proven[0].p_value <= LEVEL
-        assert certificate.sentence().startswith("certified at level 0.05: on ")
+        assert "; certified at level 0.05: on " in certificate.sentence()
         assert tuning.decision.thresholds == tuning.best.thresholds
         plain = certificate.to_json()
         assert Certificate.from_json(plain) == certificate
@@ -105,13 +109,117 @@ class TestCertificate:
         assert not tuning.decision.decide(
             *(getattr(planted(0, cls_right=0.4, sim_right=0.4), n) for n in "pz")
         ).opened.any()
-        assert certificate.sentence().startswith("not certified, so the gate stays shut: on ")
+        assert "; not certified, so the gate stays shut: on " in certificate.sentence()
 
     def test_nothing_promising(self):
         tuning, certificate = trial(0, cls_right=1.0, sim_right=0.0)
         assert tuning.is_shut
         assert certificate.tested == ()
         assert "stays shut" in certificate.sentence()
+
+
+def halved(lesions: int) -> np.ndarray:
+    """Tell which lesions choose (0) and which prove (1)."""
+    return group_folds(None, np.zeros(lesions, dtype=np.int64), 2, seed=0)
+
+
+class TestClusters:
+    """Both halves: so many single images fixed, one lesion of ten images broken, and others left alone."""
+
+    def found(self, fixed: int, largest: int = 10) -> tuple[Certificate, np.ndarray]:
+        half = halved(400)
+        sizes, gains = np.ones(400, dtype=int), np.zeros(400, dtype=int)
+        for number in range(2):
+            rows = np.flatnonzero(half == number)
+            sizes[rows[:5]] = largest
+            gains[rows[0]] = -largest
+            gains[rows[5 : 5 + fixed]] = 1
+        certificate = certify(unit_bank(), outputs_of(sizes, gains, np.arange(400) % C), PRIOR, SEARCH)[1]
+        return certificate, gains[half == 1]
+
+    def test_a_break_of_many_images_is_not_outvoted_by_single_ones(self):
+        """Twice as many such breaks, and nothing is gained: 32 fixed lesions are no proof that there are none."""
+        certificate, gains = self.found(32)
+        assert (certificate.tested[0].fixed, certificate.tested[0].broken) == (32, 10)
+        assert sign_flip_test(gains, alternative="greater") <= LEVEL  # under symmetry it would be one
+        assert certificate.most_images == 10
+        assert not certificate.granted
+
+    def test_so_many_fixes_are_a_proof(self):
+        assert self.found(150)[0].granted
+        assert self.found(32, largest=2)[0].granted
+
+    def test_the_guarantee_says_what_a_lesion_counts_for(self):
+        certificate, _ = self.found(32)
+        assert "at most 10 images" in certificate.guarantee()
+        assert certificate.to_json()["guarantee"] == certificate.guarantee()
+        assert "one image" in replace(certificate, most_images=1).guarantee()
+
+    def test_labels_have_no_say_in_the_halves(self):
+        sizes, gains = np.ones(60, dtype=int), np.zeros(60, dtype=int)
+        for y in (np.zeros(60, dtype=int), np.arange(60) % C, np.arange(60) // 15):
+            rows = outputs_of(sizes, gains, y)
+            found = certify(unit_bank(), rows, PRIOR, SEARCH)[1]
+            assert found.design_rows == (halved(60) == 0).sum()
+
+
+class TestClasses:
+    def found(self, lost: int, **settings) -> Certificate:
+        half, y = halved(1200), np.arange(1200) % C
+        gains = np.zeros(1200, dtype=int)
+        for number in range(2):
+            rows = np.flatnonzero(half == number)
+            gains[rows[y[rows] == 0][:60]] = 1
+            gains[rows[y[rows] == 3][:lost]] = -1
+        rows = outputs_of(np.ones(1200, dtype=int), gains, y)
+        return certify(unit_bank(), rows, PRIOR, SEARCH, **settings)[1]
+
+    def test_a_class_that_is_spared(self):
+        certificate = self.found(0, classes={"mel": 3})
+        assert certificate.granted
+        assert certificate.share == LEVEL / 2
+        assert certificate.chosen is not None
+        (harm,) = certificate.chosen.harm
+        assert harm.name == "mel"
+        assert 0 < harm.upper <= certificate.class_harm == 0.05
+        assert "mel" in certificate.guarantee()
+        assert "mel" in certificate.sentence()
+        assert Certificate.from_json(certificate.to_json()) == certificate
+
+    def test_a_class_that_pays(self):
+        assert self.found(15).granted
+        certificate = self.found(15, classes={"mel": 3})
+        assert not certificate.granted
+        harm = certificate.tested[0].harm[0]
+        assert (harm.fixed, harm.broken) == (0, 15)
+        assert harm.upper > 0.1
+        assert self.found(15, classes={"mel": 3}, class_harm=0.25).granted
+
+    def test_a_class_without_rows_is_not_spared_for_certain(self):
+        """What cannot be shown is not promised."""
+        half, y = halved(400), np.arange(400) % 3
+        gains = np.where(np.isin(np.arange(400), [*np.flatnonzero(half == 0)[:60], *np.flatnonzero(half)[:60]]), 1, 0)
+        rows = outputs_of(np.ones(400, dtype=int), gains, y)
+        certificate = certify(unit_bank(), rows, PRIOR, SEARCH, classes={"mel": 3})[1]
+        assert certificate.tested[0].harm[0].upper == 1.0
+        assert certificate.power is not None
+        assert certificate.power.least_harm == (1.0,)
+        assert not certificate.granted
+
+
+def test_power_comes_before_the_verdict():
+    _, certificate = trial(0, cls_right=0.1, sim_right=0.8)
+    assert certificate.power is not None
+    assert certificate.power.lesions == certificate.proof_groups
+    assert certificate.sentence().startswith(certificate.power.sentence())
+    assert certificate.to_json()["power"]["sentence"] == certificate.power.sentence()
+
+
+def test_a_certificate_of_the_test_that_needed_symmetry_is_refused():
+    plain = trial(0, cls_right=0.1, sim_right=0.8)[1].to_json()
+    del plain["most_images"]
+    with pytest.raises(ArtifactError, match="tune again"):
+        Certificate.from_json(plain)
 
 
 class TestRefusals:
@@ -124,6 +232,8 @@ class TestRefusals:
         rows = planted(0, cls_right=0.4, sim_right=0.4)
         with pytest.raises(ValueError, match="level must lie between 0 and 1"):
             certify(unit_bank(), rows, PRIOR, level=5)
+        with pytest.raises(ValueError, match="class_harm must lie between 0 and 1"):
+            certify(unit_bank(), rows, PRIOR, class_harm=5)
         with pytest.raises(ValueError, match="correction must be one of fixed-sequence, holm, not 'none'"):
             certify(unit_bank(), rows, PRIOR, correction="none")  # type: ignore[arg-type]
 

@@ -95,6 +95,23 @@ class TestBanks:
 WAYS = {"validation": TuneConfig(), "certified": TuneConfig(certify=True), "crossfit": TuneConfig(folds=3)}
 
 
+@pytest.mark.parametrize("asked", ["3", "d"])
+def test_named_classes_are_spared(splits, asked):
+    settings = TuneConfig(certify=True, certify_classes=(asked,), class_harm=0.2)
+    found = fit(splits, BANK, settings, preset=SMALL).certificate
+    assert found is not None
+    assert (found.classes, found.class_harm) == (("d",), 0.2)
+    rows = int((splits.validation.y == 3).sum())
+    assert found.tested
+    assert all(each.harm[0].name == "d" and 0 < each.harm[0].images < rows for each in found.tested)
+
+
+def test_a_class_that_is_not_there(splits):
+    settings = TuneConfig(certify=True, certify_classes=("melanoma",))
+    with pytest.raises(ValueError, match="certify_classes names 'melanoma'; there are a, b, c, d"):
+        fit(splits, BANK, settings, preset=SMALL)
+
+
 def test_a_verdict_names_the_proof_or_the_lack_of_it(splits):
     plain = fit(splits, BANK, TuneConfig(), preset=SMALL)
     crossed = fit(splits, BANK, TuneConfig(folds=3), preset=SMALL)

@@ -24,6 +24,11 @@ def sum_by_lesion(gained: Int[Array, " n"], lesions: Array) -> Int[Array, " g"]:
     return np.bincount(lesion_numbers(lesions, len(lesions)), weights=gained).astype(np.int64)
 
 
+def count_by_lesion(lesions: Array) -> Int[Array, " g"]:
+    """Count the rows of each lesion, in the order of the names."""
+    return sum_by_lesion(np.ones(len(lesions), dtype=np.int64), lesions)
+
+
 def gained_by_lesion(gained: Int[Array, " n"], lesions: Array) -> dict[str, int]:
     """Return the sums by name, without the lesions whose sum is zero."""
     names, sums = np.unique(lesions), sum_by_lesion(gained, lesions)

@@ -1,100 +1,47 @@
 """A gate that must prove itself before it may open.
 
 The benefit of a gate that was chosen among thousands cannot be shown on the rows that it was chosen on. So the
-validation lesions are halved. On one half everything is fitted and a short list of gates is drawn up, the most
-promising first; on the other half each of them is tested against "it breaks as many predictions as it fixes, or more",
-one-sided and clustered by lesion. The list is fixed before the second half is looked at, so that what is left to
-correct for is its length: by testing in that order until one fails (fixed sequence, which costs the first nothing), or
-by Holm's method. Either keeps the chance of opening any gate that does not help at no more than the level.
+validation lesions are halved. On one half everything is fitted, a short list of gates is drawn up, the most promising
+first, and the terms of the test are set; on the other half each gate is tested against "it breaks as many predictions
+as it fixes, or more", one-sided and lesion by lesion. The list is fixed before the second half is looked at, so that
+what is left to correct for is its length: by testing in that order until one fails (fixed sequence, which costs the
+first nothing), or by Holm's method.
+
+The test is a series of bets (:func:`tdumpra.core.significance.betting_test`). It keeps its level at any number of
+lesions, however large the groups in which breaks and fixes come. All that it needs is a bound on what one lesion can
+lose: its images, of which it counts for no more than the largest lesion of the first half has. Where that is one image,
+the sign test is exact and more powerful. For named classes such bets bound the loss of sensitivity.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, get_args
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tdumpra.checks import check_choice, check_unit_interval
-from tdumpra.core.groups import group_folds, lesion_of_each_row, sum_by_lesion
-from tdumpra.core.significance import fixed_sequence, holm, sign_flip_test
+from tdumpra.core.groups import group_folds
+from tdumpra.core.significance import fixed_sequence, holm
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.outputs import ValidationOutputs
-from tdumpra.toml import from_plain
+from tdumpra.tuning.certificate import Certificate, Correction, Tested
 from tdumpra.tuning.presets import Preset
+from tdumpra.tuning.proof import Halves
 from tdumpra.tuning.result import Setting, Tuning
 from tdumpra.tuning.search import DEFAULT_SEARCH, Search
 from tdumpra.tuning.tune import refuse_other_than_validation, setting_at, tune
 
-Correction = Literal["fixed-sequence", "holm"]
 LEVEL = 0.05
+CLASS_HARM = 0.05
 _LIST_LENGTH = 5
 _LOOKED_AT = 200  # of the most promising; most of them move the same rows
 _SPLIT_SEED = 0
 
 Array = np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
-class Tested:
-    """One gate of the list and what it did to the rows of the second half."""
-
-    setting: Setting  # its figures are those of the first half
-    fixed: int
-    broken: int
-    p_value: float
-    proven: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
-    """The gates that were tested, on how many cases, at which level, and whether any was proven."""
-
-    level: float
-    correction: Correction
-    tested: tuple[Tested, ...]
-    design_rows: int
-    proof_rows: int
-    proof_groups: int
-
-    @property
-    def granted(self) -> bool:
-        """Return whether some gate was proven to fix more than it breaks."""
-        return self.chosen is not None
-
-    @property
-    def chosen(self) -> Tested | None:
-        """Return the gate that may open: of the proven ones, the best on the first half."""
-        proven = [each for each in self.tested if each.proven]
-        return max(proven, key=lambda each: each.setting.objective, default=None)
-
-    def sentence(self) -> str:
-        """Say what was proven."""
-        data = f"{self.proof_rows:,} rows of {self.proof_groups:,} lesions that took no part in choosing"
-        if not self.tested:
-            return "no gate was better than the classifier on the first half of the validation lesions: it stays shut"
-        if (proven := self.chosen) is not None:
-            return (
-                f"certified at level {self.level:g}: on {data}, the gate fixed {proven.fixed} predictions and broke "
-                f"{proven.broken} (p = {proven.p_value:.3g})"
-            )
-        best = min(self.tested, key=lambda each: each.p_value)
-        return (
-            f"not certified, so the gate stays shut: on {data}, the best of {len(self.tested)} candidates fixed "
-            f"{best.fixed} predictions and broke {best.broken} (p = {best.p_value:.3g}, {self.correction}, "
-            f"level {self.level:g})"
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {**asdict(self), "granted": self.granted, "sentence": self.sentence()}
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Certificate:
-        """Read what :meth:`to_json` returned."""
-        return from_plain({field.name: content[field.name] for field in fields(cls)}, cls)
 
 
 def certify(
@@ -105,28 +52,38 @@ def certify(
     *,
     level: float = LEVEL,
     correction: Correction = "fixed-sequence",
+    classes: Mapping[str, int] | None = None,
+    class_harm: float = CLASS_HARM,
 ) -> tuple[Tuning, Certificate]:
     """Tune, and open the gate only if its benefit is shown on lesions that took no part in choosing it.
 
     The tuning that comes back is the first half's with the proven gate; without one it is the whole validation set's
-    with the gate shut.
+    with the gate shut. ``classes`` are the names and numbers of those for which a loss of sensitivity of ``class_harm``
+    or more must be ruled out as well; gain and classes then share the level equally (Bonferroni).
     """
     refuse_other_than_validation(validation)
     check_unit_interval(level, "level")
+    check_unit_interval(class_harm, "class_harm")
     check_choice(correction, "correction", get_args(Correction))
-    half = group_folds(validation.groups, validation.y.numpy(), 2, seed=_SPLIT_SEED)
+    blind = np.zeros(len(validation), dtype=np.int64)  # a look at the labels would make the halves depend on each other
+    half = group_folds(validation.groups, blind, 2, seed=_SPLIT_SEED)
     design, proof = (validation.rows(half == number) for number in range(2))
     tuning = tune(bank, design, prior, search)
+    halves = Halves(design, proof, classes or {}, class_harm)
     listed = _short_list(tuning, search.preset, proof)
-    lesions = lesion_of_each_row(proof.groups, len(proof))
-    p_values = [sign_flip_test(sum_by_lesion(gained, lesions), alternative="greater") for _, gained in listed]
-    proven = (fixed_sequence if correction == "fixed-sequence" else holm)(np.array(p_values), level)
-    tested = tuple(
-        Tested(setting, int((gained > 0).sum()), int((gained < 0).sum()), p_value, bool(is_proven))
-        for (setting, gained), p_value, is_proven in zip(listed, p_values, proven, strict=True)
+    certificate = Certificate(
+        level=level,
+        correction=correction,
+        tested=(),
+        design_rows=len(design),
+        proof_rows=len(proof),
+        proof_groups=halves.lesions,
+        most_images=halves.most_images,
+        classes=tuple(halves.classes),
+        class_harm=class_harm,
     )
-    rows = {"design_rows": len(design), "proof_rows": len(proof), "proof_groups": len(np.unique(lesions))}
-    certificate = Certificate(level=level, correction=correction, tested=tested, **rows)
+    if listed:
+        certificate = _prove(certificate, tuning, listed, halves)
     if certificate.chosen is not None:
         best = certificate.chosen.setting
     else:
@@ -135,21 +92,47 @@ def certify(
     return replace(tuning, decision=best.apply_to(tuning.decision), best=best), certificate
 
 
-def _short_list(tuning: Tuning, preset: Preset, proof: ValidationOutputs) -> list[tuple[Setting, Array]]:
-    """List the most promising gates of the first half, with +1 for each row of the second half fixed and -1 if broken.
+def _prove(certificate: Certificate, tuning: Tuning, listed: list[Setting], halves: Halves) -> Certificate:
+    """Say what can be proven, and then test the list."""
+    in_order = certificate.correction == "fixed-sequence"
+    level = certificate.share
+    first_level = level if in_order else level / len(listed)  # what the first must pass
+    on_design = [_gained(tuning, setting, halves.design) for setting in listed]
+    power = halves.foresee(on_design[0], first_level)
+    on_proof = [_gained(tuning, setting, halves.proof) for setting in listed]  # its labels come in here
+    shown = [
+        halves.test(before, after, level=level, first_level=first_level)
+        for before, after in zip(on_design, on_proof, strict=True)
+    ]
+    proven = (fixed_sequence if in_order else holm)(np.array([each.p_value for each in shown]), certificate.level)
+    tested = tuple(
+        Tested(setting, int((gained > 0).sum()), int((gained < 0).sum()), each.p_gain, bool(ok), each.harm)
+        for setting, gained, each, ok in zip(listed, on_proof, shown, proven, strict=True)
+    )
+    return replace(certificate, power=power, tested=tested)
+
+
+def _gained(tuning: Tuning, setting: Setting, half: ValidationOutputs) -> Array:
+    """Return +1 for each row that the setting fixes and -1 for each that it breaks."""
+    right = setting.apply_to(tuning.decision).decide(half.p.double(), half.z).p.argmax(1) == half.y
+    was_right = tuning.decision.classifier(half.p.double()).argmax(1) == half.y
+    return (right.long() - was_right.long()).numpy()
+
+
+def _short_list(tuning: Tuning, preset: Preset, proof: ValidationOutputs) -> list[Setting]:
+    """List the most promising gates of the first half that do different things on the second.
 
     Only the second half's inputs are looked at here, to tell gates apart; its labels come in once the list is fixed.
     """
     label_cls = tuning.decision.classifier(proof.p.double()).argmax(1)
-    listed: dict[bytes, tuple[Setting, Tensor]] = {}
+    listed: dict[bytes, Setting] = {}
     for setting in _by_promise(tuning, preset):
         label = setting.apply_to(tuning.decision).decide(proof.p.double(), proof.z).p.argmax(1)
         if not torch.equal(label, label_cls):
-            listed.setdefault(label.numpy().tobytes(), (setting, label))
+            listed.setdefault(label.numpy().tobytes(), setting)
         if len(listed) == _LIST_LENGTH:
             break
-    y = proof.y
-    return [(setting, ((label == y).long() - (label_cls == y).long()).numpy()) for setting, label in listed.values()]
+    return list(listed.values())
 
 
 def _by_promise(tuning: Tuning, preset: Preset) -> list[Setting]:

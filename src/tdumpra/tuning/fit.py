@@ -14,7 +14,8 @@ from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import TrainOutputs, ValidationOutputs
-from tdumpra.tuning.certify import Certificate, certify
+from tdumpra.tuning.certificate import Certificate
+from tdumpra.tuning.certify import certify
 from tdumpra.tuning.crossfit import BankMaker, Estimate, cross_fit, out_of_fold
 from tdumpra.tuning.notes import Note
 from tdumpra.tuning.pooled import tune_over_seeds
@@ -106,8 +107,10 @@ def fit(
         tuning, estimate = tune_over_seeds([splits, *others], banks, search, judge=judge)
         return _judged(Fitted(tuning, estimate=estimate), search)
     prior = class_prior(splits.train.y, splits.n_classes)
-    rows = splits.validation
-    return tune_bank(made, rows, prior, search, settings, train=splits.train, make_bank=make_bank, judge=judge)
+    return tune_bank(
+        made, splits.validation, prior, search, settings, train=splits.train, make_bank=make_bank,
+        class_names=splits.class_names, judge=judge,
+    )  # fmt: skip
 
 
 def tune_bank(
@@ -119,9 +122,11 @@ def tune_bank(
     *,
     train: TrainOutputs | None,
     make_bank: BankMaker,
+    class_names: Sequence[str] | None = None,
     judge: bool = True,
 ) -> Fitted:
     """Tune a clustered bank on validation alone, with a proof, or in folds over train and validation."""
+    certified_classes = settings.certified_classes(class_names, bank.n_classes)
     if settings.folds:
         if train is None:
             raise ValueError("cross-fitting needs the training rows, which a saved model does not keep: fit again")
@@ -130,7 +135,16 @@ def tune_bank(
         )
         return _judged(Fitted(tuning, estimate=estimate, unseen_bank=bank), search)
     if settings.certify:
-        proof = certify(bank, validation, prior, search, level=settings.level, correction=settings.correction)
+        proof = certify(
+            bank,
+            validation,
+            prior,
+            search,
+            level=settings.level,
+            correction=settings.correction,
+            classes=certified_classes,
+            class_harm=settings.class_harm,
+        )
         return Fitted(*proof)
     refuse_other_than_validation(validation)
     scores = {kappa: bank.class_scores(validation.z, kappa=kappa) for kappa in search.preset.kappa}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,6 +41,8 @@ class TuneConfig:
     certify: bool = False  # keep the gate shut unless its benefit is proven on lesions that took no part in choosing it
     level: float = 0.05  # of that proof
     correction: Literal["fixed-sequence", "holm"] = "fixed-sequence"
+    certify_classes: tuple[str, ...] = ()  # by name or number: a certificate bounds their loss of sensitivity, too
+    class_harm: float = 0.05  # a larger loss must be ruled out for each of them
     folds: int = 0  # cross-fit over train and validation in so many folds; 0 tunes on validation alone
     pool_seeds: bool = False  # one choice for all seeds, on the validation rows of all: each scored by its own seed
     max_asked: float = 1.0  # largest share of validation rows that theta may leave to the second network
@@ -49,6 +52,9 @@ class TuneConfig:
     def __post_init__(self) -> None:
         check_unit_interval(self.level, "level")
         check_cost_limits(self.max_asked, self.tolerance)
+        check_unit_interval(self.class_harm, "class_harm")
+        if self.certify_classes and not self.certify:
+            raise ValueError("certify_classes is for certificates: set certify too")
         check_count(self.folds, "folds", least=0)
         if self.folds == 1:
             raise ValueError("folds must be 0, or at least 2")
@@ -69,6 +75,15 @@ class TuneConfig:
     def preset_name(self) -> str:
         """Return the preset's name, for a sentence."""
         return self.preset if isinstance(self.preset, str) else "of your own"
+
+    def certified_classes(self, class_names: Sequence[str] | None, n_classes: int) -> dict[str, int]:
+        """Return the names and numbers of the classes that a certificate must spare."""
+        names = class_names or [str(c) for c in range(n_classes)]
+        known = {**{str(c): c for c in range(n_classes)}, **{name: c for c, name in enumerate(names)}}
+        unknown = [name for name in self.certify_classes if name not in known]
+        if unknown:
+            raise ValueError(f"certify_classes names {unknown[0]!r}; there are {', '.join(names)}")
+        return {names[known[name]]: known[name] for name in self.certify_classes}
 
 
 def check_cost_limits(max_asked: float, tolerance: float) -> None:
