@@ -179,7 +179,7 @@ def _missing_notes(
     if missing:
         what = f"{len(missing):,} of {total:,} labelled images have no file ({_some(missing)})"
         if len(missing) == total and not options.metadata_only:
-            raise NoImagesError(f"none of the {total:,} labelled images has a file in {place} ({_some(missing)})")
+            raise NoImagesError(f"{what} in {place}: add the files")
         if not lenient:
             raise SourceError(f"{what} in {place}: add the files, or leave these out with --allow-missing")
         notes.append(f"{what}; {'kept for their metadata' if options.metadata_only else 'left out'}")
