@@ -100,7 +100,6 @@ class Config:
         if self.embed.checkpoint == "best" and self.train.train_on_val:
             raise ValueError('embed.checkpoint = "best" needs validation images, and train.train_on_val leaves none')
 
-
     def of_folds(self) -> tuple[Config, ...]:
         """Return the configuration of each outer fold that is to be run; itself where there are none."""
         data = self.data

@@ -135,7 +135,9 @@ class TrainedOutputs(Outputs):
     def own_identity(self) -> dict[str, Any]:
         """Name the tables' contents, or the place where they are to be made."""
         space = self.config.bank.space
-        other = {} if space in ("teacher", "student") else {"bank.space": tables_fingerprint(space, self.seed, fold=self.fold)}
+        other = {}
+        if space not in ("teacher", "student"):
+            other["bank.space"] = tables_fingerprint(space, self.seed, fold=self.fold)
         if self.may_train and not trainings.is_made(self.folder, self.config, self.seed):
             return {"outputs": f"{self.folder.root.name} to be made", **other}
         self.folder.refuse_other_training(self.config, self.seed)
@@ -216,10 +218,9 @@ def _saved(config: Config, root: Path) -> list[SavedOutputs]:
             raise TdumpraError(f"outputs names {outputs.file} twice for {outputs.model}: one file is one seed or fold")
         other = seen.setdefault((outputs.model, outputs.seed, outputs.fold), outputs)
         if other is not outputs:
-            which = f"seed {outputs.seed}" if outputs.fold is None else f"seed {outputs.seed}, fold {outputs.fold}"
             raise TdumpraError(
-                f"outputs {other.file} and {outputs.file} are both {which} of {outputs.model}: give one of them another "
-                "seed, fold, training or backbone in its table [[outputs]]"
+                f"outputs {other.file} and {outputs.file} are both of {outputs.name}: give one of them another seed, "
+                "fold, training or backbone in its table [[outputs]]"
             )
     seeds = dict.fromkeys(each.seed_name for each in seen.values())
     for name in seeds:
