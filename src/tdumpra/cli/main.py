@@ -158,14 +158,9 @@ def _run(
 ) -> None:
     """Run every stage, skipping those whose inputs have not changed."""
     run = settings(config, changes, seeds, out)
-    if plan:
-        from tdumpra.cli.run_plan import plan_command
-
-        plan_command(run, as_json=as_json)
-        return
     from tdumpra.cli.run import run_command
 
-    run_command(run, as_json=as_json)
+    run_command(run, as_json=as_json, plan=plan)
 
 
 def _stage(name: str, panel: str, about: str) -> None:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from tdumpra.cli.experiments import saved_run, show, write
 from tdumpra.cli.report import finish_with_report
+from tdumpra.cli.run_plan import plan_command
 from tdumpra.data.dataset import Dataset, open_data
 from tdumpra.method.bank_health import BankHealth
 from tdumpra.networks.train import make_fabric
@@ -66,8 +67,11 @@ def bank_command(config: Config, *, as_json: bool = False) -> None:
         print_json(found)
 
 
-def run_command(config: Config, *, as_json: bool = False) -> None:
+def run_command(config: Config, *, as_json: bool = False, plan: bool = False) -> None:
     """Run every stage, skipping those whose inputs have not changed; ends with the table over seeds and the report."""
+    if plan:
+        plan_command(config, as_json=as_json)
+        return
     if config.outputs:
         saved_run(config, as_json=as_json)
         return

@@ -175,8 +175,8 @@ def _overview(
     rows = f"{evaluation['rows']['test']:,} test cases of {len(first.class_names)} classes"
     lead = {
         "seed": f"{len(pages)} seeds of one configuration, scored on {rows} each.",
-        "fold": f"{len(pages)} outer folds, each trained, tuned and scored apart: together they test {rows}, every "
-        "group once.",
+        "fold": f"{len(pages)} outer folds, each trained, tuned and scored apart: {rows} together, every "
+        "group tested once.",
     }
     page = kit.render(
         "report_seeds.html",
