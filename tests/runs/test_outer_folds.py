@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.support import save_problem, seed_arrays
 
-from tdumpra.artifacts import read_json
+from tdumpra.artifacts import read_json, write_json
 from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.experiments.together import refuse_folds, refuse_strangers
 from tdumpra.report import outcome
@@ -170,6 +170,11 @@ def test_rows_of_all_folds_are_scored_together_then_averaged_over_seeds(saved):
         assert "Fold by fold" in (of_seed / "index.html").read_text()
         assert (of_seed / "fold-1" / "index.html").exists()
     assert "Seed by seed" in page.read_text()
+    path = root / "net_seed0" / "evaluation.json"
+    content = read_json(path, kind="evaluation", schema=1)
+    write_json(path, kind="evaluation", schema=1, content={**content, "inputs": {"folds": ["others", "of before"]}})
+    with pytest.raises(ArtifactError, match="was evaluated with other folds"):
+        write_report(root, limit=1)
 
 
 def test_a_baseline_is_that_of_the_same_fold(saved, tmp_path):

@@ -21,7 +21,7 @@ from tdumpra.networks.train import make_fabric
 from tdumpra.report import outcome
 from tdumpra.runs.config import Config
 from tdumpra.runs.documents import metadata_fingerprint
-from tdumpra.runs.folder import Member, RunFolder, fold_place, members, refuse_results_of_another, run_root
+from tdumpra.runs.folder import Member, RunFolder, members, refuse_results_of_another, run_root
 from tdumpra.runs.model import model_step
 from tdumpra.runs.outputs import TrainedOutputs, all_outputs, folds_of_seeds
 from tdumpra.runs.pixel_stages import claimed_by_first, embed_stage, train_stage
@@ -80,7 +80,8 @@ def run_command(config: Config, *, as_json: bool = False, plan: bool = False) ->
         return  # one process of several has the results
     found = write(outcome.evaluate, config, root, quiet=as_json)
     show(found, root, as_json=as_json)
-    finish_with_report(root if config.data.fold is None else fold_place(root, config.data.fold), quiet=as_json)
+    alone = members(config)[0].folder.root if config.data.fold is not None and len(config.seeds) == 1 else root
+    finish_with_report(alone, quiet=as_json)
 
 
 def run_stages(config: Config, *, quiet: bool = False) -> dict[int, dict[str, Any]]:
@@ -103,7 +104,8 @@ def run_stages(config: Config, *, quiet: bool = False) -> dict[int, dict[str, An
         decide(*arguments)
 
     root = run_root(config)
-    for folder in {root, *(each.folder.root for each in members(config))}:
+    places = [each.folder.root for each in members(config)]
+    for folder in {root, *places, *(place.parent for place in places if config.data.outer_folds is not None)}:
         refuse_results_of_another(config, folder)
     # one choice for all seeds can be made only when all are there; else each seed is finished before the next begins
     rounds = (encode, decide) if config.tune.pool_seeds else (both,)

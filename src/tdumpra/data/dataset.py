@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -37,13 +38,13 @@ class Dataset:
 
 def _test_manifest(data: DataConfig, source: str, *, metadata_only: bool) -> Manifest:
     """Open the test source, grouped like the training source where possible."""
-    options = {"allow_missing": data.allow_missing, "metadata_only": metadata_only}
+    opened = partial(open_source, source, allow_missing=data.allow_missing, metadata_only=metadata_only)
     try:
-        return open_source(source, group_column=data.group_by, **options)
+        return opened(group_column=data.group_by)
     except SourceError:
         if data.group_by is None:
             raise
-    test = open_source(source, **options)
+    test = opened()
     note = f"{source} cannot be grouped by {data.group_by!r}: who is both in training and in test cannot be told"
     return replace(test, notes=(*test.notes, note))
 

@@ -75,12 +75,12 @@ def _seed_folders(root: Path) -> dict[int, Path]:
 
 
 def _config_in(root: Path) -> Config:
-    """Read the configuration of a seed; of its folds, that of all of them."""
+    """Read the configuration of a seed; of several folds, that of all of them."""
     folds = fold_places(root)
     if not folds:
         return read_config(root / "config.toml")
     config = read_config(folds[min(folds)] / "config.toml")
-    return replace(config, data=replace(config.data, fold=None))
+    return config if len(folds) == 1 else replace(config, data=replace(config.data, fold=None))
 
 
 def _made_from(outputs: Sequence[Outputs], limit: int) -> str:
@@ -152,6 +152,8 @@ def _of_seed(
     if len(folds) == 1:
         write_page(first, out, limit=limit, back_link=back)
         return
+    if evaluation["inputs"]["folds"] != [materials[each.name].evaluation["made_from"] for each in folds]:
+        raise ArtifactError(f"{place_of(folds)} was evaluated with other folds: run  tdumpra evaluate CONFIG  again")
     pages = []
     for each in folds:
         there, name = each.place / FOLDER if own else out / f"fold-{each.fold}", f"fold {each.fold}"
