@@ -98,3 +98,15 @@ def test_pairs_of_duplicates_are_one_group_before_the_split(ham_folder, write_ta
     assert merged["ISIC_1"] == merged["ISIC_2"] == merged["ISIC_3"]
     with pytest.raises(SourceError, match="synthetic lesions have no duplicates"):
         open_data(replace(data, source="synthetic:n=20"))
+
+
+def test_a_chosen_test_reaches_the_images(tmp_path):
+    data = replace(settings().data, source="synthetic:n=200,size=32", cache=str(tmp_path / "cache"))
+    held = open_data(replace(data, hold_out="ambiguous=yes"))
+    told = {part: {held.manifest.records[i].meta["ambiguous"] for i in held.rows(part)} for part in ("train", "test")}
+    assert told == {"train": {"no"}, "test": {"yes"}}
+    assert any(note.startswith("the test is ambiguous=yes") for note in held.notes)
+    folds = [open_data(replace(data, outer_folds=2, fold=fold)) for fold in (0, 1)]
+    assert sorted([*folds[0].rows("test"), *folds[1].rows("test")]) == list(range(200))
+    with pytest.raises(ValueError, match="say with fold"):
+        open_data(replace(data, outer_folds=2))

@@ -42,6 +42,7 @@ class Part(NamedTuple):
     splits: SplitOutputs
     others: Sequence[SplitOutputs]  # seeds whose validation rows had a say in the choice
     fitted: Fitted
+    fold: int | None = None
 
 
 def case_of(splits: SplitOutputs, others: Sequence[SplitOutputs], fitted: Fitted, config: Config) -> Case:
@@ -144,8 +145,8 @@ def evaluated(parts: Sequence[Part], config: Config, seed: int) -> SeedResult:
     Several ``parts`` are the outer folds of that seed: test rows are counted together, others are the mean of a fold.
     """
     asked = replace(config.evaluate, class_names=config.evaluate.class_names or parts[0].splits.class_names)
-    shown = [part._replace(splits=with_asked(part.splits, config, seed)) for part in parts]
-    cases = [case_of(*part, config) for part in shown]
+    shown = [part._replace(splits=with_asked(part.splits, config, seed, part.fold)) for part in parts]
+    cases = [case_of(part.splits, part.others, part.fitted, config) for part in shown]
     found = evaluate(cases, settings=asked)
     splits, fits = [part.splits for part in parts], [part.fitted for part in parts]
     per_1000 = {**found.document["per_1000"], "validation": _per_1000(fits, asked, splits[0].n_classes)}
@@ -157,7 +158,7 @@ def evaluated(parts: Sequence[Part], config: Config, seed: int) -> SeedResult:
             "test": sum(len(each.test) for each in splits),
         },
         "grouped": splits[0].test.groups is not None,
-        "tuning": told_apart("fold", dict(enumerate(fitted.verdict() for fitted in fits))),
+        "tuning": told_apart("fold", {part.fold or 0: part.fitted.verdict() for part in parts}),
         "certified": _certified(fits),
         "notes": list(dict.fromkeys(str(note) for fitted in fits for note in fitted.tuning.notes)),
         **found.document,
@@ -188,19 +189,19 @@ def _certified(fits: Sequence[Fitted]) -> bool | None:
     return all(each is not None and each.granted for each in certificates)
 
 
-def with_asked(splits: SplitOutputs, config: Config, seed: int) -> SplitOutputs:
+def with_asked(splits: SplitOutputs, config: Config, seed: int, fold: int | None = None) -> SplitOutputs:
     """The test rows with what the evaluation asks for beyond them: columns of a table, another run's classifier."""
     if config.evaluate.metadata is not None:
         columns = tuple(name for name in config.evaluate.subgroups if name not in splits.test.metadata)
         splits = with_metadata(splits, config.evaluate.metadata, columns)
     if config.evaluate.baseline is not None:
-        splits = with_baseline(splits, config.evaluate.baseline, seed)
+        splits = with_baseline(splits, config.evaluate.baseline, seed, fold)
     return splits
 
 
-def with_baseline(splits: SplitOutputs, place: str, seed: int) -> SplitOutputs:
+def with_baseline(splits: SplitOutputs, place: str, seed: int, fold: int | None = None) -> SplitOutputs:
     """The test rows with the classifier of another run, which must have been trained on none of them."""
-    folder = run_with_tables(place, seed, "evaluate.baseline")
+    folder = run_with_tables(place, seed, "evaluate.baseline", fold)
     if splits.test.ids is None:
         raise InputFileError(f"the outputs carry no id, so that {folder.root} cannot be matched with them")
     table = OutputsTable.read(folder.outputs("test"))
