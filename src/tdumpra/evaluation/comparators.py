@@ -48,6 +48,7 @@ class Case:
     pool: ValidationOutputs | None = None  # validation rows of all seeds, where the decision was chosen on them
     unseen_bank: PrototypeBank | None = None  # one without validation rows, where the decision's own holds them
     goal: Goal = field(default_factory=Goal)  # what everything was tuned for
+    first: Case | None = None  # of a network that never saw the validation rows, where this one's has: it has the fits
     fits: dict[str, Any] = field(default_factory=dict, init=False, repr=False)  # kept for the validation rows
 
     @property
@@ -58,12 +59,21 @@ class Case:
     def fitted(self, name: str, fit: Callable[[], T]) -> T:
         """Return what a comparator fits on train and validation rows, fitting it at the first call only."""
         if name not in self.fits:
+            if self.first is not None:
+                raise RuntimeError(f"{name} must be fitted for the network that never saw the validation rows")
             self.fits[name] = fit()
         found: T = self.fits[name]
         return found
 
+    def refitted(self, train: TrainOutputs, test: ScoredOutputs, decision: Decision) -> Case:
+        """Return the case of a second network, which has seen the validation rows: fits stay those of this one."""
+        decided = decision.decide(test.p, test.z)
+        return replace(self, train=train, test=test, decision=decision, decided=decided, first=self)
+
     def on_validation(self) -> Case | None:
         """Return the case with the validation rows in place of test, for choices that test must not make."""
+        if self.first is not None:
+            return self.first.on_validation()
         if self.validation is None:
             return None
         decision = replace(self.decision, bank=self.unseen_bank or self.decision.bank)
@@ -188,7 +198,8 @@ def _gate_of(case: Case, name: str, preset: Preset) -> Tensor | None:
     def choose() -> Decision:
         return tune(bank, validation, prior, Search(preset, case.goal)).decision
 
-    return replace(case.fitted(name, choose), bank=case.decision.bank).decide(case.test.p, case.test.z).p
+    chosen = replace(case.fitted(name, choose), bank=case.decision.bank, prior=prior)
+    return chosen.decide(case.test.p, case.test.z).p
 
 
 def oracle(case: Case) -> Tensor:

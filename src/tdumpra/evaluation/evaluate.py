@@ -122,6 +122,10 @@ def _document(
 
 
 def _posteriors(case: Case, comparators: Mapping[str, Comparator]) -> dict[str, Tensor]:
+    if case.first is not None and (before := case.first.on_validation()) is not None:
+        _posteriors(before, comparators)  # fits everything
+        case.first.fits.update(before.fits)
+        case.fits.update(before.fits)
     results = {name: comparator.posterior(case) for name, comparator in comparators.items()}
     given = {name: p for name, p in results.items() if p is not None}
     for name, p in given.items():

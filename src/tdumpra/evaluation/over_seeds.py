@@ -70,6 +70,7 @@ def over_seeds(by_seed: Mapping[int, SeedResult]) -> dict[str, Any]:
     return {
         "version": __version__,
         "seeds": list(by_seed),
+        "refit": first.get("refit", False),
         "rows": first["rows"],
         "grouped": first["grouped"],
         "tuning": _tuning({seed: each["tuning"] for seed, each in evaluations.items()}),

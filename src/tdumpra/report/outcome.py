@@ -22,7 +22,7 @@ from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder, refuse_results_of_another
 from tdumpra.runs.outputs import Outputs, TrainedOutputs, all_outputs
 from tdumpra.runs.steps import Step
-from tdumpra.runs.table_stages import evaluate_step, gate_of, over_models, tune_step, write_overall
+from tdumpra.runs.table_stages import evaluate_step, gate_of, over_models, refit_step, tune_step, write_overall
 
 Results = Mapping[str, Any]
 
@@ -65,9 +65,10 @@ def _write_tune(config: Config, results: Results, out: Path) -> Found:
 
 def _evaluate_steps(config: Config, out: Path) -> list[Step[Any]]:
     outputs = all_outputs(config, out)
+    seconds = [refit_step(each) for each in outputs if isinstance(each, TrainedOutputs) and each.config.train.refit]
     steps = [evaluate_step(each) for each in outputs]
     refuse_strangers(outputs)
-    return steps
+    return [*seconds, *steps]
 
 
 def _write_evaluation(config: Config, results: Results, out: Path) -> Found:

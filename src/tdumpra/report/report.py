@@ -48,7 +48,7 @@ def write_page(
         confusion=gate_sections.confusion(splits, decided, material.class_names) if splits and decided else no_cases,
         calibration=_calibration(evaluation),
         coverage=_coverage(evaluation),
-        sweeps=gate_sections.curves(splits, decision) if splits and decision else no_cases,
+        sweeps=gate_sections.curves(splits, decision, material.tuned) if splits and decision else no_cases,
         parts=sections.parts(evaluation),
         bank=sections.prototypes(material, decision.bank) if decision else no_cases,
         training=_training(material),

@@ -19,7 +19,8 @@ from tdumpra.evaluation.evaluate import evaluate, gate_report
 from tdumpra.evaluation.over_seeds import SeedResult
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs.config import Config, TuneConfig
-from tdumpra.runs.tables import OutputsTable, refuse_other_labels, run_with_tables
+from tdumpra.runs.refit import Refitted
+from tdumpra.runs.tables import OutputsTable, refuse_other_labels, run_in_use
 from tdumpra.tuning.fit import Fitted
 from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.pooled import pooled
@@ -87,19 +88,38 @@ def gate_document(
 
 
 def evaluated(
-    splits: SplitOutputs, others: Sequence[SplitOutputs], fitted: Fitted, config: Config, seed: int
+    splits: SplitOutputs,
+    others: Sequence[SplitOutputs],
+    fitted: Fitted,
+    config: Config,
+    seed: int,
+    second: Refitted | None = None,
 ) -> SeedResult:
-    """Score one seed: its part of ``evaluation.json``, what the gate gained by lesion, and the replicates."""
+    """Score one seed: its part of ``evaluation.json``, what the gate gained by lesion, and the replicates.
+
+    Where a ``second`` network goes into use, its test rows are scored, with what was chosen on the first one's.
+    """
     asked = replace(config.evaluate, class_names=config.evaluate.class_names or splits.class_names)
-    splits = with_asked(splits, config, seed)
-    case = case_of(splits, others, fitted, config.tune)
+    notes = [str(note) for note in fitted.tuning.notes]
+    if second is None:
+        splits = with_asked(splits, config, seed)
+        case = case_of(splits, others, fitted, config.tune)
+    else:
+        first = case_of(splits, others, fitted, config.tune)
+        splits = with_asked(splits._replace(train=second.rows.train, test=second.rows.test), config, seed)
+        case = first.refitted(splits.train, splits.test, second.decision)
+        notes.append(
+            f"the figures are those of a second network, trained on all {len(splits.train):,} train and validation "
+            "rows; everything was chosen on validation rows of a first network that had not seen them"
+        )
     found = evaluate(case, settings=asked)
     document = {
         "version": __version__,
+        "refit": second is not None,  # whether train rows and test figures are those of a second network
         "rows": {"train": len(splits.train), "val": len(splits.validation), "test": len(splits.test)},
         "grouped": splits.test.groups is not None,
         "tuning": fitted.verdict(),
-        "notes": [str(note) for note in fitted.tuning.notes],
+        "notes": notes,
         **found.document,
     }
     return SeedResult(document, found.gained, found.compared)
@@ -117,7 +137,7 @@ def with_asked(splits: SplitOutputs, config: Config, seed: int) -> SplitOutputs:
 
 def with_baseline(splits: SplitOutputs, place: str, seed: int) -> SplitOutputs:
     """The test rows with the classifier of another run, which must have been trained on none of them."""
-    folder = run_with_tables(place, seed, "evaluate.baseline")
+    folder = run_in_use(place, seed, "evaluate.baseline")
     if splits.test.ids is None:
         raise InputFileError(f"the outputs carry no id, so that {folder.root} cannot be matched with them")
     table = OutputsTable.read(folder.outputs("test"))
