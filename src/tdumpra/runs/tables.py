@@ -140,7 +140,7 @@ def run_with_tables(place: str, seed: int, name: str = "bank.space") -> RunFolde
 def run_in_use(place: str, seed: int, name: str) -> RunFolder:
     """The folder of the network that a run put into use: the second one, where it has ``train.refit``."""
     folder = run_with_tables(place, seed, name)
-    return folder.refit if read_config(folder.config).train.refit else folder
+    return folder.refit if folder.config.exists() and read_config(folder.config).train.refit else folder
 
 
 def tables_fingerprint(folder: RunFolder) -> str:
