@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tdumpra.runs.config import Config, NetworkConfig, OutputFile, config_text, read_config
+from tdumpra.runs.config import Config, NetworkConfig, OutputFile, TrainConfig, config_text, read_config
 from tdumpra.toml import ConfigError, to_toml
 
 
@@ -227,3 +227,10 @@ def test_outputs_as_tables(tmp_path):
     for wrong in (tables.replace("joint", "both"), tables.replace("seed = 2", "seed = -1"), "outputs = [3]"):
         with pytest.raises(ConfigError, match=r"outputs\[0\]"):
             read_config(write(tmp_path, wrong))
+
+
+def test_a_setting_of_before_that_was_off_changes_nothing(tmp_path):
+    (tmp_path / "run.toml").write_text("[train]\ntrain_on_val = false\nepochs = 3")
+    assert read_config(tmp_path / "run.toml").train == TrainConfig(epochs=3)
+    with pytest.raises(ConfigError, match=r"^--set .*train\.refit"):
+        read_config(tmp_path / "run.toml", changes=["train.train_on_val=true"])
