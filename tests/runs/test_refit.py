@@ -22,7 +22,7 @@ from tdumpra.method.bank import PrototypeBank
 from tdumpra.networks.checkpoint import epochs_behind, is_finished
 from tdumpra.networks.model_file import Model
 from tdumpra.runs.config import Config, EvaluateConfig
-from tdumpra.runs.documents import case_of, evaluated, with_baseline
+from tdumpra.runs.documents import Part, case_of, evaluated, with_baseline
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.model import model_step
 from tdumpra.runs.outputs import TrainedOutputs
@@ -143,8 +143,8 @@ def test_comparators_are_fitted_on_the_first_network_alone(outputs):
     case = first.refitted(second.rows.train, second.rows.test, second.decision)
     with pytest.raises(RuntimeError, match="never saw"):
         case.fitted("something new", lambda: 1)
-    document = evaluated(splits, (), fitted, outputs.config, 0, second).document
-    alone = evaluated(splits, (), fitted, outputs.config, 0).document
+    document = evaluated([Part(splits, (), fitted, None, second)], outputs.config, 0).document
+    alone = evaluated([Part(splits, (), fitted)], outputs.config, 0).document
     assert document["rows"] == {"train": len(splits.train) + len(splits.validation), "val": len(splits.validation),
                                 "test": len(splits.test)}  # fmt: skip
     assert (document["refit"], alone["refit"]) == (True, False)

@@ -19,7 +19,7 @@ from tdumpra.report import outcome
 from tdumpra.report.outcome import Experiment, Found
 from tdumpra.runs.attach import array_model_step
 from tdumpra.runs.config import Config
-from tdumpra.runs.folder import run_folders, run_root
+from tdumpra.runs.folder import members, run_root
 from tdumpra.runs.outputs import all_outputs
 from tdumpra.runs.steps import Planned, run
 from tdumpra.runs.steps import plan as steps_ahead
@@ -109,7 +109,7 @@ def _elsewhere(config: Config, out: Path) -> bool:
     """Return whether ``out`` is for results alone: the run's own folder holds tables, and ``out`` does not."""
 
     def embedded(root: Path) -> bool:
-        return all(folder.has_tables for folder in run_folders(root, config.seeds).values())
+        return all(member.folder.has_tables for member in members(config, root))
 
     return not embedded(out) and embedded(run_root(config))
 

@@ -20,9 +20,9 @@ from tdumpra.networks.train import make_fabric
 from tdumpra.report import outcome
 from tdumpra.runs.config import Config
 from tdumpra.runs.documents import metadata_fingerprint
-from tdumpra.runs.folder import RunFolder, refuse_results_of_another, run_folders, run_root
+from tdumpra.runs.folder import Member, RunFolder, fold_place, members, refuse_results_of_another, run_root
 from tdumpra.runs.model import model_step
-from tdumpra.runs.outputs import TrainedOutputs, all_outputs
+from tdumpra.runs.outputs import TrainedOutputs, all_outputs, folds_of_seeds
 from tdumpra.runs.pixel_stages import claimed_by_first, embed_stage, train_stage
 from tdumpra.runs.refit import second_pass
 from tdumpra.runs.steps import Step
@@ -35,18 +35,21 @@ Work = Callable[[Config, Dataset, RunFolder, int, Fabric, Console], None]
 
 def train_command(config: Config, *, as_json: bool = False) -> None:
     """Train student and teacher; goes on where an earlier run stopped. With ``train.refit``, the second network too."""
-    _for_each_seed(config, _in_turn(_train, _train_again), quiet=as_json)
+    _for_each_member(config, _in_turn(_train, _train_again), quiet=as_json)
     if as_json:
-        folders = run_folders(run_root(config), config.seeds)
-        print_json({str(seed): {"checkpoint": str(folder.checkpoint("last"))} for seed, folder in folders.items()})
+        print_json({_key(each): {"checkpoint": str(each.folder.checkpoint("last"))} for each in members(config)})
 
 
 def embed_command(config: Config, *, as_json: bool = False) -> None:
     """Write logits and embeddings of every image: the tables that everything afterwards stands on."""
-    _for_each_seed(config, _in_turn(_embed, _embed_again), quiet=as_json)
+    _for_each_member(config, _in_turn(_embed, _embed_again), quiet=as_json)
     if as_json:
-        folders = run_folders(run_root(config), config.seeds)
-        print_json({str(seed): {"outputs": str(folder.root / "outputs")} for seed, folder in folders.items()})
+        print_json({_key(each): {"outputs": str(each.folder.root / "outputs")} for each in members(config)})
+
+
+def _key(member: Member) -> str:
+    fold = member.config.data.fold
+    return str(member.seed) if fold is None else f"{member.seed}, fold {fold}"
 
 
 def bank_command(config: Config, *, as_json: bool = False) -> None:
@@ -55,7 +58,7 @@ def bank_command(config: Config, *, as_json: bool = False) -> None:
     found = {}
     for outputs in all_outputs(config):
         outputs.own_identity()  # a file that is not there is told before a folder is made for it
-        with RunFolder(outputs.place).claim(config, outputs.seed):
+        with RunFolder(outputs.place).claim(outputs.config, outputs.seed):
             bank = banked(outputs)
             _show_bank(bank, RunFolder(outputs.place), console)
             if config.train.refit:
@@ -76,7 +79,7 @@ def run_command(config: Config, *, as_json: bool = False) -> None:
         return  # one process of several has the results
     found = write(outcome.evaluate, config, root, quiet=as_json)
     show(found, root, as_json=as_json)
-    finish_with_report(root, quiet=as_json)
+    finish_with_report(root if config.data.fold is None else fold_place(root, config.data.fold), quiet=as_json)
 
 
 def run_stages(config: Config, *, quiet: bool = False) -> dict[int, dict[str, Any]]:
@@ -84,34 +87,36 @@ def run_stages(config: Config, *, quiet: bool = False) -> dict[int, dict[str, An
 
     With ``train.refit``, the second network is trained and embedded after tuning.
     """
-    evaluations: dict[int, dict[str, Any]] = {}
+    has_results = False
 
     def tune(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
         if fabric.is_global_zero:
-            outputs = _outputs_of(config, seed)
+            outputs = _outputs_in(config, folder)
             _show_bank(banked(outputs), folder, console)
             _make({folder.gate: tune_step(outputs)}, console)
         fabric.barrier()
 
     def finish(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
+        nonlocal has_results
         if fabric.is_global_zero:
-            outputs = _outputs_of(config, seed)
+            outputs = _outputs_in(config, folder)
             if config.train.refit:
                 _show_bank(banked(outputs, second=True), folder.refit, console)
             _make({folder.model: model_step(outputs, data), folder.evaluation: evaluate_step(outputs)}, console)
-            evaluations[seed] = dict(evaluate_step(outputs).result().document)
+            has_results = True
         fabric.barrier()
 
     encode = _in_turn(_train, _embed)
     decide = _in_turn(tune, _train_again, _embed_again, finish)
 
     root = run_root(config)
-    for folder in {root, *(each.root for each in run_folders(root, config.seeds).values())}:
+    for folder in {root, *(each.folder.root for each in members(config))}:
         refuse_results_of_another(config, folder)
     # one choice for all seeds can be made only when all are there; else each seed is finished before the next begins
     rounds = (encode, decide) if config.tune.pool_seeds else (_in_turn(encode, decide),)
-    _for_each_seed(config, *rounds, quiet=quiet)
-    return evaluations
+    _for_each_member(config, *rounds, quiet=quiet)
+    by_seed = folds_of_seeds(all_outputs(config)) if has_results else ()
+    return {folds[0].seed: dict(evaluate_step(*folds).result().document) for folds in by_seed}
 
 
 def _train(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
@@ -158,8 +163,8 @@ def _in_turn(*works: Work) -> Work:
     return work
 
 
-def _outputs_of(config: Config, seed: int) -> TrainedOutputs:
-    (outputs,) = (each for each in all_outputs(config) if each.seed == seed)
+def _outputs_in(config: Config, folder: RunFolder) -> TrainedOutputs:
+    (outputs,) = (each for each in all_outputs(config) if each.place == folder.root)
     assert isinstance(outputs, TrainedOutputs)
     return outputs
 
@@ -173,23 +178,23 @@ def _make(steps: Mapping[Path, Step[Any]], console: Console) -> None:
         console.print(f"{path} is up to date" if fresh else f"Written: {path}", soft_wrap=True)
 
 
-def _for_each_seed(config: Config, *rounds: Work, quiet: bool = False) -> None:
+def _for_each_member(config: Config, *rounds: Work, quiet: bool = False) -> None:
     if config.outputs:
         raise ValueError("this configuration names saved outputs: there is nothing to train or to embed")
     fabric = make_fabric(config.train)
     fabric.launch()
     console = Console(quiet=quiet or not fabric.is_global_zero)
     data, told = None, dict[str, None]()
-    for work, (seed, folder) in itertools.product(rounds, run_folders(run_root(config), config.seeds).items()):
-        if data is None or config.data.val_by_seed:
-            data = open_data(config.data, seed, progress=console.is_terminal)
+    for work, (of_fold, seed, folder) in itertools.product(rounds, members(config)):
+        if data is None or config.data.val_by_seed or config.data.outer_folds is not None:
+            data = open_data(of_fold.data, seed, progress=console.is_terminal)
             show_notes([note for note in data.notes if note not in told], console)
             told |= dict.fromkeys(data.notes)
             _refuse_what_cannot_be_scored(config, data)
-        with claimed_by_first(folder, config, seed, fabric):
+        with claimed_by_first(folder, of_fold, seed, fabric):
             if fabric.is_global_zero:
                 data.split.write(folder.split)
-            work(config, data, folder, seed, fabric, console)
+            work(of_fold, data, folder, seed, fabric, console)
 
 
 def _refuse_what_cannot_be_scored(config: Config, data: Dataset) -> None:

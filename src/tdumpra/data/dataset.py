@@ -76,6 +76,9 @@ def open_data(data: DataConfig, seed: int = 0, *, progress: bool = False) -> Dat
             test_share=data.test_share,
             val_share=data.val_share,
             val_fold=seed % val_folds(data.val_share) if data.val_by_seed else 0,
+            hold_out=data.hold_out,
+            outer_folds=data.outer_folds,
+            fold=data.fold,
         )
     prepared = prepare(manifest, data.cache, data.framing, progress=progress)
     where = dict(zip(split.ids, split.codes.tolist(), strict=True))

@@ -17,14 +17,13 @@ from tdumpra.evaluation.over_seeds import Figure, mean_and_deviation
 from tdumpra.experiments import paper
 from tdumpra.experiments.grid import variant_step
 from tdumpra.experiments.results import ResultTable, Value
-from tdumpra.experiments.together import refuse_mixed, refuse_several_backbones, refuse_strangers, rows_scored
+from tdumpra.experiments.together import refuse_folds, refuse_mixed, refuse_several_backbones, refuse_strangers, rows_scored
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs.config import Config, TrainConfig
 from tdumpra.runs.outputs import Outputs, all_outputs, unknown_of_files, variant_outputs
 from tdumpra.runs.steps import Step
 from tdumpra.tuning.fit import Fitted
 from tdumpra.tuning.goal import Goal
-from tdumpra.tuning.presets import PRESETS
 
 Fusion = Literal["none", "fixed", "gated"]
 
@@ -60,6 +59,7 @@ def variant_config(config: Config, variant: Variant) -> Config:
 
 def steps(config: Config, out: Path) -> list[Step[dict[str, Any]]]:
     """Make a step for each variant and seed; variants whose outputs cannot be had have none."""
+    refuse_folds(config, "an ablation")
     refuse_several_backbones(config, "an ablation")
     if not config.outputs and config.network.as_it_is:
         raise ValueError(
@@ -114,7 +114,7 @@ def fixed_alpha(splits: SplitOutputs, fitted: Fitted, config: Config) -> float:
     def objective(alpha: float) -> float:
         return goal.score(fuse_linear(decided.p_cls, decided.p_sim, alpha=alpha), validation.y).objective
 
-    return max(sorted(PRESETS[config.tune.preset].alpha, reverse=True), key=objective)
+    return max(sorted(config.tune.searched().alpha, reverse=True), key=objective)
 
 
 def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTable:

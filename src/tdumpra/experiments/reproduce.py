@@ -13,7 +13,7 @@ from tdumpra.experiments import paper
 from tdumpra.experiments.ablate import Fusion, score
 from tdumpra.experiments.grid import variant_step
 from tdumpra.experiments.results import ResultTable, Value
-from tdumpra.experiments.together import refuse_mixed, refuse_strangers
+from tdumpra.experiments.together import refuse_folds, refuse_mixed, refuse_strangers
 from tdumpra.runs.config import Config, OutputFile, TrainConfig
 from tdumpra.runs.outputs import Outputs, all_outputs, unknown_of_files, variant_outputs
 from tdumpra.runs.steps import Step
@@ -65,6 +65,7 @@ def entries(config: Config) -> list[Entry]:
 
 def steps(dataset: str, config: Config, out: Path) -> list[Step[dict[str, Any]]]:
     """Make a step for each backbone, training and seed."""
+    refuse_folds(config, "a reproduction")
     if config.outputs:
         refuse_strangers(all_outputs(config), of_one="backbone")
     return [

@@ -23,7 +23,7 @@ from tdumpra.experiments import lambda_sweep
 from tdumpra.experiments.grid import variant_step
 from tdumpra.experiments.results import ResultTable, Value
 from tdumpra.experiments.surface import BETA, REFERENCE, THETA, gate_surface
-from tdumpra.experiments.together import refuse_strangers
+from tdumpra.experiments.together import refuse_folds, refuse_strangers
 from tdumpra.method.arrays import widen
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
@@ -31,7 +31,7 @@ from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs.config import Config
 from tdumpra.runs.outputs import Outputs, TrainedOutputs, all_outputs
 from tdumpra.runs.steps import Step
-from tdumpra.tuning.presets import PRESETS, Preset
+from tdumpra.tuning.presets import Preset
 from tdumpra.tuning.result import Tuning
 
 MARGIN = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
@@ -66,6 +66,7 @@ class _Bench(NamedTuple):
 
 def steps(config: Config, out: Path) -> list[Step[dict[str, Any]]]:
     """Make a step for each model, seed and parameter, and one for each λ."""
+    refuse_folds(config, "a sweep")
     if config.tune.pool_seeds:
         refuse_strangers(curve_outputs(config), test_rows=False)
     return [
@@ -86,7 +87,7 @@ def curve_outputs(config: Config) -> tuple[Outputs, ...]:
 
 
 def _step(config: Config, outputs: Outputs, parameter: str, out: Path) -> Step[dict[str, Any]]:
-    preset = replace(PRESETS[config.tune.preset], gates=("clauses",))
+    preset = replace(config.tune.searched(), gates=("clauses",))
     plain = replace(config, tune=replace(config.tune, certify=False, folds=0, training_rows=False))
     return variant_step(
         out, _name(outputs, parameter), {"sweep": parameter}, replace(outputs, config=plain),
@@ -156,7 +157,7 @@ def _widths(bench: _Bench, config: Config) -> list[_Point]:
 
 
 def _bank(bench: _Bench, z: Tensor, k: int, config: Config) -> PrototypeBank:
-    train, merge = bench.splits.train, PRESETS[config.tune.preset].merge_above
+    train, merge = bench.splits.train, config.tune.searched().merge_above
     lesions = lesion_of_each_row(train.groups, len(train))
     k = min(k, max(len(np.unique(lesions[(train.y == c).numpy()])) for c in range(int(train.y.max()) + 1)))
     n_classes, seed = bench.splits.n_classes, config.bank.seed

@@ -34,6 +34,14 @@ def refuse_strangers(
                 refuse_other_test_rows(known, rows, who=_OF[of_one])
 
 
+def refuse_folds(config: Config, what: str) -> None:
+    """Refuse outer folds where rows of different splits would be averaged as if they were seeds of one."""
+    if (not config.outputs and config.data.outer_folds is not None and config.data.fold is None) or any(
+        each.fold is not None for each in config.outputs
+    ):
+        raise TdumpraError(f"{what} works on one split: name one of the outer folds with data.fold, or do without them")
+
+
 def refuse_several_backbones(config: Config, what: str) -> None:
     """Refuse saved outputs of several networks: they would be averaged as if they were seeds of one."""
     backbones = dict.fromkeys(each.backbone for each in all_outputs(config))

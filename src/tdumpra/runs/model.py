@@ -99,7 +99,7 @@ def _matched(config: Config, own: Encoders, seed: int) -> Encoder:
         return own.student
     if config.bank.space == "teacher":
         return _teacher(own)
-    folder = run_with_tables(config.bank.space, seed)
+    folder = run_with_tables(config.bank.space, seed, fold=config.data.fold)
     others = read_config(folder.config)
     if config.train.refit and not others.network.as_it_is:
         folder = folder.refit

@@ -76,17 +76,18 @@ def refit_identity(outputs: Outputs) -> dict[str, Any]:
     if not isinstance(outputs, TrainedOutputs) or not outputs.config.train.refit:
         return {}
     folders = {"refit": outputs.folder.refit}
-    other = _space_folder(outputs.config, outputs.seed)
+    other = _space_folder(outputs)
     if other is not None:
         folders["refit of bank.space"] = other.refit
     return {name: folder.tables_digest() if folder.has_tables else TO_BE_MADE for name, folder in folders.items()}
 
 
-def _space_folder(config: Config, seed: int) -> RunFolder | None:
+def _space_folder(outputs: TrainedOutputs) -> RunFolder | None:
     """Return the folder of the run that ``bank.space`` names, if that run was trained."""
-    if config.bank.space in ("teacher", "student"):
+    space = outputs.config.bank.space
+    if space in ("teacher", "student"):
         return None
-    folder = run_with_tables(config.bank.space, seed)
+    folder = run_with_tables(space, outputs.seed, fold=outputs.fold)
     return None if read_config(folder.config).network.as_it_is else folder
 
 

@@ -21,15 +21,15 @@ from tdumpra.method.bank_health import BankHealth, bank_health
 from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import TrainOutputs
-from tdumpra.runs.documents import evaluated, gate_document, metadata_fingerprint
+from tdumpra.runs.documents import Part, evaluated, gate_document, metadata_fingerprint
 from tdumpra.runs.folder import RunFolder
-from tdumpra.runs.outputs import Outputs, TrainedOutputs
+from tdumpra.runs.outputs import Outputs, TrainedOutputs, folds_of_seeds, place_of
 from tdumpra.runs.refit import Refitted, Rows, carried_over, refit_identity, refit_rows
 from tdumpra.runs.steps import Step, digest, read_kept, write_kept
 from tdumpra.runs.tables import OutputsTable, run_in_use, tables_fingerprint
 from tdumpra.runs.trainings import seconds_to_train
 from tdumpra.tuning.fit import Fitted, cluster, fit
-from tdumpra.tuning.presets import PRESETS, Preset
+from tdumpra.tuning.presets import Preset
 
 GATE_KIND, GATE_SCHEMA = "gate", 1
 
@@ -66,7 +66,7 @@ def health_of(bank: PrototypeBank, train: TrainOutputs, names: Sequence[str], ta
 def _bank_made_from(outputs: Outputs, *, second: bool) -> str:
     config = outputs.config
     settings = {name: value for name, value in asdict(config.bank).items() if name != "thumbnails"}
-    merge_above = PRESETS[config.tune.preset].merge_above
+    merge_above = config.tune.searched().merge_above
     rows = refit_identity(outputs) if second else outputs.own_identity()
     return digest({**rows, "bank": settings, "merge_above": merge_above})
 
@@ -85,7 +85,7 @@ def _kept_bank(outputs: Outputs, *, second: bool = False) -> PrototypeBank | Non
 def _make_bank(outputs: Outputs, splits: SplitOutputs, train: TrainOutputs, *, second: bool = False) -> PrototypeBank:
     config = outputs.config
     bank = cluster(
-        train, config.bank, PRESETS[config.tune.preset], n_classes=splits.n_classes, class_names=splits.class_names
+        train, config.bank, config.tune.searched(), n_classes=splits.n_classes, class_names=splits.class_names
     )
     made_from = _bank_made_from(outputs, second=second)
     _keep_artifact(_bank_path(outputs, second=second), BANK_KIND, BANK_SCHEMA, bank.to_artifact(), made_from)
@@ -113,8 +113,8 @@ def gate_made_from(outputs: Outputs, preset: Preset | None = None) -> str:
     """Name everything that the tuned gate depends on."""
     config = outputs.config
     bank = {name: value for name, value in asdict(config.bank).items() if name != "thumbnails"}
-    other = {} if preset is None else {"preset": asdict(preset)}
-    return digest({**outputs.identity(), "bank": bank, "tune": asdict(config.tune), **other})
+    tune = {**asdict(config.tune), "preset": asdict(preset or config.tune.searched())}  # what its name stands for
+    return digest({**outputs.identity(), "bank": bank, "tune": tune})
 
 
 def tune_step(outputs: Outputs) -> Step[Fitted]:
@@ -193,40 +193,58 @@ def evaluation_made_from(outputs: Outputs) -> str:
         **metadata_fingerprint(config),
     }
     if config.evaluate.baseline is not None:
-        asked["baseline"] = tables_fingerprint(run_in_use(config.evaluate.baseline, outputs.seed, "evaluate.baseline"))
-    second = refit_identity(outputs)
-    return digest({"gate": gate_made_from(outputs), "name": config.name, "seed": outputs.seed, **asked, **second})
+        named = run_in_use(config.evaluate.baseline, outputs.seed, "evaluate.baseline", outputs.fold)
+        asked["baseline"] = tables_fingerprint(named)
+    if outputs.fold is not None:
+        asked["fold"] = outputs.fold
+    asked |= refit_identity(outputs)
+    return digest({"gate": gate_made_from(outputs), "name": config.name, "seed": outputs.seed, **asked})
 
 
-def evaluate_step(outputs: Outputs) -> Step[SeedResult]:
-    """Score every comparator on test outputs; writes ``compared.json`` and ``evaluation.json``."""
-    folder = RunFolder(outputs.place)
+def _part(outputs: Outputs) -> Part:
+    """Gather what is scored of one seed and fold."""
+    fitted, others = tune_step(outputs).result(), [other.load() for other in outputs.others]
+    return Part(outputs.load(), others, fitted, outputs.fold, refitted(outputs, fitted.tuning.decision))
+
+
+def evaluate_step(*folds: Outputs) -> Step[SeedResult]:
+    """Score every comparator on test outputs; writes ``compared.json`` and ``evaluation.json``.
+
+    The test rows of several outer folds of one seed are scored together, each by the gate of its own fold.
+    """
+    first = folds[0]
+    folder = RunFolder(place_of(folds))
 
     def kept() -> SeedResult | None:
-        made_from = evaluation_made_from(outputs)
+        made_from = _folds_made_from(folds)
         document = read_kept(folder.evaluation, "evaluation", made_from)
         compared = read_kept(folder.compared, "compared", made_from)
-        if document is None or compared is None or tune_step(outputs).kept() is None:
+        if document is None or compared is None or any(tune_step(each).kept() is None for each in folds):
             return None
         return SeedResult(document, compared["gained"], compared["compared"])
 
     def make() -> SeedResult:
-        fitted = tune_step(outputs).result()
-        splits, others = outputs.load(), [other.load() for other in outputs.others]
-        second = refitted(outputs, fitted.tuning.decision)
-        found = evaluated(splits, others, fitted, outputs.config, outputs.seed, second)
-        made_from = evaluation_made_from(outputs)
+        found = evaluated([_part(each) for each in folds], first.config, first.seed)
+        made_from = _folds_made_from(folds)
         compared = write_kept(
             folder.compared, "compared", made_from, {"gained": found.gained, "compared": found.compared}
         )
-        inputs = {
-            "outputs": digest(outputs.own_identity()), "gate": gate_made_from(outputs), **refit_identity(outputs),
-        }  # fmt: skip
-        content = {"name": outputs.config.name, "inputs": inputs, **over_seeds({outputs.seed: found})}
+        inputs: dict[str, Any] = {"outputs": digest(first.own_identity()), "gate": gate_made_from(first)}
+        inputs |= refit_identity(first)
+        if len(folds) > 1:
+            inputs = {"folds": [evaluation_made_from(each) for each in folds]}
+        told = {} if first.fold is None else {"folds": [each.fold for each in folds]}
+        content = {"name": first.config.name, "inputs": inputs, **told, **over_seeds({first.seed: found})}
         document = write_kept(folder.evaluation, "evaluation", made_from, content)
         return SeedResult(document, compared["gained"], compared["compared"])
 
-    return Step(name=outputs.name, kept=kept, make=make, seconds=6.0)
+    name = first.name if len(folds) == 1 else first.seed_name
+    return Step(name=name, kept=kept, make=make, seconds=6.0)
+
+
+def _folds_made_from(folds: Sequence[Outputs]) -> str:
+    names = [evaluation_made_from(each) for each in folds]
+    return names[0] if len(names) == 1 else digest({"folds": names})
 
 
 def write_overall(
@@ -235,18 +253,23 @@ def write_overall(
     """Return the evaluation of a whole run; where it has several outputs, write it to ``out/evaluation.json``."""
     first = next(iter(models.values()))
     document = {**first, "name": outputs[0].config.name} | ({"models": dict(models)} if len(models) > 1 else {})
-    if len(outputs) == 1:
+    seeds = [_of_seed(folds, results) for folds in folds_of_seeds(outputs)]
+    if len(seeds) == 1:
         return document  # its own evaluation.json says the same
-    made_from = digest({"seeds": [results[each.name].document["made_from"] for each in outputs]})
+    made_from = digest({"seeds": [each.document["made_from"] for each in seeds]})
     path = out / "evaluation.json"
     return read_kept(path, "evaluation", made_from) or write_kept(path, "evaluation", made_from, document)
+
+
+def _of_seed(folds: Sequence[Outputs], results: Mapping[str, SeedResult]) -> SeedResult:
+    return results[folds[0].name if len(folds) == 1 else folds[0].seed_name]
 
 
 def over_models(outputs: Sequence[Outputs], results: Mapping[str, SeedResult]) -> dict[str, dict[str, Any]]:
     """Return the evaluation of each model, its seeds taken together."""
     models: dict[str, dict[int, SeedResult]] = {}
-    for each in outputs:
-        models.setdefault(each.model, {})[each.seed] = results[each.name]
+    for folds in folds_of_seeds(outputs):
+        models.setdefault(folds[0].model, {})[folds[0].seed] = _of_seed(folds, results)
     return {
         model: dict(next(iter(seeds.values())).document) if len(seeds) == 1 else over_seeds(seeds)
         for model, seeds in models.items()
