@@ -74,7 +74,7 @@ def _run(experiment: Experiment, config: Config, out: Path | None, *, as_json: b
         config = replace(config, folder=str(out))
     folder = run_root(config) if out is None else out
     if only_plan:
-        _show_plan(steps_ahead(experiment.steps(config, folder)), as_json)
+        show_plan(steps_ahead(experiment.steps(config, folder)), as_json)
         return
     show(write(experiment, config, folder, quiet=as_json), folder, as_json=as_json)
 
@@ -119,7 +119,8 @@ def _say(console: Console, text: str) -> None:
     console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
-def _show_plan(planned: Sequence[Planned], as_json: bool) -> None:
+def show_plan(planned: Sequence[Planned], as_json: bool) -> None:
+    """Print what would run, and how long it may take."""
     open_cells = [each for each in planned if not each.finished]
     known = [each.seconds for each in open_cells if each.seconds is not None]
     total = sum(known) if len(known) == len(open_cells) else None

@@ -179,9 +179,7 @@ def check_test_choice(protocol: str, hold_out: str | None, outer_folds: int | No
         raise ValueError("hold_out and outer_folds both say which images are the test: choose one")
     for name, value in (("hold_out", hold_out), ("outer_folds", outer_folds)):
         if value is not None and protocol != "grouped":
-            raise ValueError(
-                f"{name} chooses the test by group, and the protocol {protocol!r} does not: leave one out"
-            )
+            raise ValueError(f"{name} chooses the test by group, and the protocol {protocol!r} does not: leave one out")
     if outer_folds is not None:
         check_count(outer_folds, "outer_folds", least=2)
     if fold is not None:

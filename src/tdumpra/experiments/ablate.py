@@ -17,7 +17,13 @@ from tdumpra.evaluation.over_seeds import Figure, mean_and_deviation
 from tdumpra.experiments import paper
 from tdumpra.experiments.grid import variant_step
 from tdumpra.experiments.results import ResultTable, Value
-from tdumpra.experiments.together import refuse_folds, refuse_mixed, refuse_several_backbones, refuse_strangers, rows_scored
+from tdumpra.experiments.together import (
+    refuse_folds,
+    refuse_mixed,
+    refuse_several_backbones,
+    refuse_strangers,
+    rows_scored,
+)
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs.config import Config, TrainConfig
 from tdumpra.runs.outputs import Outputs, all_outputs, unknown_of_files, variant_outputs

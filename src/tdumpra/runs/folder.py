@@ -243,14 +243,13 @@ class Member(NamedTuple):
 
 def members(config: Config, root: Path | None = None) -> list[Member]:
     """List the trainings of a run, each in a folder of its own: folds lie below their seed."""
-    found = []
+    found: list[Member] = []
     for seed, folder in run_folders(run_root(config) if root is None else root, config.seeds).items():
         if config.data.outer_folds is not None and _holds_training(folder.root):
             raise RunFolderError(f"{folder.root} holds a run without folds: take another name or folder for folds")
         if config.data.outer_folds is None and any(map(_holds_training, fold_places(folder.root).values())):
             raise RunFolderError(f"{folder.root} holds a run of outer folds: take another name or folder")
-        for each in config.of_folds():
-            found.append(Member(each, seed, RunFolder(fold_place(folder.root, each.data.fold))))
+        found += [Member(each, seed, RunFolder(fold_place(folder.root, each.data.fold))) for each in config.of_folds()]
     return found
 
 

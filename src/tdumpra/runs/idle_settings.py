@@ -23,7 +23,8 @@ def idle_settings(config: Config) -> Iterator[str]:
             f"data.framing keeps images of {framing.height}×{framing.width}, and the network is given images of {size} "
             "(network.image_size): they are enlarged, which costs time and adds nothing; make the two alike"
         )
-    if config.tune.pool_seeds and max(Counter((outputs.model, outputs.fold) for outputs in all_outputs(config)).values()) == 1:
+    pooled = Counter((outputs.model, outputs.fold) for outputs in all_outputs(config))
+    if config.tune.pool_seeds and max(pooled.values()) == 1:
         yield "tune.pool_seeds has one seed to pool: its gate is chosen on that seed's validation rows alone"
 
 

@@ -218,10 +218,9 @@ def _saved(config: Config, root: Path) -> list[SavedOutputs]:
             raise TdumpraError(f"outputs names {outputs.file} twice for {outputs.model}: one file is one seed or fold")
         other = seen.setdefault((outputs.model, outputs.seed, outputs.fold), outputs)
         if other is not outputs:
-            which = f"seed {outputs.seed}" if outputs.fold is None else f"seed {outputs.seed}, fold {outputs.fold}"
             raise TdumpraError(
-                f"outputs {other.file} and {outputs.file} are both {which} of {outputs.model}: give one of them another "
-                "seed, fold, training or backbone in its table [[outputs]]"
+                f"outputs {other.file} and {outputs.file} are both of {outputs.name}: give one of them another seed, "
+                "fold, training or backbone in its table [[outputs]]"
             )
     seeds = dict.fromkeys(each.seed_name for each in seen.values())
     for name in seeds:
