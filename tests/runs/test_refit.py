@@ -16,7 +16,7 @@ from tdumpra.core import metrics
 from tdumpra.core.calibration import adjust_prior, apply_temperature, class_prior, fit_temperature
 from tdumpra.data.dataset import Dataset
 from tdumpra.errors import ArtifactError
-from tdumpra.evaluation.comparators import COMPARATORS
+from tdumpra.evaluation.rivals import adjusted, calibrated
 from tdumpra.experiments import ablate, sweep
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.networks.checkpoint import epochs_behind, is_finished
@@ -139,7 +139,7 @@ def test_comparators_are_fitted_on_the_first_network_alone(outputs):
     fitted, splits = tune_step(outputs).result(), outputs.load()
     second = refitted(outputs, fitted.tuning.decision)
     assert second is not None
-    first = case_of(splits, (), fitted, outputs.config.tune)
+    first = case_of(splits, (), fitted, outputs.config)
     case = first.refitted(second.rows.train, second.rows.test, second.decision)
     with pytest.raises(RuntimeError, match="never saw"):
         case.fitted("something new", lambda: 1)
@@ -160,6 +160,7 @@ def test_comparators_are_fitted_on_the_first_network_alone(outputs):
     for name, p in expected.items():
         assert document["comparators"][name] == pytest.approx(metrics.classification_metrics(p.numpy(), y)), name
     assert document["comparators"].keys() == alone["comparators"].keys()
+    assert document["rivals"] == alone["rivals"] != {}
     on_validation = case.on_validation()
     assert on_validation is not None
     assert torch.equal(on_validation.test.p, splits.validation.p)
@@ -170,12 +171,13 @@ def test_a_carried_exponent_divides_by_the_new_prior(outputs):
     fitted, splits = tune_step(outputs).result(), outputs.load()
     second = refitted(outputs, fitted.tuning.decision)
     assert second is not None
-    first = case_of(splits, (), fitted, outputs.config.tune)
+    first = case_of(splits, (), fitted, outputs.config)
     case = first.refitted(second.rows.train, second.rows.test, second.decision)
-    case.fits["prior exponent of classifier"] = 0.5
-    found = COMPARATORS["logit_adjusted"].posterior(case)
+    case.fits.update({"temperature of p": 2.0, "power of classifier": {"exponent": 0.5, "harmless": True}})
+    found = adjusted(case, "classifier", calibrated(case, "p"))
     assert found is not None
-    torch.testing.assert_close(found, adjust_prior(second.rows.test.p, second.decision.prior, 0.5))
+    recalibrated = apply_temperature(second.rows.test.p, 2.0)
+    torch.testing.assert_close(found.test, adjust_prior(recalibrated, second.decision.prior, 0.5))
 
 
 def test_the_second_networks_word_on_validation_images_has_no_say(trained, tmp_path, outputs):
