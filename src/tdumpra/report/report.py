@@ -65,9 +65,12 @@ def write_page(
 def _lead(material: Material, leak: Mapping[str, Any] | None) -> str:
     rows = material.evaluation["rows"]
     grouped = "" if leak is None or leak["crossing_groups"] else ", no lesion on two sides"
+    stored, first = "training cases", ""
+    if material.evaluation.get("refit"):
+        stored, first = "training and validation cases by a second network", " by the first"
     return (
         f"{rows['test']:,} test cases of {len(material.class_names)} classes; the bank was made of {rows['train']:,} "
-        f"training cases, and everything was tuned on {rows['val']:,} validation cases{grouped}."
+        f"{stored}, and everything was tuned on {rows['val']:,} validation cases{first}{grouped}."
     )
 
 
