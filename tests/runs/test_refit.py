@@ -127,6 +127,9 @@ def test_what_was_chosen_is_carried_over(outputs):
     assert second.decision.to_json() == first.to_json()
     y = torch.cat([outputs.load().train.y, outputs.load().validation.y])
     assert torch.equal(second.decision.prior, class_prior(y, 3))
+    other = refitted(outputs, replace(first, prior=torch.tensor([0.5, 0.25, 0.25])))
+    assert other is not None
+    assert torch.equal(other.decision.prior, second.decision.prior)  # counted anew, whatever it was
     assert len(second.rows.train) == len(y)
     bank = banked(outputs, second=True).bank
     assert torch.equal(second.decision.bank.prototypes, bank.prototypes)
