@@ -39,9 +39,17 @@ def read_tree(
         adapt: is given the plain values of one file and its folder, and returns the values to read.
         defaults: values of keys that the file itself leaves out, even if a file that it extends sets them.
     """
-    contents = {f"--set {change}": adapt(_parse_change(change), Path()) for change in reversed(changes)}
+
+    def adapted(name: str, content: Plain, folder: Path) -> Plain:
+        try:
+            return adapt(content, folder)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from error
+
+    given = {f"--set {change}": _parse_change(change) for change in reversed(changes)}
+    contents = {name: adapted(name, content, Path()) for name, content in given.items()}
     files = _read_files(path)
-    contents |= {str(file): adapt(content, file.parent) for file, content in files.items()}
+    contents |= {str(file): adapted(str(file), content, file.parent) for file, content in files.items()}
     above = [*contents.values()]
     above.insert(len(contents) - len(files) + 1, defaults)
     try:

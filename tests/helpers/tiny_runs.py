@@ -27,6 +27,7 @@ from tdumpra.runs.config import Config, DataConfig, EmbedConfig, NetworkConfig, 
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.outputs import TrainedOutputs
 from tdumpra.runs.pixel_stages import embed_stage, train_stage
+from tdumpra.runs.refit import second_pass
 
 SIZE = 16
 CLASS_NAMES = ("amber", "blue", "cyan")
@@ -103,6 +104,16 @@ def embed_run(config: Config, root: Path, data: Dataset | None = None) -> RunFol
     data = data or colours()
     folder = train_run(config, root, data)
     embed_stage(config, data, folder, fabric=launched(config), console=silent())
+    return folder
+
+
+def refit_run(config: Config, root: Path, data: Dataset | None = None) -> RunFolder:
+    """Train and embed, and then once more on train and validation images."""
+    data = data or colours()
+    folder, fabric = embed_run(config, root, data), launched(config)
+    whole, place, epochs = second_pass(config, data, folder)
+    for stage in (train_stage, embed_stage):
+        stage(config, whole, place, seed=0, fabric=fabric, console=silent(), epochs=epochs)
     return folder
 
 

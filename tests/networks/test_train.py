@@ -255,7 +255,7 @@ def test_early_stop_and_the_best_checkpoint(tmp_path, monkeypatch):
 
 def test_training_on_validation_images_too(tmp_path):
     data = colours()
-    folder = train_run(settings(train_on_val=True), tmp_path, data)
+    folder = train_run(settings(), tmp_path, data.without_validation())
     assert rows_of(folder, "validation") == []
     assert not folder.checkpoint("best").exists()
     steps = max(rows_of(folder, "step"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tdumpra.runs.config import Config, NetworkConfig, OutputFile, config_text, read_config
+from tdumpra.runs.config import Config, NetworkConfig, OutputFile, TrainConfig, config_text, read_config
 from tdumpra.toml import ConfigError, to_toml
 
 
@@ -79,7 +79,12 @@ def test_what_is_written_reads_back_the_same(tmp_path):
         ("[sweep]\ncontrastive_weights = [1, 1.0]", r"contrastive_weights must differ from each other"),
         ("[train]\nclip_norm = 0", r"\[train\] clip_norm must be a finite number above 0"),
         ("[train]\nlabel_smoothing = 2.0", r"label_smoothing must lie between 0 and 1"),
-        ("[train]\nearly_stop = 3\ntrain_on_val = true", "early_stop needs validation images"),
+        ("[train]\ntrain_on_val = true", r"train\.train_on_val is gone.*train\.refit"),
+        ('outputs = ["a.npz"]\n[train]\nrefit = true', "train.refit trains a second network, and outputs are saved"),
+        ('[network]\nfinished = true\nweights = "timm"\n[train]\nrefit = true', "train.refit .* taken as it is"),
+        ('[network]\nfrozen = true\nweights = "timm"\n[train]\nrefit = true', "train.refit .* taken as it is"),
+        ("[train]\nrefit = true\n[tune]\nfolds = 5", "train.refit .* tune.folds"),
+        ("[train]\nrefit = true\n[tune]\ncertify = true", "tune.certify .* train.refit"),
         ("[network]\nimage_size = 2", r"\[network\] image_size must be at least 8, not 2"),
         ("[network]\nmean = [0.5]", r"network\.mean must have 3 entries, not 1"),
         ("[data]\nworkers = -1", r"\[data\] workers must be at least 0"),
@@ -96,7 +101,6 @@ def test_what_is_written_reads_back_the_same(tmp_path):
         ("seeds = []", "seeds must name at least one seed"),
         ("seeds = [1, 1]", "seeds must differ from each other"),
         ("seeds = [-1]", "a seed must be at least 0, not -1"),
-        ('[embed]\ncheckpoint = "best"\n[train]\ntrain_on_val = true', r'"best" needs validation images'),
         (
             "[network]\nfinished = true\nfrozen = true",
             "finished is a trained classifier, frozen a backbone",
@@ -225,3 +229,10 @@ def test_outputs_as_tables(tmp_path):
     for wrong in (tables.replace("joint", "both"), tables.replace("seed = 2", "seed = -1"), "outputs = [3]"):
         with pytest.raises(ConfigError, match=r"outputs\[0\]"):
             read_config(write(tmp_path, wrong))
+
+
+def test_a_setting_of_before_that_was_off_changes_nothing(tmp_path):
+    (tmp_path / "run.toml").write_text("[train]\ntrain_on_val = false\nepochs = 3")
+    assert read_config(tmp_path / "run.toml").train == TrainConfig(epochs=3)
+    with pytest.raises(ConfigError, match=r"^--set .*train\.refit"):
+        read_config(tmp_path / "run.toml", changes=["train.train_on_val=true"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -143,6 +144,57 @@ def test_stages_one_by_one_make_what_a_run_makes(tdumpra, tmp_path, computed):
     )
     of_both = [contents(tmp_path / name) for name in ("whole", "steps")]
     assert [of_both[0][name] for name in same] == [of_both[1][name] for name in same]
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_second_network_is_made_once(tdumpra, tmp_path, computed):
+    config = write_images(tmp_path / "run.toml", tmp_path / "cache")
+    whole, steps = tmp_path / "whole", tmp_path / "steps"
+    ask(tdumpra, "run", config, whole)
+    first = contents(whole)
+    config.write_text(config.read_text().replace("[train]", "[train]\nrefit = true"))
+    computed.clear()
+    ask(tdumpra, "run", config, whole)
+    assert computed == {"train": 1, "embed": 2, "bank": 1, "evaluation": 1, "model": 1, "report": 1}  # the gate stays
+    before = contents(whole)
+    kept = (
+        "checkpoints/last.safetensors",
+        "outputs/val.safetensors",
+        "bank.safetensors",
+        "gate.safetensors",
+        "gate.json",
+    )
+    assert [first[name] for name in kept] == [before[name] for name in kept]
+    assert first["evaluation.json"] != before["evaluation.json"]
+    for command in ORDERS[9]:
+        ask(tdumpra, command, config, whole)
+        assert contents(whole) == before, command
+    computed.clear()
+    (whole / "refit" / "outputs" / "test.safetensors").unlink()
+    ask(tdumpra, "run", config, whole)
+    assert computed == {"embed": 2}
+    computed.clear()
+    for command in ("train", "embed", "bank", "tune", "evaluate", "run"):
+        ask(tdumpra, command, config, steps)
+    assert computed == {"train": 2, "embed": 5, "bank": 2, "gate": 1, "evaluation": 1, "model": 1, "report": 1}
+    same = ("gate.json", "evaluation.json", "model.safetensors", "refit/bank.safetensors")
+    assert [before[name] for name in same] == [contents(steps)[name] for name in same]
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_second_network_that_is_not_there_is_in_the_plan(tdumpra, tmp_path):
+    config, out = write_images(tmp_path / "run.toml", tmp_path / "cache"), tmp_path / "run"
+    for command in ("train", "embed"):
+        ask(tdumpra, command, config, out)
+    again = ("--set", "train.refit=true", "--out", out)
+    assert tdumpra("tune", config, *again).code == 0
+    planned = json.loads(tdumpra("evaluate", config, *again, "--plan", "--json").out)["cells"]
+    assert [each["finished"] for each in planned] == [False, False]
+    assert "second network" in planned[0]["name"]
+    before = contents(out)
+    refused = tdumpra("evaluate", config, *again)
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    assert contents(out) == before
 
 
 @pytest.mark.filterwarnings("default")

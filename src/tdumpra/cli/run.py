@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from tdumpra.runs.folder import Member, RunFolder, members, refuse_results_of_an
 from tdumpra.runs.model import model_step
 from tdumpra.runs.outputs import TrainedOutputs, all_outputs, folds_of_seeds
 from tdumpra.runs.pixel_stages import claimed_by_first, embed_stage, train_stage
+from tdumpra.runs.refit import second_pass
 from tdumpra.runs.steps import Step
 from tdumpra.runs.table_stages import Banked, banked, evaluate_step, tune_step
 from tdumpra.screen import print_json, show_notes
@@ -34,15 +35,15 @@ Work = Callable[[Config, Dataset, RunFolder, int, Fabric, Console], None]
 
 
 def train_command(config: Config, *, as_json: bool = False) -> None:
-    """Train student and teacher; goes on where an earlier run stopped."""
-    _for_each_member(config, _train, quiet=as_json)
+    """Train student and teacher; goes on where an earlier run stopped. With ``train.refit``, the second network too."""
+    _for_each_member(config, _in_turn(_train, _train_again), quiet=as_json)
     if as_json:
         print_json({_key(each): {"checkpoint": str(each.folder.checkpoint("last"))} for each in members(config)})
 
 
 def embed_command(config: Config, *, as_json: bool = False) -> None:
     """Write logits and embeddings of every image: the tables that everything afterwards stands on."""
-    _for_each_member(config, _embed, quiet=as_json)
+    _for_each_member(config, _in_turn(_embed, _embed_again), quiet=as_json)
     if as_json:
         print_json({_key(each): {"outputs": str(each.folder.root / "outputs")} for each in members(config)})
 
@@ -61,6 +62,8 @@ def bank_command(config: Config, *, as_json: bool = False) -> None:
         with RunFolder(outputs.place).claim(outputs.config, outputs.seed):
             bank = banked(outputs)
             _show_bank(bank, RunFolder(outputs.place), console)
+            if config.train.refit:
+                _show_bank(banked(outputs, second=True), RunFolder(outputs.place).refit, console)
         found[outputs.name] = {"bank": str(RunFolder(outputs.place).bank), "prototypes": int(bank.bank.mask.sum()),
                                "notes": bank.health.notes}  # fmt: skip
     if as_json:
@@ -85,30 +88,38 @@ def run_command(config: Config, *, as_json: bool = False, plan: bool = False) ->
 
 
 def run_stages(config: Config, *, quiet: bool = False) -> dict[int, dict[str, Any]]:
-    """Train, embed, cluster, tune, evaluate and write the model; return the evaluation of each seed."""
+    """Train, embed, cluster, tune, evaluate and write the model; return the evaluation of each seed.
+
+    With ``train.refit``, the second network is trained and embedded after tuning.
+    """
     has_results = False
 
-    def encode(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
-        _train(config, data, folder, seed, fabric, console)
-        _embed(config, data, folder, seed, fabric, console)
+    def tune(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
+        if fabric.is_global_zero:
+            outputs = _outputs_in(config, folder)
+            _show_bank(banked(outputs), folder, console)
+            _make({folder.gate: tune_step(outputs)}, console)
+        fabric.barrier()
 
-    def decide(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
+    def finish(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
         nonlocal has_results
         if fabric.is_global_zero:
-            _decide(config, data, folder, console)
+            outputs = _outputs_in(config, folder)
+            if config.train.refit:
+                _show_bank(banked(outputs, second=True), folder.refit, console)
+            _make({folder.model: model_step(outputs, data), folder.evaluation: evaluate_step(outputs)}, console)
             has_results = True
         fabric.barrier()
 
-    def both(*arguments: Any) -> None:
-        encode(*arguments)
-        decide(*arguments)
+    encode = _in_turn(_train, _embed)
+    decide = _in_turn(tune, _train_again, _embed_again, finish)
 
     root = run_root(config)
     places = [each.folder.root for each in members(config)]
     for folder in {root, *places, *(place.parent for place in places if config.data.outer_folds is not None)}:
         refuse_results_of_another(config, folder)
     # one choice for all seeds can be made only when all are there; else each seed is finished before the next begins
-    rounds = (encode, decide) if config.tune.pool_seeds else (both,)
+    rounds = (encode, decide) if config.tune.pool_seeds else (_in_turn(encode, decide),)
     _for_each_member(config, *rounds, quiet=quiet)
     by_seed = folds_of_seeds(all_outputs(config)) if has_results else ()
     return {folds[0].seed: dict(evaluate_step(*folds).result().document) for folds in by_seed}
@@ -128,16 +139,44 @@ def _embed(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: 
         console.print(f"{folder.root / 'outputs'} is up to date", soft_wrap=True)
 
 
-def _decide(config: Config, data: Dataset, folder: RunFolder, console: Console) -> None:
-    """Bank, gate, evaluation and model: everything that needs no training."""
+def _train_again(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
+    """Train the second network of ``train.refit``."""
+    if not config.train.refit:
+        return
+    whole, place, epochs = second_pass(config, data, folder)
+    if train_stage(config, whole, place, seed=seed, fabric=fabric, console=console, epochs=epochs):
+        console.print(f"Trained on train and validation: {place.checkpoint('last')}", soft_wrap=True)
+    else:
+        console.print(f"{place.checkpoint('last')} is trained to its end", soft_wrap=True)
+
+
+def _embed_again(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
+    """Write the tables of the second network of ``train.refit``."""
+    if not config.train.refit:
+        return
+    whole, place, epochs = second_pass(config, data, folder)
+    if not embed_stage(config, whole, place, seed=seed, fabric=fabric, console=console, epochs=epochs):
+        console.print(f"{place.root / 'outputs'} is up to date", soft_wrap=True)
+
+
+def _in_turn(*works: Work) -> Work:
+    """Return work that does all of these, one after the other."""
+
+    def work(*arguments: Any) -> None:
+        for each in works:
+            each(*arguments)
+
+    return work
+
+
+def _outputs_in(config: Config, folder: RunFolder) -> TrainedOutputs:
     (outputs,) = (each for each in all_outputs(config) if each.place == folder.root)
     assert isinstance(outputs, TrainedOutputs)
-    _show_bank(banked(outputs), folder, console)
-    steps: dict[Path, Step[Any]] = {
-        folder.gate: tune_step(outputs),
-        folder.model: model_step(outputs, data),
-        folder.evaluation: evaluate_step(outputs),
-    }
+    return outputs
+
+
+def _make(steps: Mapping[Path, Step[Any]], console: Console) -> None:
+    """Make what is not up to date, each in its file."""
     for path, step in steps.items():
         fresh = step.kept() is not None
         if not fresh:

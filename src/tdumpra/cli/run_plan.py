@@ -16,9 +16,9 @@ from tdumpra.report import outcome
 from tdumpra.runs import trainings
 from tdumpra.runs.config import Config, DataConfig
 from tdumpra.runs.folder import Member, members, run_root
-from tdumpra.runs.outputs import Outputs, all_outputs, folds_of_seeds
+from tdumpra.runs.outputs import Outputs, TrainedOutputs, all_outputs, folds_of_seeds
 from tdumpra.runs.steps import Planned, plan
-from tdumpra.runs.table_stages import evaluate_step, tune_step
+from tdumpra.runs.table_stages import evaluate_step, refit_step, tune_step
 from tdumpra.screen import show_notes
 
 
@@ -62,6 +62,11 @@ def _stages(member: Member, outputs: Outputs, split: Split) -> Iterator[Planned]
     yield Planned(f"{outputs.name}: embed {len(split.codes):,} images", embedded, None)
     tuned = embedded and tune_step(outputs).kept() is not None
     yield Planned(f"{outputs.name}: tune on {counts['val']}", tuned, 2.0)
+    if isinstance(outputs, TrainedOutputs) and config.train.refit:
+        again = refit_step(outputs)
+        both = len(split.rows("train")) + len(split.rows("val"))
+        done = tuned and again.kept() is not None
+        yield Planned(f"{outputs.name}: train and embed a second network on {both:,} images", done, again.seconds)
     scored = tuned and evaluate_step(outputs).kept() is not None
     yield Planned(f"{outputs.name}: evaluate on {counts['test']}", scored, 6.0)
 

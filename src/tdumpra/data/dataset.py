@@ -35,6 +35,15 @@ class Dataset:
         wanted = [SPLITS.index(part) for part in parts]
         return np.flatnonzero(np.isin(self.codes, wanted))
 
+    def without_validation(self) -> Dataset:
+        """Return the same data with the validation images among the training images, as a split of its own."""
+        train, val = SPLITS.index("train"), SPLITS.index("val")
+
+        def joined(codes: np.ndarray) -> np.ndarray:
+            return np.where(codes == val, train, codes).astype(np.int8)
+
+        return replace(self, codes=joined(self.codes), split=replace(self.split, codes=joined(self.split.codes)))
+
 
 def _test_manifest(data: DataConfig, source: str, *, metadata_only: bool) -> Manifest:
     """Open the test source, grouped like the training source where possible."""

@@ -35,6 +35,7 @@ class Case:
     pool_scores: Callable[[float], Tensor] | None = None  # retrieval's class scores of ``pool`` for a kappa
     retune: Callable[[Array], Decision] | None = None  # chooses again on the rows of choice with these numbers
     goal: Goal = field(default_factory=Goal)  # what everything was tuned for
+    first: Case | None = None  # of a network that never saw the validation rows, where this one's has: it has the fits
     fits: dict[str, Any] = field(default_factory=dict, init=False, repr=False)  # kept for the validation rows
 
     @property
@@ -45,9 +46,16 @@ class Case:
     def fitted(self, name: str, fit: Callable[[], T]) -> T:
         """Return what a comparator fits on train and validation rows, fitting it at the first call only."""
         if name not in self.fits:
+            if self.first is not None:
+                raise RuntimeError(f"{name} must be fitted for the network that never saw the validation rows")
             self.fits[name] = fit()
         found: T = self.fits[name]
         return found
+
+    def refitted(self, train: TrainOutputs, test: ScoredOutputs, decision: Decision) -> Case:
+        """Return the case of a second network, which has seen the validation rows: fits stay those of this one."""
+        decided = decision.decide(test.p, test.z)
+        return replace(self, train=train, test=test, decision=decision, decided=decided, first=self, retune=None)
 
     def chosen(self, name: str, choose: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the settings that a comparator chooses for itself, which the evaluation lists under ``rivals``."""
@@ -59,6 +67,8 @@ class Case:
 
     def choice_scores(self, kappa: float) -> Tensor | None:
         """Return retrieval's class scores of the rows of choice, by a bank that holds none of them."""
+        if self.first is not None:
+            return self.first.choice_scores(kappa)
         if self.pool is not None:
             return None if self.pool_scores is None else self.pool_scores(kappa)
         bank = self.unseen_bank or self.decision.bank
@@ -79,6 +89,8 @@ class Case:
 
     def on_validation(self) -> Case | None:
         """Return the case with the validation rows in place of test, for choices that test must not make."""
+        if self.first is not None:
+            return self.first.on_validation()
         if self.validation is None:
             return None
         decision = replace(self.decision, bank=self.unseen_bank or self.decision.bank)

@@ -117,7 +117,7 @@ def _gate_of(case: Case, name: str, preset: Preset) -> Tensor | None:
 
     decision = case.fitted(name, lambda: tune(bank, validation, prior, Search(preset, case.goal)).decision)
     case.chosen(name, decision.to_json)
-    return replace(decision, bank=case.decision.bank).decide(case.test.p, case.test.z).p
+    return replace(decision, bank=case.decision.bank, prior=prior).decide(case.test.p, case.test.z).p
 
 
 def oracle(case: Case) -> Tensor:

@@ -79,6 +79,7 @@ def over_seeds(by_seed: Mapping[int, SeedResult]) -> dict[str, Any]:
     return {
         "version": __version__,
         "seeds": list(by_seed),
+        "refit": first.get("refit", False),
         "rows": first["rows"],
         "test_set": first.get("test_set"),
         "grouped": first["grouped"],

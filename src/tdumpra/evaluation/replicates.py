@@ -28,7 +28,14 @@ _TEST, _VALIDATION = 1, 2  # streams of random numbers beside the bootstrap's ow
 
 
 def posteriors_of(case: Case, comparators: Mapping[str, Comparator]) -> dict[str, Tensor]:
-    """Return the posteriors of the comparators whose inputs are there."""
+    """Return the posteriors of the comparators whose inputs are there.
+
+    What a second network's comparators need is fitted with the first network, on rows that it has not seen.
+    """
+    if case.first is not None and (before := case.first.on_validation()) is not None:
+        posteriors_of(before, comparators)  # fits everything
+        case.first.fits.update(before.fits)
+        case.fits.update(before.fits)
     results = {name: comparator.posterior(case) for name, comparator in comparators.items()}
     given = {name: p for name, p in results.items() if p is not None}
     for name, p in given.items():

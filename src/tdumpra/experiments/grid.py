@@ -33,6 +33,11 @@ def variant_step(
         compute: from the variant's outputs and its gate to plain values.
         preset: what the gate is searched in, in place of the configuration's.
     """
+    if outputs.config.train.refit:
+        raise ValueError(
+            "train.refit trains the network of a run again, for use, and an experiment compares networks before that: "
+            "add  --set train.refit=false"
+        )
     training = outputs.seconds_to_make()
     return cell(
         out,

@@ -175,10 +175,12 @@ class Checkpointer:
             raise ArtifactError(f"{path} does not belong to this network: {str(error).splitlines()[0]}") from error
 
 
-def training_identity(config: TrainConfig, seed: int) -> dict[str, str]:
-    """Return what ties a checkpoint to its seed and to the settings that it was trained with."""
+def training_identity(config: TrainConfig, seed: int, epochs: int | None = None) -> dict[str, str]:
+    """Return what ties a checkpoint to its seed, its settings and, where it ends early, its number of epochs."""
     settings = {name: value for name, value in asdict(config).items() if name not in WITHOUT_EFFECT}
-    return {"seed": str(seed), "training settings": fingerprint(json.dumps(settings, sort_keys=True))}
+    settings["train_on_val"] = False  # a setting of before: checkpoints from then have it in their name
+    cut = {} if epochs is None else {"epochs": str(epochs)}
+    return {"seed": str(seed), "training settings": fingerprint(json.dumps(settings, sort_keys=True)), **cut}
 
 
 def refuse_other_identity(path: Path, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
@@ -216,6 +218,11 @@ def is_finished(path: Path, identity: Mapping[str, str] | None = None) -> bool:
     meta = read_artifact(path, kind=KIND, schema=SCHEMA).meta
     refuse_other_identity(path, meta["identity"], identity or {})
     return bool(meta["progress"]["finished"])
+
+
+def epochs_behind(path: Path) -> int:
+    """Return after how many epochs a checkpoint was written."""
+    return int(read_artifact(path, kind=KIND, schema=SCHEMA).meta["progress"]["epoch"])
 
 
 def _generator_states() -> dict[str, Tensor]:

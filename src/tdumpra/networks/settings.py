@@ -10,7 +10,8 @@ from tdumpra.checks import check_count, check_positive, check_unit_interval
 from tdumpra.core.losses import Reduction
 
 Precision = Literal["float32", "bfloat16"]  # of a pass that trains nothing
-WITHOUT_EFFECT = ("accelerator", "checkpoint_every", "checkpoint_minutes", "log_every", "tensorboard")  # on the weights
+# none of these has an effect on the weights of a training; refit asks for a second one
+WITHOUT_EFFECT = ("accelerator", "checkpoint_every", "checkpoint_minutes", "log_every", "refit", "tensorboard")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ class TrainConfig:
     accumulate: int = 1  # batches whose gradients are averaged before the optimiser moves
     clip_norm: float | None = None
     early_stop: int | None = None  # epochs without a better validation loss
-    train_on_val: bool = False  # train on train + val, once everything has been tuned
+    refit: bool = False  # once everything is tuned, train a second network on train + val, which goes into use
     checkpoint_every: int = 1  # epochs
     checkpoint_minutes: float = 10.0  # and also after so long within an epoch
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
@@ -96,8 +97,6 @@ class TrainConfig:
             check_positive(self.clip_norm, "clip_norm")
         if self.early_stop is not None:
             check_count(self.early_stop, "early_stop")
-            if self.train_on_val:
-                raise ValueError("early_stop needs validation images, and train_on_val leaves none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

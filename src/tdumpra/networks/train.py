@@ -42,10 +42,11 @@ class Task:
     pipeline: Pipeline
     labels: Tensor  # of every image in the store, on the device
     train: Array
-    validation: Array  # empty where training takes validation images too
+    validation: Array  # empty where they are among the training images
     ids: tuple[str, ...]
     n_classes: int  # including those without a training image
     identity: dict[str, str]  # fingerprints of data, split, preprocessing and network
+    epochs: int | None = None  # end after so many, on the learning rates of all; None: after all
 
 
 def make_fabric(config: TrainConfig) -> Fabric:
@@ -100,7 +101,8 @@ def train(
         fused=fabric.device.type == "cuda" and not (config.precision == "16-mixed" and config.clip_norm is not None),
     )
     torch.manual_seed(seed * fabric.world_size + fabric.global_rank)  # dropout differs between processes
-    identity = {**task.identity, **training_identity(config, seed)}
+    epochs = task.epochs or config.epochs
+    identity = {**task.identity, **training_identity(config, seed, task.epochs)}
     checkpointer = Checkpointer(network, teacher, optimizer, identity, folder, fabric, config.checkpoint_minutes)
     progress = checkpointer.restore()
     if fabric.is_global_zero:
@@ -114,8 +116,8 @@ def train(
     watch = FiniteWatch(fabric.device, plan, task.ids, folder)
     learning_rate = learning_rate_at(progress.step, steps_per_epoch, config)
 
-    with screen.training(config.epochs, plan.n_batches, progress), stop_signals() as stop:
-        for epoch in range(progress.epoch, config.epochs):
+    with screen.training(epochs, plan.n_batches, progress), stop_signals() as stop:
+        for epoch in range(progress.epoch, epochs):
             student.train()
             for batch in prefetch(task.pipeline.train(plan, epoch, start=progress.batch), fabric.device):
                 labels = task.labels[batch.numbers].repeat(len(batch.views))
@@ -166,7 +168,7 @@ def train(
                     folder.append_metrics({"step": progress.step, "epoch": progress.epoch, "validation": scores})
                 screen.validated(progress, scores)
             patience_ended = config.early_stop is not None and progress.epochs_since_best >= config.early_stop
-            progress.finished = progress.epoch == config.epochs or patience_ended
+            progress.finished = progress.epoch == epochs or patience_ended
             if better:  # before "last": a run killed in between would know of the best loss and never save its weights
                 checkpointer.save(progress, "best")
             if progress.epoch % config.checkpoint_every == 0 or progress.finished:

@@ -13,6 +13,7 @@ from tdumpra.core.gate import GateThresholds
 from tdumpra.experiments.surface import BETA, REFERENCE, THETA, gate_surface
 from tdumpra.method.decision import Decided, Decision
 from tdumpra.method.output_files import SplitOutputs
+from tdumpra.method.outputs import ScoredOutputs
 from tdumpra.report import charts
 from tdumpra.report.material import Material
 from tdumpra.report.sections import chart, csv_link
@@ -133,13 +134,17 @@ def confusion(splits: SplitOutputs, decided: Decided, names: Sequence[str]) -> d
     }
 
 
-def curves(splits: SplitOutputs, decision: Decision) -> dict[str, Any]:
-    """Draw θ and β moved one at a time, on validation and on test; of a reference gate where the tuned has none."""
+def curves(splits: SplitOutputs, decision: Decision, tuned: Decision | None = None) -> dict[str, Any]:
+    """Draw θ and β moved one at a time, on validation and on test; of a reference gate where the tuned has none.
+
+    Validation rows are decided by ``tuned``, with the bank that was tuned on them, if it is another than is in use.
+    """
     five = decision.calibrated is None and decision.thresholds != GateThresholds.shut()
     thresholds = decision.thresholds if five else REFERENCE
     drawn = []
     for name, symbol, values in (("theta", "θ", THETA), ("beta", "β", BETA)):
-        points, used = _points(splits, decision, thresholds, name, values), getattr(thresholds, name)
+        by_split = {"validation": (splits.validation, tuned or decision), "test": (splits.test, decision)}
+        points, used = _points(by_split, thresholds, name, values), getattr(thresholds, name)
         caption = f"{symbol} moves, all else is held. The test curve is for reading, not for choosing."
         drawn.append(chart(charts.gating_curve(points, symbol, used), f"sweep_{name}", caption))
     words = (
@@ -153,12 +158,16 @@ def curves(splits: SplitOutputs, decision: Decision) -> dict[str, Any]:
 
 
 def _points(
-    splits: SplitOutputs, decision: Decision, thresholds: GateThresholds, name: str, values: Sequence[float]
+    by_split: Mapping[str, tuple[ScoredOutputs, Decision]],
+    thresholds: GateThresholds,
+    name: str,
+    values: Sequence[float],
 ) -> list[dict[str, Any]]:
     points = []
     held = {key: (getattr(thresholds, key),) for key in ("theta", "beta", "margin", "alpha", "delta")}
-    axes: dict[str, Any] = {**held, "prior": decision.prior, "exponent": decision.fused_exponent, name: tuple(values)}
-    for split, rows in (("validation", splits.validation), ("test", splits.test)):
+    for split, (rows, decision) in by_split.items():
+        prior = {"prior": decision.prior, "exponent": decision.fused_exponent}
+        axes: dict[str, Any] = {**held, **prior, name: tuple(values)}
         decided = decision.decide(rows.p, rows.z)
         surface = gate_surface(decided.p_cls, decided.p_sim, rows.y, rule=decision.rule, **axes)
         found = sorted(surface.points(), key=lambda point: point[name])

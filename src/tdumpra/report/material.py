@@ -24,8 +24,9 @@ from tdumpra.networks.model_file import Model
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.outputs import Outputs, SavedOutputs, TrainedOutputs
+from tdumpra.runs.refit import folder_in_use
 from tdumpra.runs.steps import digest
-from tdumpra.runs.table_stages import GATE_KIND, GATE_SCHEMA, evaluation_made_from, gate_of, health_of
+from tdumpra.runs.table_stages import GATE_KIND, GATE_SCHEMA, evaluation_made_from, gate_of, health_of, refitted
 from tdumpra.runs.tables import OutputsTable, read_tables
 from tdumpra.tuning.fit import Fitted
 
@@ -63,6 +64,7 @@ class Material:
     class_names: tuple[str, ...]
     splits: SplitOutputs | None = None
     decision: Decision | None = None
+    tuned: Decision | None = None  # as it was tuned: of the first network, where a second one is in use
     decided: Decided | None = None  # of the test rows
     health: BankHealth | None = None
     tuning: Mapping[str, Any] = field(default_factory=dict)  # objective, base and contenders, as in gate.json
@@ -91,16 +93,23 @@ def gather(outputs: Outputs) -> Material:
     decision = Fitted.from_artifact(gate).tuning.decision
     missing: dict[str, str] = dict(MISSING_FROM_FILE) if isinstance(outputs, SavedOutputs) else {}
     splits = _outputs(outputs, evaluation, missing)
+    tuned, health, table = decision, None, None
     of_training: dict[str, Any] = {}
     if isinstance(outputs, TrainedOutputs):
-        of_training = _of_training(outputs, missing)
+        of_training, table = _of_training(outputs, missing), folder_in_use(outputs).outputs("train")
+    if splits is not None:
+        train, second = splits.train, refitted(outputs, tuned)
+        if second is not None:
+            splits, train, decision = splits._replace(test=second.rows.test), second.rows.train, second.decision
+        health = health_of(decision.bank, train, splits.class_names, table)
     return Material(
         name=outputs.name,
         evaluation=evaluation,
         splits=splits,
         decision=decision,
+        tuned=tuned,
         decided=splits and decision.decide(splits.test.p, splits.test.z),
-        health=splits and health_of(decision.bank, outputs, splits),
+        health=health,
         tuning=gate_of(outputs),
         config=outputs.config,
         settings=folder.config.read_text(encoding="utf-8") if folder.config.exists() else "",
@@ -131,7 +140,7 @@ def _outputs(outputs: Outputs, evaluation: Mapping[str, Any], missing: dict[str,
 def _of_training(outputs: TrainedOutputs, missing: dict[str, str]) -> dict[str, Any]:
     """Gather what a run on images has beyond outputs: pictures, curves, the split."""
     config, folder = outputs.config, outputs.folder
-    tables, metrics = read_tables(folder), folder.read_metrics()
+    tables, metrics = read_tables(folder_in_use(outputs)), folder.read_metrics()
     if config.network.as_it_is:
         missing["training"] = "no training curves: the classifier came finished"
     elif not any("loss" in row or "validation" in row for row in metrics):

@@ -22,7 +22,7 @@ from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder, refuse_results_of_another
 from tdumpra.runs.outputs import Outputs, TrainedOutputs, all_outputs, folds_of_seeds, place_of
 from tdumpra.runs.steps import Step
-from tdumpra.runs.table_stages import evaluate_step, gate_of, over_models, tune_step, write_overall
+from tdumpra.runs.table_stages import evaluate_step, gate_of, over_models, refit_step, tune_step, write_overall
 
 Results = Mapping[str, Any]
 
@@ -65,7 +65,9 @@ def _write_tune(config: Config, results: Results, out: Path) -> Found:
 
 def _evaluate_steps(config: Config, out: Path) -> list[Step[Any]]:
     outputs = all_outputs(config, out)
-    steps: list[Step[Any]] = []
+    steps: list[Step[Any]] = [
+        refit_step(each) for each in outputs if isinstance(each, TrainedOutputs) and each.config.train.refit
+    ]
     for folds in folds_of_seeds(outputs):
         steps += [evaluate_step(each) for each in folds]
         steps += [evaluate_step(*folds)] if len(folds) > 1 else []

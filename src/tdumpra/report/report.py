@@ -48,7 +48,7 @@ def write_page(
         confusion=gate_sections.confusion(splits, decided, material.class_names) if splits and decided else no_cases,
         calibration=_calibration(evaluation),
         coverage=_coverage(evaluation),
-        sweeps=gate_sections.curves(splits, decision) if splits and decision else no_cases,
+        sweeps=gate_sections.curves(splits, decision, material.tuned) if splits and decision else no_cases,
         parts=sections.parts(evaluation),
         bank=sections.prototypes(material, decision.bank) if decision else no_cases,
         training=_training(material),
@@ -65,9 +65,12 @@ def write_page(
 def _lead(material: Material, leak: Mapping[str, Any] | None) -> str:
     rows = material.evaluation["rows"]
     grouped = "" if leak is None or leak["crossing_groups"] else ", no lesion on two sides"
+    stored, first = "training cases", ""
+    if material.evaluation.get("refit"):
+        stored, first = "training and validation cases by a second network", " by the first"
     return (
         f"{rows['test']:,} test cases of {len(material.class_names)} classes; the bank was made of {rows['train']:,} "
-        f"training cases, and everything was tuned on {rows['val']:,} validation cases{grouped}."
+        f"{stored}, and everything was tuned on {rows['val']:,} validation cases{first}{grouped}."
     )
 
 

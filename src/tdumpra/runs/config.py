@@ -19,7 +19,7 @@ from tdumpra.evaluation.settings import EvaluateConfig as EvaluateConfig
 from tdumpra.networks.settings import EmbedConfig as EmbedConfig
 from tdumpra.networks.settings import NetworkConfig as NetworkConfig
 from tdumpra.networks.settings import TrainConfig as TrainConfig
-from tdumpra.toml import Plain, read_tree, to_toml
+from tdumpra.toml import ConfigError, Plain, read_tree, to_toml
 from tdumpra.tuning.settings import BankConfig as BankConfig
 from tdumpra.tuning.settings import TuneConfig as TuneConfig
 
@@ -97,8 +97,21 @@ class Config:
             raise ValueError(f"seeds must differ from each other, not {list(self.seeds)}")
         for seed in self.seeds:
             check_count(seed, "a seed", least=0)
-        if self.embed.checkpoint == "best" and self.train.train_on_val:
-            raise ValueError('embed.checkpoint = "best" needs validation images, and train.train_on_val leaves none')
+        if self.train.refit:
+            self._refuse_refit()
+
+    def _refuse_refit(self) -> None:
+        """Refuse a second training where there is no first one, or where what is tuned cannot be carried over."""
+        if self.outputs:
+            raise ValueError("train.refit trains a second network, and outputs are saved ones: leave one out")
+        if self.network.as_it_is:
+            raise ValueError("train.refit trains a network again, and this one is taken as it is: leave one out")
+        if self.tune.folds:
+            raise ValueError("train.refit puts validation rows into the bank, and so does tune.folds: leave one out")
+        if self.tune.certify:
+            raise ValueError(
+                "tune.certify proves a gate for one network, and train.refit puts another into use: leave one out"
+            )
 
     def of_folds(self) -> tuple[Config, ...]:
         """Return the configuration of each outer fold that is to be run; itself where there are none."""
@@ -134,7 +147,19 @@ def _from_file(content: Plain, folder: Path) -> Plain:
     """Return a file's values with paths that count from the working folder, and each of its outputs as a table."""
     if isinstance(outputs := content.get("outputs"), list):
         content = {**content, "outputs": [_output_table(entry) for entry in outputs]}
+    if isinstance(train := content.get("train"), dict) and "train_on_val" in train:
+        content = {**content, "train": _without_train_on_val(train)}
     return _with_paths(content, lambda place: os.path.relpath(folder / place))
+
+
+def _without_train_on_val(train: Plain) -> Plain:
+    """Refuse a setting of before; folders of earlier runs say that it was off, which changes nothing."""
+    if train["train_on_val"] is not False:
+        raise ConfigError(
+            "train.train_on_val is gone, since it tuned on images that the network was trained on: train.refit = true "
+            "tunes first, and then trains on train and validation images"
+        )
+    return {name: value for name, value in train.items() if name != "train_on_val"}
 
 
 def _output_table(entry: Any) -> Any:

@@ -27,12 +27,17 @@ from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs.config import Config
-from tdumpra.runs.tables import OutputsTable, refuse_other_labels, run_with_tables
+from tdumpra.runs.refit import Refitted
+from tdumpra.runs.tables import OutputsTable, refuse_other_labels, run_in_use
 from tdumpra.tuning.fit import Fitted, cluster, fit
 from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.pooled import pooled
 
 Array = np.ndarray
+_REFIT = (
+    "the figures are those of a second network, trained on train and validation rows; everything was chosen on "
+    "validation rows of a first network that had not seen them"
+)
 ID_COLUMNS = ("id", "image_id", "image")
 
 
@@ -43,6 +48,14 @@ class Part(NamedTuple):
     others: Sequence[SplitOutputs]  # seeds whose validation rows had a say in the choice
     fitted: Fitted
     fold: int | None = None
+    second: Refitted | None = None  # where a second network goes into use
+
+    @property
+    def in_use(self) -> SplitOutputs:
+        """Return the splits with the train and test rows of the network that goes into use."""
+        if self.second is None:
+            return self.splits
+        return self.splits._replace(train=self.second.rows.train, test=self.second.rows.test)
 
 
 def case_of(splits: SplitOutputs, others: Sequence[SplitOutputs], fitted: Fitted, config: Config) -> Case:
@@ -72,7 +85,8 @@ def case_of(splits: SplitOutputs, others: Sequence[SplitOutputs], fitted: Fitted
         """Fit the gate again as this run did, on some of the rows of choice."""
         drawn = redrawn(parts, numbers)
         made = fitted.unseen_bank or decision.bank
-        return fit(drawn[0], config.bank, settings, others=drawn[1:], judge=False, made=made).tuning.decision
+        judge = settings.searched().must_survive
+        return fit(drawn[0], config.bank, settings, others=drawn[1:], judge=judge, made=made).tuning.decision
 
     return Case(
         train=splits.train,
@@ -145,13 +159,13 @@ def evaluated(parts: Sequence[Part], config: Config, seed: int) -> SeedResult:
     Several ``parts`` are the outer folds of that seed: test rows are counted together, others are the mean of a fold.
     """
     asked = replace(config.evaluate, class_names=config.evaluate.class_names or parts[0].splits.class_names)
-    shown = [part._replace(splits=with_asked(part.splits, config, seed, part.fold)) for part in parts]
-    cases = [case_of(part.splits, part.others, part.fitted, config) for part in shown]
-    found = evaluate(cases, settings=asked)
-    splits, fits = [part.splits for part in parts], [part.fitted for part in parts]
+    found = evaluate([_case(part, config, seed) for part in parts], settings=asked)
+    splits, fits = [part.in_use for part in parts], [part.fitted for part in parts]
+    refit = parts[0].second is not None
     per_1000 = {**found.document["per_1000"], "validation": _per_1000(fits, asked, splits[0].n_classes)}
     document = {
         "version": __version__,
+        "refit": refit,  # whether train rows and test figures are those of a second network
         "rows": {
             "train": round(fmean(len(each.train) for each in splits)),
             "val": round(fmean(len(each.validation) for each in splits)),
@@ -160,7 +174,10 @@ def evaluated(parts: Sequence[Part], config: Config, seed: int) -> SeedResult:
         "grouped": splits[0].test.groups is not None,
         "tuning": told_apart("fold", {part.fold or 0: part.fitted.verdict() for part in parts}),
         "certified": _certified(fits),
-        "notes": list(dict.fromkeys(str(note) for fitted in fits for note in fitted.tuning.notes)),
+        "notes": [
+            *dict.fromkeys(str(note) for fitted in fits for note in fitted.tuning.notes),
+            *([_REFIT] if refit else []),
+        ],
         **found.document,
         "per_1000": per_1000,
     }
@@ -179,6 +196,15 @@ def _per_1000(fits: Sequence[Fitted], asked: EvaluateConfig, n_classes: int) -> 
     known = [c for c in asked.chosen_classes(n_classes) if c < len(moved)]  # an older estimate does not say
     by_class = {names[c]: moved[c].tolist() for c in known}
     return thousandths(rows, opened, fixed, broken, by_class)
+
+
+def _case(part: Part, config: Config, seed: int) -> Case:
+    """Return what is scored: the test rows of the network in use, with what was chosen for the one that was tuned."""
+    asked = with_asked(part.in_use, config, seed, part.fold)
+    if part.second is None:
+        return case_of(asked, part.others, part.fitted, config)
+    first = case_of(part.splits, part.others, part.fitted, config)
+    return first.refitted(asked.train, asked.test, part.second.decision)
 
 
 def _certified(fits: Sequence[Fitted]) -> bool | None:
@@ -201,7 +227,7 @@ def with_asked(splits: SplitOutputs, config: Config, seed: int, fold: int | None
 
 def with_baseline(splits: SplitOutputs, place: str, seed: int, fold: int | None = None) -> SplitOutputs:
     """The test rows with the classifier of another run, which must have been trained on none of them."""
-    folder = run_with_tables(place, seed, "evaluate.baseline", fold)
+    folder = run_in_use(place, seed, "evaluate.baseline", fold)
     if splits.test.ids is None:
         raise InputFileError(f"the outputs carry no id, so that {folder.root} cannot be matched with them")
     table = OutputsTable.read(folder.outputs("test"))

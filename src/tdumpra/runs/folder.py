@@ -72,10 +72,20 @@ class RunFolder(TrainingFiles):
         """Replicates of the figures, which intervals over several seeds need."""
         return self.root / "compared.json"
 
+    @property
+    def refit(self) -> RefitFolder:
+        """The folder of the second network, where ``train.refit`` asks for one."""
+        return RefitFolder(self.root / "refit")
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the data that have a table."""
+        return SPLITS
+
     def tables_digest(self) -> str:
-        """Name the contents of the three tables; says which stage to run if one is missing."""
+        """Name the contents of the tables; says which stage to run if one is missing."""
         try:
-            return fingerprint(*(file_digest(self.outputs(part)) for part in SPLITS))
+            return fingerprint(*(file_digest(self.outputs(part)) for part in self.parts))
         except FileNotFoundError as error:
             raise ArtifactError(
                 f"{error.filename} does not exist: run  tdumpra train  and  tdumpra embed  first"
@@ -122,7 +132,7 @@ class RunFolder(TrainingFiles):
     @property
     def has_tables(self) -> bool:
         """Return whether all tables are there, whatever they were made with."""
-        return all(self.outputs(part).exists() for part in SPLITS)
+        return all(self.outputs(part).exists() for part in self.parts)
 
     def _says(self, config: Config, seed: int, parts: tuple[str, ...]) -> bool:
         return self.config.exists() and not self._differences(_of_seed(config, seed), parts)
@@ -147,6 +157,23 @@ class RunFolder(TrainingFiles):
             for key in differences(kept, config)
             if key.split(".")[0] in (*parts, "seeds") and key not in _MAY_CHANGE
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class RefitFolder(RunFolder):
+    """Paths of a network that was trained on train and validation images, below those of the run.
+
+    No validation images are left: there is no table of them, and no better checkpoint than the last.
+    """
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the data that have a table; ``train`` holds the validation images too."""
+        return ("train", "test")
+
+    def checkpoint(self, name: str) -> Path:
+        """Return the path of the last checkpoint, whichever is asked for."""
+        return RunFolder.checkpoint(self, "last")
 
 
 def _of_seed(config: Config, seed: int) -> Config:

@@ -18,14 +18,16 @@ from tdumpra.runs.config import Config, read_config
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.outputs import Outputs, TrainedOutputs
 from tdumpra.runs.pixel_stages import Encoders, load_encoders, read_encoders
+from tdumpra.runs.refit import folder_in_use, refit_identity
 from tdumpra.runs.steps import Step, digest
-from tdumpra.runs.table_stages import gate_made_from, tune_step
+from tdumpra.runs.table_stages import gate_made_from, refitted, tune_step
 from tdumpra.runs.tables import OutputsTable, run_with_tables
 
 
 def model_made_from(outputs: Outputs) -> str:
     """Name everything that the model depends on; its weights are named by the tables behind the gate."""
-    return digest({"gate": gate_made_from(outputs), "thumbnails": outputs.config.bank.thumbnails})
+    thumbnails = outputs.config.bank.thumbnails
+    return digest({"gate": gate_made_from(outputs), "thumbnails": thumbnails, **refit_identity(outputs)})
 
 
 def is_current(outputs: Outputs) -> bool:
@@ -45,6 +47,8 @@ def model_step(outputs: TrainedOutputs, dataset: Dataset) -> Step[Path]:
 
     def make() -> Path:
         decision = tune_step(outputs).result().tuning.decision
+        second = refitted(outputs, decision)
+        decision = decision if second is None else second.decision
         assemble_model(outputs, dataset, decision, made_from=model_made_from(outputs)).write(path)
         return path
 
@@ -56,8 +60,8 @@ def assemble_model(outputs: TrainedOutputs, dataset: Dataset, decision: Decision
 
     Tables that another encoder made than the checkpoint holds are refused.
     """
-    config, folder = outputs.config, outputs.folder
-    own = load_encoders(config, dataset, folder, outputs.seed)
+    config, folder = outputs.config, folder_in_use(outputs)
+    own = load_encoders(config, dataset.without_validation() if config.train.refit else dataset, folder, outputs.seed)
     _refuse_other_encoder(folder, own)
     classifier = own.student if config.tune.classifier == "student" else _teacher(own)
     matched = _matched(config, own, outputs.seed)
@@ -96,8 +100,11 @@ def _matched(config: Config, own: Encoders, seed: int) -> Encoder:
     if config.bank.space == "teacher":
         return _teacher(own)
     folder = run_with_tables(config.bank.space, seed, fold=config.data.fold)
+    others = read_config(folder.config)
+    if config.train.refit and not others.network.as_it_is:
+        folder = folder.refit
     table = OutputsTable.read(folder.outputs("train"))
-    other = read_encoders(read_config(folder.config), folder, len(table.class_names))
+    other = read_encoders(others, folder, len(table.class_names))
     _refuse_other_encoder(folder, other)
     return other.teacher or other.student
 

@@ -22,7 +22,7 @@ from tdumpra.method.outputs import ScoredOutputs
 from tdumpra.runs import trainings
 from tdumpra.runs.config import Config, Training
 from tdumpra.runs.folder import RunFolder, file_digest, fold_place, members, run_root
-from tdumpra.runs.tables import folder_outputs, how_made, tables_fingerprint
+from tdumpra.runs.tables import folder_outputs, how_made, run_with_tables, tables_fingerprint
 
 Rows = TypeVar("Rows", bound=ScoredOutputs)
 
@@ -137,7 +137,7 @@ class TrainedOutputs(Outputs):
         space = self.config.bank.space
         other = {}
         if space not in ("teacher", "student"):
-            other["bank.space"] = tables_fingerprint(space, self.seed, fold=self.fold)
+            other["bank.space"] = tables_fingerprint(run_with_tables(space, self.seed, fold=self.fold))
         if self.may_train and not trainings.is_made(self.folder, self.config, self.seed):
             return {"outputs": f"{self.folder.root.name} to be made", **other}
         self.folder.refuse_other_training(self.config, self.seed)

@@ -20,7 +20,6 @@ from rich.console import Console
 from torch import Tensor
 
 from tdumpra.artifacts import fingerprint
-from tdumpra.checks import SPLITS
 from tdumpra.data.batches.pipeline import Pipeline, make_pipeline
 from tdumpra.data.dataset import Dataset, open_data
 from tdumpra.data.images.framing import EvalTransform
@@ -47,28 +46,32 @@ class Encoders(NamedTuple):
 
 
 def train_stage(
-    config: Config, dataset: Dataset, folder: RunFolder, *, seed: int, fabric: Fabric, console: Console
-) -> bool:
-    """Train student and teacher, from the last checkpoint if there is one; whether there was anything to do."""
+    config: Config, dataset: Dataset, folder: RunFolder, *, seed: int, fabric: Fabric, console: Console,
+    epochs: int | None = None,
+) -> bool:  # fmt: skip
+    """Train student and teacher, from the last checkpoint if there is one; whether there was anything to do.
+
+    With ``epochs``, end after so many, on the learning rates of a training to the end.
+    """
     if config.network.as_it_is:
         return False
-    if is_finished(folder.checkpoint("last"), training_identity(config.train, seed)):
+    if is_finished(folder.checkpoint("last"), training_identity(config.train, seed, epochs)):
         return False
     torch.manual_seed(seed)  # the heads, and the backbone where it has no weights
     built = build_network(config.network, len(dataset.manifest.class_names))
     transform = _transform(config, built)
     labels = torch.from_numpy(dataset.manifest.labels).to(fabric.device)
-    parts = ("train", "val") if config.train.train_on_val else ("train",)
-    rows = dataset.rows(*parts)
+    rows = dataset.rows("train")
     _check_classes(dataset, rows)
     task = Task(
         pipeline=_pipeline(config, dataset, transform, fabric),
         labels=labels,
         train=rows,
-        validation=dataset.rows("val") if "val" not in parts else np.empty(0, np.int64),
+        validation=dataset.rows("val"),
         ids=tuple(record.id for record in dataset.manifest.records),
         n_classes=len(dataset.manifest.class_names),
         identity=_identity(config, dataset, transform),
+        epochs=epochs,
     )
     writer = _tensorboard(config, folder, fabric)
     name = f"seed {seed}" if config.data.fold is None else f"seed {seed}, fold {config.data.fold}"
@@ -121,14 +124,16 @@ def claimed_by_first(folder: RunFolder, config: Config, seed: int, fabric: Fabri
         claim.__exit__(None, None, None)
 
 
-def load_encoders(config: Config, dataset: Dataset, folder: RunFolder, seed: int | None = None) -> Encoders:
+def load_encoders(
+    config: Config, dataset: Dataset, folder: RunFolder, seed: int | None = None, epochs: int | None = None
+) -> Encoders:
     """The networks that training left, or those that are taken as they are.
 
     Networks of other data are refused, and, given the ``seed``, those of another training.
     """
     encoders = read_encoders(config, folder, len(dataset.manifest.class_names))
     expected = _identity(config, dataset, encoders.student.transform)
-    training = {} if seed is None else training_identity(config.train, seed)
+    training = {} if seed is None else training_identity(config.train, seed, epochs)
     refuse_other_identity(folder.checkpoint(config.embed.checkpoint), encoders.identity, {**expected, **training})
     return encoders._replace(identity={**expected, "encoder": encoders.identity["encoder"]})
 
@@ -157,16 +162,17 @@ def read_encoders(config: Config, folder: RunFolder, n_classes: int) -> Encoders
 
 
 def embed_stage(
-    config: Config, dataset: Dataset, folder: RunFolder, *, seed: int | None = None, fabric: Fabric, console: Console
-) -> bool:
-    """Write the three tables; whether there was anything to do."""
-    encoders = load_encoders(config, dataset, folder, seed)
+    config: Config, dataset: Dataset, folder: RunFolder, *, seed: int | None = None, fabric: Fabric, console: Console,
+    epochs: int | None = None,
+) -> bool:  # fmt: skip
+    """Write the tables of the folder; whether there was anything to do."""
+    encoders = load_encoders(config, dataset, folder, seed, epochs)
     last = folder.checkpoint("last")
     finished = config.network.as_it_is or not last.exists() or is_finished(last)  # who keeps the best alone is done
     made = how_made(config.embed, finished=finished)
     if not finished:
         show_notes([f"{last} is not trained to its end: neither are the networks behind these outputs"], console)
-    tables = {part: _current_table(folder.outputs(part), encoders.identity, made) for part in SPLITS}
+    tables = {part: _current_table(folder.outputs(part), encoders.identity, made) for part in folder.parts}
     if all(tables.values()):
         if fabric.is_global_zero:
             for part, table in tables.items():
@@ -179,7 +185,7 @@ def embed_stage(
         for encoder in (encoders.student, encoders.teacher)
         if encoder is not None
     ]
-    for part in SPLITS:
+    for part in folder.parts:
         rows = dataset.rows(part)
         if not len(rows):
             raise TdumpraError(f"no image is left for {part}: the bank, the tuning and the test all need some")

@@ -18,12 +18,16 @@ from tdumpra.method.bank import KIND as BANK_KIND
 from tdumpra.method.bank import SCHEMA as BANK_SCHEMA
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.bank_health import BankHealth, bank_health
+from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
+from tdumpra.method.outputs import TrainOutputs
 from tdumpra.runs.documents import Part, evaluated, gate_document, metadata_fingerprint
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.outputs import Outputs, TrainedOutputs, folds_of_seeds, place_of
+from tdumpra.runs.refit import Refitted, Rows, carried_over, refit_identity, refit_rows
 from tdumpra.runs.steps import Step, digest, read_kept, write_kept
-from tdumpra.runs.tables import OutputsTable, tables_fingerprint
+from tdumpra.runs.tables import OutputsTable, run_in_use, tables_fingerprint
+from tdumpra.runs.trainings import seconds_to_train
 from tdumpra.tuning.fit import Fitted, cluster, fit
 from tdumpra.tuning.presets import Preset
 
@@ -38,45 +42,53 @@ class Banked(NamedTuple):
     made: bool
 
 
-def banked(outputs: Outputs) -> Banked:
-    """Cluster the training embeddings, unless that was done, and look the bank over."""
+def banked(outputs: Outputs, *, second: bool = False) -> Banked:
+    """Cluster the training embeddings, unless that was done, and look the bank over; or those of the second network."""
     splits = outputs.load()
-    bank = _kept_bank(outputs)
+    train, table = splits.train, None
+    if isinstance(outputs, TrainedOutputs):
+        table = (outputs.folder.refit if second else outputs.folder).outputs("train")
+        train = refit_rows(outputs, splits).train if second else train
+    bank = _kept_bank(outputs, second=second)
     made = bank is None
     if bank is None:
-        bank = _make_bank(outputs, splits)
-    return Banked(bank, health_of(bank, outputs, splits), made)
+        bank = _make_bank(outputs, splits, train, second=second)
+    return Banked(bank, health_of(bank, train, splits.class_names, table), made)
 
 
-def health_of(bank: PrototypeBank, outputs: Outputs, splits: SplitOutputs) -> BankHealth:
-    """Look a bank over; tables also say where each training row came from."""
-    sources: Sequence[str] | None = None
-    if isinstance(outputs, TrainedOutputs):
-        metadata = OutputsTable.read(outputs.folder.outputs("train")).metadata
-        sources = metadata.get("source") or metadata.get("dataset")
-    names = splits.class_names or tuple(str(c) for c in range(bank.n_classes))
-    return bank_health(bank, names, splits.train.z, splits.train.y, sources)
+def health_of(bank: PrototypeBank, train: TrainOutputs, names: Sequence[str], table: Path | None) -> BankHealth:
+    """Look a bank over; a table also says where each training row came from."""
+    metadata = {} if table is None else OutputsTable.read(table).metadata
+    sources = metadata.get("source") or metadata.get("dataset")
+    return bank_health(bank, names or tuple(str(c) for c in range(bank.n_classes)), train.z, train.y, sources)
 
 
-def _bank_made_from(outputs: Outputs) -> str:
+def _bank_made_from(outputs: Outputs, *, second: bool) -> str:
     config = outputs.config
     settings = {name: value for name, value in asdict(config.bank).items() if name != "thumbnails"}
     merge_above = config.tune.searched().merge_above
-    return digest({**outputs.own_identity(), "bank": settings, "merge_above": merge_above})
+    rows = refit_identity(outputs) if second else outputs.own_identity()
+    return digest({**rows, "bank": settings, "merge_above": merge_above})
 
 
-def _kept_bank(outputs: Outputs) -> PrototypeBank | None:
-    artifact = _kept_artifact(RunFolder(outputs.place).bank, BANK_KIND, BANK_SCHEMA, _bank_made_from(outputs))
+def _bank_path(outputs: Outputs, *, second: bool) -> Path:
+    folder = RunFolder(outputs.place)
+    return folder.refit.bank if second else folder.bank
+
+
+def _kept_bank(outputs: Outputs, *, second: bool = False) -> PrototypeBank | None:
+    made_from = _bank_made_from(outputs, second=second)
+    artifact = _kept_artifact(_bank_path(outputs, second=second), BANK_KIND, BANK_SCHEMA, made_from)
     return None if artifact is None else PrototypeBank.from_artifact(artifact)
 
 
-def _make_bank(outputs: Outputs, splits: SplitOutputs) -> PrototypeBank:
-    config, path = outputs.config, RunFolder(outputs.place).bank
+def _make_bank(outputs: Outputs, splits: SplitOutputs, train: TrainOutputs, *, second: bool = False) -> PrototypeBank:
+    config = outputs.config
     bank = cluster(
-        splits.train, config.bank, config.tune.searched(), n_classes=splits.n_classes,
-        class_names=splits.class_names,
-    )  # fmt: skip
-    _keep_artifact(path, BANK_KIND, BANK_SCHEMA, bank.to_artifact(), _bank_made_from(outputs))
+        train, config.bank, config.tune.searched(), n_classes=splits.n_classes, class_names=splits.class_names
+    )
+    made_from = _bank_made_from(outputs, second=second)
+    _keep_artifact(_bank_path(outputs, second=second), BANK_KIND, BANK_SCHEMA, bank.to_artifact(), made_from)
     return bank
 
 
@@ -118,7 +130,7 @@ def tune_step(outputs: Outputs) -> Step[Fitted]:
 
     def make() -> Fitted:
         splits = outputs.load()
-        bank = _kept_bank(outputs) or _make_bank(outputs, splits)
+        bank = _kept_bank(outputs) or _make_bank(outputs, splits, splits.train)
         others = [other.load() for other in outputs.others]
         fitted = fit(splits, outputs.config.bank, outputs.config.tune, others=others, judge=True, made=bank)
         made_from = gate_made_from(outputs)
@@ -128,6 +140,30 @@ def tune_step(outputs: Outputs) -> Step[Fitted]:
         return fitted
 
     return Step(name=outputs.name, kept=kept, make=make, seconds=2.0)
+
+
+def refit_step(outputs: TrainedOutputs) -> Step[Rows]:
+    """Read the second network's outputs; ``tdumpra train`` and ``tdumpra embed`` make them."""
+
+    def kept() -> Rows | None:
+        return refit_rows(outputs, outputs.load()) if outputs.folder.refit.has_tables else None
+
+    return Step(
+        name=f"{outputs.name}: second network, on train and validation",
+        kept=kept,
+        make=lambda: refit_rows(outputs, outputs.load()),
+        seconds=seconds_to_train(outputs.config, outputs.folder.refit, outputs.seed),
+    )
+
+
+def refitted(outputs: Outputs, decision: Decision) -> Refitted | None:
+    """Carry a decision over to the second network, where ``train.refit`` asks for one; cluster its bank if need be."""
+    if not isinstance(outputs, TrainedOutputs) or not outputs.config.train.refit:
+        return None
+    splits = outputs.load()
+    rows = refit_rows(outputs, splits)
+    bank = _kept_bank(outputs, second=True) or _make_bank(outputs, splits, rows.train, second=True)
+    return carried_over(decision, bank, rows)
 
 
 def gate_of(outputs: Outputs) -> dict[str, Any]:
@@ -160,12 +196,18 @@ def evaluation_made_from(outputs: Outputs) -> str:
         **metadata_fingerprint(config),
     }
     if config.evaluate.baseline is not None:
-        asked["baseline"] = tables_fingerprint(
-            config.evaluate.baseline, outputs.seed, "evaluate.baseline", outputs.fold
-        )
+        named = run_in_use(config.evaluate.baseline, outputs.seed, "evaluate.baseline", outputs.fold)
+        asked["baseline"] = tables_fingerprint(named)
     if outputs.fold is not None:
         asked["fold"] = outputs.fold
+    asked |= refit_identity(outputs)
     return digest({"gate": gate_made_from(outputs), "name": config.name, "seed": outputs.seed, **asked})
+
+
+def _part(outputs: Outputs) -> Part:
+    """Gather what is scored of one seed and fold."""
+    fitted, others = tune_step(outputs).result(), [other.load() for other in outputs.others]
+    return Part(outputs.load(), others, fitted, outputs.fold, refitted(outputs, fitted.tuning.decision))
 
 
 def evaluate_step(*folds: Outputs) -> Step[SeedResult]:
@@ -185,16 +227,13 @@ def evaluate_step(*folds: Outputs) -> Step[SeedResult]:
         return SeedResult(document, compared["gained"], compared["compared"])
 
     def make() -> SeedResult:
-        parts = [
-            Part(each.load(), [other.load() for other in each.others], tune_step(each).result(), each.fold)
-            for each in folds
-        ]
-        found = evaluated(parts, first.config, first.seed)
+        found = evaluated([_part(each) for each in folds], first.config, first.seed)
         made_from = _folds_made_from(folds)
         compared = write_kept(
             folder.compared, "compared", made_from, {"gained": found.gained, "compared": found.compared}
         )
         inputs: dict[str, Any] = {"outputs": digest(first.own_identity()), "gate": gate_made_from(first)}
+        inputs |= refit_identity(first)
         if len(folds) > 1:
             inputs = {"folds": [evaluation_made_from(each) for each in folds]}
         told = {} if first.fold is None else {"folds": [each.fold for each in folds]}

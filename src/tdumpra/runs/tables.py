@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,14 +15,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tdumpra.artifacts import fingerprint, read_artifact, write_artifact
-from tdumpra.checks import SPLITS
 from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.method.output_files import SplitOutputs
-from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
+from tdumpra.method.outputs import ScoredOutputs, TestOutputs, TrainOutputs, ValidationOutputs
 from tdumpra.runs.config import Config, EmbedConfig, read_config
 from tdumpra.runs.folder import RunFolder, fold_place
 
 KIND, SCHEMA = "outputs table", 1
+Rows = TypeVar("Rows", bound=ScoredOutputs)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -142,60 +142,79 @@ def run_with_tables(place: str, seed: int, name: str = "bank.space", fold: int |
     raise ArtifactError(f"{name} = {place!r} is not {kinds}the folder of a run with tables of {wanted}: {hint}")
 
 
-def tables_fingerprint(place: str, seed: int, name: str = "bank.space", fold: int | None = None) -> str:
-    """Changes when the tables of the run that the setting ``name`` names do."""
+def run_in_use(place: str, seed: int, name: str, fold: int | None = None) -> RunFolder:
+    """The folder of the network that a run put into use: the second one, where it has ``train.refit``."""
     folder = run_with_tables(place, seed, name, fold)
-    paths = [folder.outputs(part) for part in SPLITS]
+    return folder.refit if folder.config.exists() and read_config(folder.config).train.refit else folder
+
+
+def tables_fingerprint(folder: RunFolder) -> str:
+    """Changes when the tables of another run do."""
+    paths = [folder.outputs(part) for part in folder.parts]
     return fingerprint(*(path.read_bytes() for path in paths if path.exists()))
 
 
 def read_tables(folder: RunFolder) -> dict[str, OutputsTable]:
     """The tables of a run; says which stage to run if one is missing."""
-    for part in SPLITS:
+    for part in folder.parts:
         if not folder.outputs(part).exists():
             raise ArtifactError(f"{folder.outputs(part)} does not exist: run  tdumpra embed  first")
-    return {part: OutputsTable.read(folder.outputs(part)) for part in SPLITS}
+    return {part: OutputsTable.read(folder.outputs(part)) for part in folder.parts}
 
 
 def table_outputs(config: Config, tables: dict[str, OutputsTable], seed: int = 0) -> SplitOutputs:
     """The run's tables as typed outputs, with the bank in the space that the configuration names."""
     if config.network.frozen:
         raise TdumpraError("a frozen encoder has no classifier: name its folder as the bank.space of another run")
+    joined, space = in_space(config, tables, seed)
+    return split_outputs(joined, space=space, classifier=config.tune.classifier)
+
+
+def in_space(
+    config: Config, tables: dict[str, OutputsTable], seed: int, *, refit: bool = False
+) -> tuple[dict[str, OutputsTable], str]:
+    """Return tables with the embeddings that the bank is made of, and the name of their space.
+
+    With ``refit``, the tables are of a second training, and so are those of the run that ``bank.space`` names.
+    """
     if config.bank.space in ("teacher", "student"):
-        return split_outputs(tables, space=config.bank.space, classifier=config.tune.classifier)
+        return tables, config.bank.space
     folder = run_with_tables(config.bank.space, seed, fold=config.data.fold)
+    other = read_config(folder.config)
+    if config.train.refit and not other.train.refit and not other.network.as_it_is:
+        raise ArtifactError(
+            f"train.refit is on here and off in {folder.root}, the run that bank.space names: its encoder would be one "
+            "of train images alone; set it alike in both"
+        )
+    if other.network.frozen or (refit and other.network.as_it_is):  # any part's will do: it was trained on none of them
+        others = read_tables(folder)
+        return {part: table.with_embedding(*others.values()) for part, table in tables.items()}, "teacher"
+    folder = folder.refit if refit else folder
     others = read_tables(folder)
-    if read_config(folder.config).network.frozen:  # it was trained on none of these images: any part's will do
-        joined = {part: tables[part].with_embedding(*others.values()) for part in SPLITS}
-    else:
-        _refuse_other_split(tables, others, folder)
-        joined = {part: tables[part].with_embedding(others[part]) for part in SPLITS}
-    return split_outputs(joined, space="teacher", classifier=config.tune.classifier)
+    _refuse_other_split(tables, others, folder)
+    return {part: table.with_embedding(others[part]) for part, table in tables.items()}, "teacher"
 
 
 def _refuse_other_split(own: dict[str, OutputsTable], others: dict[str, OutputsTable], folder: RunFolder) -> None:
     """An encoder that was trained on this run's test images would hand back what it memorised."""
-    ids = {part: set(table.ids) for part, table in own.items()}
     seen = set(others["train"].ids)
-    if read_config(folder.config).train.train_on_val:
-        seen |= set(others["val"].ids)
-    crossing = {part: len(ids[part] & seen) for part in ("val", "test")}
+    crossing = {part: len(seen & set(table.ids)) for part, table in own.items() if part != "train"}
     if any(crossing.values()):
         part, count = max(crossing.items(), key=lambda pair: pair[1])
         raise ArtifactError(
             f"the encoder in {folder.root} was trained on {count:,} of this run's {part} images: give both runs "
-            "the same data.split_seed, data.val_by_seed and data.outer_folds, and leave train.train_on_val off"
+            "the same data.split_seed, data.val_by_seed and data.outer_folds"
         )
 
 
 def folder_outputs(config: Config, folder: RunFolder, seed: int) -> SplitOutputs:
     """A run's own tables as what everything after embedding stands on."""
     tables = read_tables(folder)
-    _refuse_other_settings(config, tables["train"].made, folder)
+    refuse_other_settings(config, tables["train"].made, folder)
     return table_outputs(config, tables, seed)
 
 
-def _refuse_other_settings(config: Config, made: Mapping[str, Any], folder: RunFolder) -> None:
+def refuse_other_settings(config: Config, made: Mapping[str, Any], folder: RunFolder) -> None:
     """Figures under settings that the tables were not made with would be another configuration's."""
     if not made:
         return  # a table of before, which does not say
@@ -218,36 +237,13 @@ def split_outputs(
     ``space`` names the embedding that the bank lives in. With ``classifier="teacher"`` both posteriors are the
     teacher's, and one pass through one network gives everything.
     """
-    train, val, test = (tables[part] for part in ("train", "val", "test"))
-    for part, table in tables.items():
-        if table.identity != train.identity:
-            raise ArtifactError(
-                f"the {part} table was made by another encoder or split than the train table: embed again"
-            )
-    n_classes = len(train.class_names)
-
-    def scored(table: OutputsTable) -> dict[str, Any]:
-        return {
-            "p": table.posterior(classifier),
-            "z": table.embedding(space),
-            "y": table.labels,
-            "groups": np.array(table.groups),
-            "ids": np.array(table.ids),
-            "p_teacher": None if table.logits_teacher is None else table.posterior("teacher"),
-            "metadata": {name: np.array(column) for name, column in table.metadata.items()},
-            "n_classes": n_classes,
-        }
-
-    def second(table: OutputsTable) -> Tensor | None:
-        return None if table.logits_second is None else table.logits_second.double().softmax(1)
-
+    refuse_mixed_tables(tables)
+    train, test = tables["train"], tables["test"]
     return SplitOutputs(
-        train=TrainOutputs.check(
-            train.embedding(space), train.labels, np.array(train.groups), ids=np.array(train.ids), n_classes=n_classes
-        ),
-        validation=replace(ValidationOutputs.check(**scored(val), suffix="_val"), p_second=second(val)),
-        test=replace(TestOutputs.check(**scored(test), suffix="_test"), p_second=second(test)),
-        n_classes=n_classes,
+        train=train_rows(train, space),
+        validation=scored_rows(ValidationOutputs, tables["val"], space, classifier, "_val"),
+        test=scored_rows(TestOutputs, test, space, classifier, "_test"),
+        n_classes=len(train.class_names),
         fingerprint=fingerprint(
             *(f"{key}={value}" for key, value in sorted(train.identity.items())),
             space,
@@ -256,3 +252,35 @@ def split_outputs(
         ),
         class_names=train.class_names,
     )
+
+
+def refuse_mixed_tables(tables: Mapping[str, OutputsTable]) -> None:
+    """Refuse tables of several encoders or splits."""
+    for part, table in tables.items():
+        if table.identity != tables["train"].identity:
+            raise ArtifactError(
+                f"the {part} table was made by another encoder or split than the train table: embed again"
+            )
+
+
+def train_rows(table: OutputsTable, space: str) -> TrainOutputs:
+    """A table as rows for a bank."""
+    groups, ids = np.array(table.groups), np.array(table.ids)
+    return TrainOutputs.check(table.embedding(space), table.labels, groups, ids=ids, n_classes=len(table.class_names))
+
+
+def scored_rows(kind: type[Rows], table: OutputsTable, space: str, classifier: str, suffix: str) -> Rows:
+    """A table as rows for tuning or for scoring; ``suffix`` completes the names of columns in messages."""
+    rows = kind.check(
+        table.posterior(classifier),
+        table.embedding(space),
+        table.labels,
+        np.array(table.groups),
+        ids=np.array(table.ids),
+        p_teacher=None if table.logits_teacher is None else table.posterior("teacher"),
+        metadata={name: np.array(column) for name, column in table.metadata.items()},
+        n_classes=len(table.class_names),
+        suffix=suffix,
+    )
+    second = None if table.logits_second is None else table.logits_second.double().softmax(1)
+    return replace(rows, p_second=second)
