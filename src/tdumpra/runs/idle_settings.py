@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 
-from tdumpra.runs.config import Config
+from tdumpra.runs.config import Config, read_config
 from tdumpra.runs.outputs import all_outputs
 
 _OF_TRAINING = ("data", "augment", "network", "train", "embed")
@@ -28,8 +28,8 @@ def idle_settings(config: Config) -> Iterator[str]:
 
 
 def _given(config: Config) -> Iterator[str]:
-    """Yield the settings of data and training that differ from their defaults."""
-    plain = Config()
+    """Yield the settings of data and training that differ from their defaults, or from the recipe's."""
+    plain = read_config(None, changes=[] if config.recipe is None else [f"recipe={config.recipe}"])
     if config.seeds != plain.seeds:
         yield "seeds"
     for section in _OF_TRAINING:
