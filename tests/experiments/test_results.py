@@ -3,12 +3,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-from typing import ClassVar
 
 import pytest
 
 from tdumpra.evaluation.over_seeds import Figure
-from tdumpra.experiments import paper
 from tdumpra.experiments.results import ResultTable, undefined_notes
 
 TABLE = ResultTable(
@@ -64,24 +62,3 @@ def test_what_is_undefined_is_told_in_words_once_for_each_reason():
         "Undefined: precision of keratosis for student, and 1 more (never predicted).",
         "Undefined: headroom taken of the gate (there is no headroom).",
     ]
-
-
-class TestPaper:
-    """The figures against the paper's own arithmetic: its "Delta Acc" follows from its accuracies."""
-
-    DELTAS: ClassVar[dict[str, tuple[float, ...]]] = {
-        "ham10000": (1.72, 2.21, 0.67, 2.61, 0.78),
-        "isic2019": (2.69, 0.96, 0.44, 1.72, 1.25),
-    }
-
-    @pytest.mark.parametrize("dataset", paper.DATASETS)
-    def test_relative_gains(self, dataset):
-        for backbone, delta in zip(paper.BACKBONES, self.DELTAS[dataset], strict=True):
-            without, with_method = (paper.reported(dataset, backbone.name, with_method=w) for w in (False, True))
-            before, after = without["accuracy"].mean, with_method["accuracy"].mean
-            assert before is not None
-            assert after is not None
-            assert paper.relative_gain(before, after) == pytest.approx(delta, abs=0.012)
-
-    def test_a_backbone_that_the_paper_lacks(self):
-        assert paper.reported("ham10000", "lite0", with_method=True) == {}

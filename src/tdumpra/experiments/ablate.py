@@ -139,7 +139,7 @@ def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTab
         row: dict[str, Value] = {"number": number, "variant": variant.name, "seeds": len(seeds)}
         for metric, value in zip(paper.ABLATION_METRICS, reported, strict=True):
             row[metric] = mean_and_deviation(result[metric] for result in of_seeds) if of_seeds else "no outputs"
-            row[f"paper_{metric}"] = Figure(value)
+            row[f"paper_{metric}"] = value
         for change in ("fixed", "broken"):
             row[change] = sum(int(result[change]) for result in of_seeds) if of_seeds else None
         rows.append(row)
