@@ -51,6 +51,8 @@ def test_what_nobody_trained_is_trained_once_and_shared(tmp_path, monkeypatch):
     assert variant(config).seconds_to_make() == 0  # it is there
     other = replace(config, train=replace(config.train, learning_rate=1.0))
     assert (variant(other).seconds_to_make() or 0) > 0  # what was trained tells
+    for network in (replace(config.network, backbone="resnet18"), replace(config.network, image_size=48)):
+        assert variant(replace(config, network=network)).seconds_to_make() is None  # of another network it does not
     assert len(trained) == 2  # with the contrastive loss, and without
     assert all(root.parent == tmp_path / "run" / "trainings" for root in trained)
     assert all(each.finished for each in plan(ablate.steps(config, tmp_path / "out")))
