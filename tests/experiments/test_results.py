@@ -4,8 +4,6 @@ import csv
 import io
 import json
 
-import pytest
-
 from tdumpra.evaluation.over_seeds import Figure
 from tdumpra.experiments.results import ResultTable, undefined_notes
 

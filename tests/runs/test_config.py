@@ -75,7 +75,7 @@ def test_an_unknown_recipe(tmp_path, changes):
 def test_without_a_file_the_changes_say_everything():
     assert read_config(None) == Config()
     assert read_config(None, changes=["name=x", "train.epochs=2"], seeds=(3,)).seeds == (3,)
-    with pytest.raises(ConfigError, match="--set train.epochs=0: "):
+    with pytest.raises(ConfigError, match=r"--set train\.epochs=0: "):
         read_config(None, changes=["train.epochs=0"])
 
 

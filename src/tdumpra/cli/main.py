@@ -31,6 +31,7 @@ from tdumpra.cli.options import (
     SeedsOption,
     SetOption,
     TrustOption,
+    paper_settings,
     settings,
 )
 from tdumpra.errors import StopRequestedError, TdumpraError
@@ -214,6 +215,19 @@ _experiment("sweep", _EXPERIMENTS, "Draw the paper's curves of θ and β, and th
 def _reproduce(
     what: Annotated[str, typer.Argument(help="ham10000, isic2019, or a run's TOML file whose source says which.")],
     config: Annotated[Path | None, typer.Argument(help="The run's TOML file.", show_default=False)] = None,
+    data_folder: Annotated[
+        Path | None,
+        typer.Option("--data", help='The data set\'s folder: runs with recipe = "paper".', show_default=False),
+    ] = None,
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--weights",
+            metavar="NAME=TAG|FILE",
+            help="Weights that a backbone starts from, as in  ViT-B=vit.safetensors;  repeat it for several.",
+            show_default=False,
+        ),
+    ] = None,
     changes: SetOption = None,
     seeds: SeedsOption = None,
     out: OutOption = None,
@@ -223,10 +237,10 @@ def _reproduce(
     """Make the paper's Tables 1 and 2: backbones with and without the method, its figures beside ours."""
     if config is None and what.endswith(".toml"):
         config, what = Path(what), ""
-    run = None if config is None else settings(config, changes, seeds)
+    run = paper_settings(what, config, data_folder, changes, seeds)
     from tdumpra.cli.experiments import reproduce_command
 
-    reproduce_command(what, run, out, as_json=as_json, plan=plan)
+    reproduce_command(what, run, out, weights=weights or (), as_json=as_json, plan=plan)
 
 
 @app.command("predict", rich_help_panel=_MODELS)

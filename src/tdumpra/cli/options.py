@@ -71,18 +71,40 @@ DuplicatesOption = Annotated[
 ]
 
 
-def settings(path: Path, changes: list[str] | None, seeds: str | None, out: Path | None = None) -> Config:
+def settings(path: Path | None, changes: list[str] | None, seeds: str | None, out: Path | None = None) -> Config:
     """Read a configuration with the changes of the command line, and say which settings do nothing.
 
-    ``out`` takes the place of the run's folder.
+    Without a file, the changes say everything. ``out`` takes the place of the run's folder.
     """
-    read_toml(path)  # a file that is missing or no TOML is told before torch is loaded
+    if path is not None:
+        read_toml(path)  # a file that is missing or no TOML is told before torch is loaded
     from tdumpra.runs.config import read_config
     from tdumpra.runs.idle_settings import idle_settings
 
     config = read_config(path, changes=changes or (), seeds=None if seeds is None else _parse_seeds(seeds))
     show_notes(idle_settings(config), Console(stderr=True))
     return config if out is None else replace(config, folder=str(out))
+
+
+def paper_settings(
+    dataset: str, path: Path | None, folder: Path | None, changes: list[str] | None, seeds: str | None
+) -> Config:
+    """Read the configuration of ``reproduce``, or make one: the paper's recipe on the data set in ``folder``."""
+    from tdumpra.experiments.paper import DATASETS
+
+    if dataset and dataset not in DATASETS:
+        raise ValueError(f"reproduce takes {' or '.join(DATASETS)}, or a run's TOML file, not {dataset!r}")
+    if path is not None and folder is not None:
+        raise ValueError("--data takes the place of a configuration: give one of them")
+    if path is not None:
+        return settings(path, changes, seeds)
+    if folder is None:
+        raise ValueError(
+            f"reproduce {dataset} needs its images: give their folder with --data DIR, or a configuration whose "
+            f"data.source is {dataset}:DIR"
+        )
+    recipe = ["recipe=paper", f"name={dataset}-paper", f"data.source={dataset}:{folder}"]
+    return settings(None, [*recipe, *(changes or [])], seeds)
 
 
 def _parse_seeds(text: str) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from tdumpra.evaluation.evaluate import gate_report
 from tdumpra.evaluation.metrics_table import HEADINGS
 from tdumpra.experiments.grid import variant_step
 from tdumpra.experiments.results import ResultTable, Value
+from tdumpra.method.arrays import widen
 from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import ScoredOutputs
@@ -83,14 +84,14 @@ def _points(splits: SplitOutputs, fitted: Fitted) -> dict[str, Any]:
 
 
 def figures(decision: Decision, rows: ScoredOutputs) -> dict[str, Any]:
-    """Both paths and the gate on some rows."""
-    decided, y = decision.decide(rows.p, rows.z), rows.y.numpy()
+    """Both paths and the gate on some rows; the classifier is taken as it is, uncalibrated."""
+    decided, y, raw = decision.decide(rows.p, rows.z), rows.y.numpy(), widen(rows.p)
     found: dict[str, Any] = {}
-    for prefix, p in (("classifier_", decided.p_cls), ("similarity_", decided.p_sim), ("", decided.p)):
+    for prefix, p in (("classifier_", raw), ("similarity_", decided.p_sim), ("", decided.p)):
         counts = metrics.class_counts(p.argmax(1).numpy(), y, p.shape[1])
         found[f"{prefix}accuracy"] = float(metrics.accuracy(counts))
         found[f"{prefix}balanced_accuracy"] = float(metrics.balanced_accuracy(counts))
-    report = gate_report(decided.p_cls, decided.p_sim, decided.p, rows.y, opened=decided.opened)
+    report = gate_report(raw, decided.p_sim, decided.p, rows.y, opened=decided.opened)
     return {"n": report["n"], **found, **{name: report[name] for name in ("opened", "fixed", "broken")}}
 
 

@@ -178,7 +178,7 @@ def _project(z: Tensor, projection: Tensor) -> Tensor:
 
 def _figures(decision: Decision, p: Tensor, z: Tensor, y: Tensor) -> dict[str, Any]:
     decided = decision.decide(p, z)
-    report = gate_report(decided.p_cls, decided.p_sim, decided.p, y, opened=decided.opened)
+    report = gate_report(widen(p), decided.p_sim, decided.p, y, opened=decided.opened)
     right = (decided.p.argmax(1) == y)[decided.opened].double()
     figures = {name: report[name] for name in ("n", *FIGURES) if name in report}
     return {**figures, "gate_accuracy": float(right.mean())}
