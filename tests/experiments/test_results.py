@@ -3,9 +3,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+from typing import ClassVar
 
 from tdumpra.evaluation.over_seeds import Figure
-from tdumpra.experiments.results import ResultTable, undefined_notes
+from tdumpra.experiments.results import ResultTable, Value, undefined_notes, with_means
 
 TABLE = ResultTable(
     title="50 % of R&D_1",
@@ -60,3 +61,33 @@ def test_what_is_undefined_is_told_in_words_once_for_each_reason():
         "Undefined: precision of keratosis for student, and 1 more (never predicted).",
         "Undefined: headroom taken of the gate (there is no headroom).",
     ]
+
+
+class TestMeans:
+    ROWS: ClassVar[list[dict[str, Value]]] = [
+        {"run": run, "seed": seed, "value": value, "split": "test", "accuracy": accuracy, "opened": opened}
+        for run, seed, value, accuracy, opened in (
+            ("a", 0, 0.5, 0.6, 2), ("a", 0, 0.7, 0.7, 3), ("a", 1, 0.5, 0.8, 4), ("a", 1, 0.7, 0.7, 4),
+            ("b", 0, 0.5, 0.1, 1),
+        )
+    ]  # fmt: skip
+
+    def test_the_means_of_a_models_seeds_stand_below_them(self):
+        found = with_means(self.ROWS, own=("value",))
+        assert [(row["run"], row["seed"], row["value"]) for row in found] == [
+            ("a", 0, 0.5), ("a", 0, 0.7), ("a", 1, 0.5), ("a", 1, 0.7), ("a", "mean", 0.5), ("a", "mean", 0.7),
+            ("b", 0, 0.5),
+        ]  # fmt: skip
+        first, second = found[4:6]
+        assert (str(first["accuracy"]), str(second["accuracy"])) == ("0.7000 ± 0.1414", "0.7000 ± 0.0000")
+        assert (first["opened"], first["split"]) == (Figure(3.0, 2**0.5), "test")
+
+    def test_what_each_seed_has_of_its_own_has_no_mean(self):
+        rows: list[dict[str, Value]] = [{"run": "a", "seed": seed, "best": seed, "accuracy": 0.5} for seed in (1, 2)]
+        assert with_means(rows, own=("best",))[-1]["best"] is None
+
+    def test_undefined_for_one_is_undefined_for_the_mean(self):
+        rows: list[dict[str, Value]] = [
+            {"run": "a", "seed": seed, "accuracy": value} for seed, value in ((0, 0.5), (1, "undefined"))
+        ]
+        assert str(with_means(rows)[-1]["accuracy"]) == "undefined"

@@ -14,7 +14,7 @@ from tdumpra.core import metrics
 from tdumpra.evaluation.evaluate import gate_report
 from tdumpra.evaluation.metrics_table import HEADINGS
 from tdumpra.experiments.grid import variant_step
-from tdumpra.experiments.results import ResultTable, Value
+from tdumpra.experiments.results import ResultTable, Value, with_means
 from tdumpra.method.arrays import widen
 from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
@@ -111,4 +111,5 @@ def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTab
         notes.append("Only the run's own λ: name others in sweep.contrastive_weights, and they are trained.")
     screen = ("run", *_ON_SCREEN) if config.outputs else _ON_SCREEN
     columns = {"run": "Model", "seed": "Seed", "value": "λ", "split": "Split", **COLUMNS}
-    return ResultTable(title="Sweep of λ", columns=columns, rows=rows, notes=notes, screen=screen)
+    means = with_means(rows, own=("value",))
+    return ResultTable(title="Sweep of λ", columns=columns, rows=means, notes=notes, screen=screen)

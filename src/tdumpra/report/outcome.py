@@ -178,6 +178,12 @@ def _write_sweep(config: Config, results: Results, out: Path) -> Found:
         points = of_run["surface"]["points"]
         base = min(points, key=lambda point: point["opened"])["accuracy"]
         drawings[f"surface_{label}.png"] = partial(charts.surface, points, base, label)
+    for name in ("theta", "beta") if drawings else ():
+        for model, points in sweeps.mean_points(tables[f"sweep_{name}"]).items():
+            title = f"{model}: mean over seeds"
+            drawings[f"sweep_{name}_{model}_mean.png"] = partial(
+                charts.gating_curve, points, sweeps.SYMBOLS[name], None, title
+            )
     drawn, sentences = _draw(drawings, out)
     document = {stem: table.to_json() for stem, table in tables.items()}
     shown = []
