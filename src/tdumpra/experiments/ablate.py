@@ -136,11 +136,6 @@ def fixed_alpha(splits: SplitOutputs, fitted: Fitted, config: Config) -> float:
     return max(sorted(config.tune.searched().alpha, reverse=True), key=objective)
 
 
-def preset_name(config: Config) -> str:
-    """Return what the preset is called."""
-    return config.tune.preset if isinstance(config.tune.preset, str) else "of the configuration's own"
-
-
 def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTable:
     """The paper's six rows, ours beside them; ``results`` by the cells' names."""
     if not config.outputs:
@@ -178,7 +173,7 @@ def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTab
 
 def _notes(config: Config) -> list[str]:
     protocol = "" if config.outputs else f"Protocol {config.data.protocol}; "
-    settings = f"{protocol}preset {preset_name(config)}, objective {config.tune.objective}"
+    settings = f"{protocol}preset {config.tune.preset_name}, objective {config.tune.objective}"
     notes = [
         f"{settings[0].upper()}{settings[1:]}; figures of the test rows, everything else chosen on validation.",
         "Single paths are the classifier as it is, and fixed and broken count against its labels.",

@@ -15,7 +15,7 @@ from tdumpra.data.sources import open_source
 from tdumpra.evaluation.metrics_table import HEADINGS
 from tdumpra.evaluation.over_seeds import Figure, mean_and_deviation
 from tdumpra.experiments import paper
-from tdumpra.experiments.ablate import Fusion, calibrates, preset_name, score
+from tdumpra.experiments.ablate import Fusion, calibrates, score
 from tdumpra.experiments.grid import variant_step
 from tdumpra.experiments.pretraining import Weights, pretrained_network, pretraining, refuse_missing_weights
 from tdumpra.experiments.results import ResultTable, Value
@@ -211,7 +211,7 @@ def _title(dataset: str, config: Config) -> str:
 
 
 def _notes(dataset: str, config: Config, rows: list[dict[str, Value]]) -> list[str]:
-    tuned = f"prototypes and gate (preset {preset_name(config)}, tuned for {config.tune.objective} on validation)"
+    tuned = f"prototypes and gate (preset {config.tune.preset_name}, tuned for {config.tune.objective} on validation)"
     notes = [
         f"Without: files that were trained with cross-entropy alone. With: the other files, {tuned}. That they are "
         f"outputs of {dataset} is what their user says."
