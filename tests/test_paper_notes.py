@@ -31,7 +31,7 @@ def value_of(text: str) -> Any:
 
 
 def flat(content: dict[str, Any], above: str = "") -> dict[str, Any]:
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in content.items():
         found |= flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
     return found

@@ -71,7 +71,7 @@ def test_with_folds_nothing_is_chosen_on_rows_that_the_bank_holds(tmp_path) -> N
 @pytest.mark.parametrize("preset", ["free", "paper"])
 def test_single_paths_are_the_classifier_as_it_is(tmp_path, preset) -> None:
     """An overconfident classifier under a skewed prior: calibration changes its confidence and its labels."""
-    arrays = seed_arrays(0)
+    arrays: dict[str, Any] = seed_arrays(0)
     sharp = arrays["p"] ** 4 * np.array([8.0, 1.0, 1.0, 1.0])
     arrays["p"] = sharp / sharp.sum(1, keepdims=True)
     files = []

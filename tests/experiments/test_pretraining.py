@@ -26,7 +26,7 @@ def test_the_defaults_are_weights_of_imagenet_1k_alone():
         assert each.timm in timm.list_pretrained(f"{each.architecture}.*")
         assert each.timm.endswith("_in1k")
         assert not any(word in each.timm for word in ("in12k", "in21k", "in22k"))
-        assert timm.get_pretrained_cfg(each.timm).num_classes == 1000
+        assert timm.get_pretrained_cfg_value(each.timm, "num_classes") == 1000
 
 
 @pytest.mark.parametrize("given", ["Swin-B=ms_in22k_ft_in1k", "swin-b=swin_base_patch4_window7_224.ms_in22k_ft_in1k"])

@@ -81,9 +81,9 @@ def test_the_papers_figures_are_quoted_as_printed():
 
 def test_saved_outputs_fill_the_papers_rows(tmp_path):
     files = [save_problem(tmp_path / f"{name}.npz") for name in "ab"]
-    outputs = tuple(
-        OutputFile(file=str(file), training=training, backbone="ResNet-101")
-        for file, training in zip(files, ("ce", "joint"), strict=True)
+    outputs = (
+        OutputFile(file=str(files[0]), training="ce", backbone="ResNet-101"),
+        OutputFile(file=str(files[1]), training="joint", backbone="ResNet-101"),
     )
     rows = rows_of(Config(outputs=outputs, tune=TuneConfig(preset="paper")))
     assert len(rows) == 10  # no row but the paper's

@@ -75,7 +75,8 @@ def pretraining(config: Config) -> str:
         return network.backbone
     import timm
 
-    return f"{network.backbone}.{timm.get_pretrained_cfg(network.backbone).tag}"  # timm's default
+    default = timm.get_pretrained_cfg_value(network.backbone, "tag")
+    return f"{network.backbone}.{default}"
 
 
 def refuse_missing_weights(networks: Mapping[str, NetworkConfig]) -> None:
