@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -130,3 +131,27 @@ def ham_folder(tmp_path: Path, write_image: WriteImage, write_table: WriteTable)
         write_image(root / f"HAM10000_images_part_{1 + number % 2}" / f"{image}.jpg", seed=number)
     write_image(root / "HAM10000_segmentations_lesion" / "ISIC_1_segmentation.png")
     return root
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder beside the repository where real data may lie."""
+    return Path(__file__).parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def ham10000_metadata(shared: Path) -> Path:
+    """The folder of the real HAM10000 tables: ``TDUMPRA_HAM10000``, or ``../shared/ham10000`` beside the repository."""
+    folder = Path(os.environ.get("TDUMPRA_HAM10000", shared / "ham10000"))
+    if not (folder / "HAM10000_metadata.csv").is_file():
+        pytest.skip("HAM10000 is not here: set TDUMPRA_HAM10000 to its folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def isic2019_tables(shared: Path) -> Path:
+    """The folder of the real ISIC 2019 tables: ``TDUMPRA_ISIC2019``, or ``../shared/isic2019``."""
+    folder = Path(os.environ.get("TDUMPRA_ISIC2019", shared / "isic2019"))
+    if not (folder / "ISIC_2019_Training_GroundTruth.csv").is_file():
+        pytest.skip("the ISIC 2019 tables are not here: set TDUMPRA_ISIC2019 to their folder")
+    return folder

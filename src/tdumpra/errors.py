@@ -59,6 +59,10 @@ class SourceError(InputFileError):
     """A data set or a table is not laid out as its kind promises; the message says how to fix it."""
 
 
+class NoImagesError(SourceError):
+    """The tables of a data set are there, and not one of its images."""
+
+
 def nearest(word: str, candidates: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the candidate that resembles ``word``, or nothing."""
     folded = {candidate.casefold(): candidate for candidate in candidates}

@@ -11,7 +11,7 @@ from tdumpra.artifacts import read_json
 from tdumpra.cli.data import app
 from tdumpra.data.sources import open_source
 from tdumpra.data.splits import Split
-from tdumpra.errors import ArtifactError, SourceError
+from tdumpra.errors import ArtifactError, NoImagesError, SourceError
 
 
 def run(*arguments: object) -> Result:
@@ -150,3 +150,50 @@ def test_a_size_is_one_number_or_two(size, tmp_path):
     sentence = f"--size is one number (224) or HEIGHTxWIDTH (192x256), not '{size}'"
     with pytest.raises(ValueError, match=re.escape(sentence)):
         run("prepare", "synthetic:n=20", "--out", tmp_path, f"--size={size}")
+
+
+def without_images(folder: Any) -> str:
+    for path in folder.rglob("*.jpg"):
+        path.unlink()
+    return f"ham10000:{folder}"
+
+
+def test_tables_without_a_single_image_are_audited(ham_folder):
+    source = without_images(ham_folder)
+    document = run_json("audit", source)
+    assert document["images"] == 8
+    assert document["repeated"] == {"groups": 3, "images": 6, "of_several_classes": 0}
+    assert (document["near_duplicates"], document["unreadable"]) == (None, None)
+    assert len(document["unchecked"]) == 2
+    text = run("audit", source).stdout
+    assert "near-duplicates: nobody looked" in text
+    assert "note: 8 of 8 labelled images have no file" in text
+    assert run_json("inspect", source)["missing"]["images"] == 8
+    with pytest.raises(NoImagesError, match="8 of 8"):
+        run("audit", source, "--near-duplicates")
+    with pytest.raises(NoImagesError, match="8 of 8"):
+        run("prepare", source)
+
+
+def test_real_tables_without_images(isic2019_tables):
+    document = run_json("audit", f"isic2019:{isic2019_tables}")
+    assert document["images"] == 25331
+    assert document["leak"]["images"] == 0
+    assert document["repeated"]["groups"] == 5059
+    assert any(note.startswith("2,084 training images name no group") for note in document["notes"])
+
+
+def test_audit_of_a_chosen_test(ham_folder, write_table):
+    source = f"ham10000:{ham_folder}"
+    images = [f"ISIC_{i},{'graz' if i in (2, 3, 5) else 'wien'}" for i in range(1, 9)]
+    write_table(ham_folder / "HAM10000_sites.csv", ["image_id,site", *images])
+    with pytest.raises(ValueError, match="all images of bcc"):
+        run("audit", source, "--hold-out", "site=graz", "--no-near-duplicates")
+    write_table(ham_folder / "HAM10000_sites.csv", ["image_id,site", "ISIC_1,graz", "ISIC_2,wien"])
+    with pytest.raises(ValueError, match="outer_folds = 4 is more"):
+        run("audit", source, "--outer-folds", 4, "--no-near-duplicates")
+    document = run_json("audit", "synthetic:n=200,size=32", "--outer-folds", 2, "--fold", 1, "--no-near-duplicates")
+    assert (document["outer_folds"], document["fold"], document["leak"]["images"]) == (2, 1, 0)
+    held = run_json("audit", "synthetic:n=200,size=32", "--hold-out", "ambiguous=yes", "--no-near-duplicates")
+    assert held["hold_out"] == "ambiguous=yes"
+    assert held["splits"]["test"]["images"] == 200 - held["splits"]["train"]["images"] - held["splits"]["val"]["images"]

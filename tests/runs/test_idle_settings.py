@@ -49,3 +49,15 @@ def test_images_that_are_kept_smaller_than_the_network_takes_them():
 def test_one_seed_to_pool(outputs):
     (note,) = idle_settings(Config(outputs=outputs, tune=TuneConfig(pool_seeds=True)))
     assert note.startswith("tune.pool_seeds has one seed to pool")
+
+
+@pytest.mark.parametrize("chosen", [{"hold_out": "site=wien"}, {"outer_folds": 5}])
+def test_a_share_of_a_test_that_is_not_drawn(chosen):
+    (note,) = idle_settings(Config(data=DataConfig(test_share=0.3, **chosen)))
+    assert note.startswith(f"data.test_share does nothing here: data.{next(iter(chosen))}")
+    assert not list(idle_settings(Config(data=DataConfig(**chosen))))
+
+
+def test_folds_are_not_seeds_to_pool():
+    (note,) = idle_settings(Config(data=DataConfig(outer_folds=2), tune=TuneConfig(pool_seeds=True)))
+    assert note.startswith("tune.pool_seeds has one seed to pool")

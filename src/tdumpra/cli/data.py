@@ -46,6 +46,13 @@ def _inspect(
 def _audit(
     source: SourceArgument,
     protocol: Annotated[str, typer.Option(help="grouped, paper or external.")] = "grouped",
+    hold_out: Annotated[
+        str | None, typer.Option(metavar="COLUMN=VALUE", help="Test on all images of a value.", show_default=False)
+    ] = None,
+    outer_folds: Annotated[
+        int | None, typer.Option(help="Test every group once, in so many folds.", show_default=False)
+    ] = None,
+    fold: Annotated[int | None, typer.Option(help="The outer fold to look at; the first.", show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="Decides the draw of the split.")] = 0,
     test_source: Annotated[
         str | None,
@@ -69,9 +76,9 @@ def _audit(
     from tdumpra.cli.data_commands import audit_command
 
     audit_command(
-        source, protocol=protocol, seed=seed, test_source=test_source, allow_missing=allow_missing,
-        metadata_only=metadata_only, group_column=group_by, duplicates=duplicates,
-        near_duplicates=near_duplicates is not False and not metadata_only, as_json=as_json, out=out,
+        source, protocol=protocol, seed=seed, hold_out=hold_out, outer_folds=outer_folds, fold=fold,
+        test_source=test_source, allow_missing=allow_missing, metadata_only=metadata_only, group_column=group_by,
+        duplicates=duplicates, near_duplicates=near_duplicates, as_json=as_json, out=out,
     )  # fmt: skip
 
 

@@ -21,8 +21,10 @@ from tdumpra.data.images.cache import cache_folder
 from tdumpra.data.images.framing import Framing
 from tdumpra.data.images.prepare import QUARANTINE, prepare
 from tdumpra.data.inspect import inspect_manifest
+from tdumpra.data.manifest import Manifest
 from tdumpra.data.sources import open_source, with_external_test
 from tdumpra.data.splits import make_split
+from tdumpra.errors import NoImagesError
 from tdumpra.report.duplicates_page import duplicates_page
 from tdumpra.screen import print_json, printable, progress, say, show_notes
 
@@ -31,8 +33,9 @@ _SHOWN = 10  # lines of broken files, and of sizes, on the screen; --json has al
 
 def inspect_command(source: str, *, headers_only: bool, as_json: bool, out: Path | None, **options: Any) -> None:
     """Count what is in a data set; ``options`` are those of :func:`~tdumpra.data.sources.open_source`."""
-    manifest = open_source(source, **options)
-    with progress("reading images", len(manifest) - len(manifest.missing) * options["metadata_only"]) as step:
+    manifest = _open(source, options)
+    absent = sum(record.path is None for record in manifest.records) if manifest.missing else 0
+    with progress("reading images", len(manifest) - absent) as step:
         document = inspect_manifest(manifest, decode=not headers_only, on_step=step)
     if out is not None:
         make_folder(out)
@@ -48,20 +51,28 @@ def audit_command(
     *,
     protocol: str,
     seed: int,
+    hold_out: str | None,
+    outer_folds: int | None,
+    fold: int | None,
     test_source: str | None,
-    near_duplicates: bool,
+    near_duplicates: bool | None,
     as_json: bool,
     out: Path | None,
     **options: Any,
 ) -> None:
-    """Split a data set and report its leaks; ``options`` are those of :func:`~tdumpra.data.sources.open_source`."""
-    manifest = open_source(source, **options)
+    """Split a data set and report its leaks; ``options`` are those of :func:`~tdumpra.data.sources.open_source`.
+
+    Look-alikes are searched for by default wherever there is an image at all.
+    """
+    manifest = _open(source, options, pixels=near_duplicates is True)
     if test_source is not None:
         of_both = {name: options[name] for name in ("allow_missing", "metadata_only")}
-        manifest = with_external_test(manifest, open_source(test_source, **of_both))
-    split = make_split(manifest, protocol, seed=seed)
+        manifest = with_external_test(manifest, _open(test_source, of_both, pixels=near_duplicates is True))
+    if outer_folds is not None and fold is None:
+        fold = 0
+    split = make_split(manifest, protocol, seed=seed, hold_out=hold_out, outer_folds=outer_folds, fold=fold)
     pairs = None
-    if near_duplicates:
+    if near_duplicates is not False and not options["metadata_only"] and len(manifest.missing) < len(manifest):
         with progress("comparing images", len(manifest)) as step:
             pairs = find_near_duplicates(manifest, on_step=step)
     result = Audit(manifest, split, pairs)
@@ -71,6 +82,16 @@ def audit_command(
         print_json(result.document())
     else:
         _show_audit(result.document(), out)
+
+
+def _open(source: str, options: Mapping[str, Any], *, pixels: bool = False) -> Manifest:
+    """Open a source; where none of its images is there and no ``pixels`` are needed, its tables alone."""
+    try:
+        return open_source(source, **options)
+    except NoImagesError:
+        if pixels:
+            raise
+        return open_source(source, **{**options, "metadata_only": True})
 
 
 def prepare_command(
@@ -157,7 +178,7 @@ def _show_inspection(document: dict[str, Any]) -> None:
 def _show_audit(document: dict[str, Any], out: Path | None) -> None:
     console = Console()
     leak = document["leak"]
-    table = Table(title=f"{escape(document['source'])}, protocol {document['protocol']}, seed {document['seed']}")
+    table = Table(title=escape(f"{document['source']}, {document['drawn']}"))
     for column in ("class", *SPLITS, "leaked", "share of test"):
         table.add_column(column, justify="left" if column == "class" else "right")
     for name in document["classes"]:
@@ -168,11 +189,17 @@ def _show_audit(document: dict[str, Any], out: Path | None) -> None:
     totals = (f"{document['splits'][part]['images']:,}" for part in SPLITS)
     table.add_row("all", *totals, f"{leak['images']:,}", f"{leak['share']:.1%}", style="bold")
     console.print(table)
+    repeated = document["repeated"]
+    text = f"{repeated['groups']:,} of {document['groups']:,}, with {repeated['images']:,} images"
+    mixed = f"; {repeated['of_several_classes']:,} of them of several classes" if repeated["of_several_classes"] else ""
+    _line(console, "groups of several images", [text + mixed])
     _line(console, "leaking groups", [f"{leak['groups']:,} of {document['groups']:,}"])
     _line(console, "leaked validation images", [f"{leak['validation']['images']:,}"])
     _show_unreadable(console, document)
     near = document["near_duplicates"]
-    if near is not None:
+    if near is None:
+        _line(console, "near-duplicates", ["nobody looked: no file was opened"])
+    else:
         text = f"{near['pairs']:,} pairs of different groups, {near['crossing']:,} across the split"
         _line(console, "near-duplicates", [text])
         if out is not None:

@@ -20,7 +20,7 @@ from tdumpra.report import outcome
 from tdumpra.report.outcome import Experiment, Found
 from tdumpra.runs.attach import array_model_step
 from tdumpra.runs.config import Config
-from tdumpra.runs.folder import run_folders, run_root
+from tdumpra.runs.folder import members, run_root
 from tdumpra.runs.outputs import all_outputs
 from tdumpra.runs.steps import Planned, run
 from tdumpra.runs.steps import plan as steps_ahead
@@ -77,7 +77,7 @@ def _run(experiment: Experiment, config: Config, out: Path | None, *, as_json: b
         config = replace(config, folder=str(out))
     folder = run_root(config) if out is None else out
     if only_plan:
-        _show_plan(steps_ahead(experiment.steps(config, folder)), as_json)
+        show_plan(steps_ahead(experiment.steps(config, folder)), as_json)
         return
     show(write(experiment, config, folder, quiet=as_json), folder, as_json=as_json)
 
@@ -112,7 +112,7 @@ def _elsewhere(config: Config, out: Path) -> bool:
     """Return whether ``out`` is for results alone: the run's own folder holds tables, and ``out`` does not."""
 
     def embedded(root: Path) -> bool:
-        return all(folder.has_tables for folder in run_folders(root, config.seeds).values())
+        return all(member.folder.has_tables for member in members(config, root))
 
     return not embedded(out) and embedded(run_root(config))
 
@@ -122,7 +122,8 @@ def _say(console: Console, text: str) -> None:
     console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
-def _show_plan(planned: Sequence[Planned], as_json: bool) -> None:
+def show_plan(planned: Sequence[Planned], as_json: bool) -> None:
+    """Print what would run, and how long it may take."""
     open_cells = [each for each in planned if not each.finished]
     known = [each.seconds for each in open_cells if each.seconds is not None]
     total = sum(known) if len(known) == len(open_cells) else None

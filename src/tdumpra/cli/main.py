@@ -148,6 +148,22 @@ def _attach(
     saved_run(config, as_json=as_json, report=report, force=force)
 
 
+@app.command("run", rich_help_panel=_START)
+def _run(
+    config: ConfigArgument,
+    changes: SetOption = None,
+    seeds: SeedsOption = None,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+    plan: PlanOption = False,
+) -> None:
+    """Run every stage, skipping those whose inputs have not changed."""
+    run = settings(config, changes, seeds, out)
+    from tdumpra.cli.run import run_command
+
+    run_command(run, as_json=as_json, plan=plan)
+
+
 def _stage(name: str, panel: str, about: str) -> None:
     """Register a command that works in the folder of the run that a configuration describes."""
 
@@ -160,9 +176,9 @@ def _stage(name: str, panel: str, about: str) -> None:
         as_json: JsonOption = False,
     ) -> None:
         run = settings(config, changes, seeds, out)
-        from tdumpra.cli.run import bank_command, embed_command, run_command, train_command
+        from tdumpra.cli.run import bank_command, embed_command, train_command
 
-        work = {"run": run_command, "train": train_command, "embed": embed_command, "bank": bank_command}[name]
+        work = {"train": train_command, "embed": embed_command, "bank": bank_command}[name]
         work(run, as_json=as_json)
 
 
@@ -184,7 +200,6 @@ def _experiment(name: str, panel: str, about: str) -> None:
         experiment_command(name, run, out, as_json=as_json, plan=plan)
 
 
-_stage("run", _START, "Run every stage, skipping those whose inputs have not changed.")
 _stage("train", _STAGES, "Train student and teacher; goes on where an earlier run stopped.")
 _stage("embed", _STAGES, "Write logits and embeddings of every image: everything afterwards stands on these tables.")
 _stage("bank", _STAGES, "Cluster the training embeddings into prototypes, and look them over.")

@@ -14,15 +14,16 @@ from rich.table import Table
 
 from tdumpra.cli.experiments import saved_run, show, write
 from tdumpra.cli.report import finish_with_report
+from tdumpra.cli.run_plan import plan_command
 from tdumpra.data.dataset import Dataset, open_data
 from tdumpra.method.bank_health import BankHealth
 from tdumpra.networks.train import make_fabric
 from tdumpra.report import outcome
 from tdumpra.runs.config import Config
 from tdumpra.runs.documents import metadata_fingerprint
-from tdumpra.runs.folder import RunFolder, refuse_results_of_another, run_folders, run_root
+from tdumpra.runs.folder import Member, RunFolder, members, refuse_results_of_another, run_root
 from tdumpra.runs.model import model_step
-from tdumpra.runs.outputs import TrainedOutputs, all_outputs
+from tdumpra.runs.outputs import TrainedOutputs, all_outputs, folds_of_seeds
 from tdumpra.runs.pixel_stages import claimed_by_first, embed_stage, train_stage
 from tdumpra.runs.steps import Step
 from tdumpra.runs.table_stages import Banked, banked, evaluate_step, tune_step
@@ -34,18 +35,21 @@ Work = Callable[[Config, Dataset, RunFolder, int, Fabric, Console], None]
 
 def train_command(config: Config, *, as_json: bool = False) -> None:
     """Train student and teacher; goes on where an earlier run stopped."""
-    _for_each_seed(config, _train, quiet=as_json)
+    _for_each_member(config, _train, quiet=as_json)
     if as_json:
-        folders = run_folders(run_root(config), config.seeds)
-        print_json({str(seed): {"checkpoint": str(folder.checkpoint("last"))} for seed, folder in folders.items()})
+        print_json({_key(each): {"checkpoint": str(each.folder.checkpoint("last"))} for each in members(config)})
 
 
 def embed_command(config: Config, *, as_json: bool = False) -> None:
     """Write logits and embeddings of every image: the tables that everything afterwards stands on."""
-    _for_each_seed(config, _embed, quiet=as_json)
+    _for_each_member(config, _embed, quiet=as_json)
     if as_json:
-        folders = run_folders(run_root(config), config.seeds)
-        print_json({str(seed): {"outputs": str(folder.root / "outputs")} for seed, folder in folders.items()})
+        print_json({_key(each): {"outputs": str(each.folder.root / "outputs")} for each in members(config)})
+
+
+def _key(member: Member) -> str:
+    fold = member.config.data.fold
+    return str(member.seed) if fold is None else f"{member.seed}, fold {fold}"
 
 
 def bank_command(config: Config, *, as_json: bool = False) -> None:
@@ -54,7 +58,7 @@ def bank_command(config: Config, *, as_json: bool = False) -> None:
     found = {}
     for outputs in all_outputs(config):
         outputs.own_identity()  # a file that is not there is told before a folder is made for it
-        with RunFolder(outputs.place).claim(config, outputs.seed):
+        with RunFolder(outputs.place).claim(outputs.config, outputs.seed):
             bank = banked(outputs)
             _show_bank(bank, RunFolder(outputs.place), console)
         found[outputs.name] = {"bank": str(RunFolder(outputs.place).bank), "prototypes": int(bank.bank.mask.sum()),
@@ -63,8 +67,11 @@ def bank_command(config: Config, *, as_json: bool = False) -> None:
         print_json(found)
 
 
-def run_command(config: Config, *, as_json: bool = False) -> None:
+def run_command(config: Config, *, as_json: bool = False, plan: bool = False) -> None:
     """Run every stage, skipping those whose inputs have not changed; ends with the table over seeds and the report."""
+    if plan:
+        plan_command(config, as_json=as_json)
+        return
     if config.outputs:
         saved_run(config, as_json=as_json)
         return
@@ -73,20 +80,23 @@ def run_command(config: Config, *, as_json: bool = False) -> None:
         return  # one process of several has the results
     found = write(outcome.evaluate, config, root, quiet=as_json)
     show(found, root, as_json=as_json)
-    finish_with_report(root, quiet=as_json)
+    alone = members(config)[0].folder.root if config.data.fold is not None and len(config.seeds) == 1 else root
+    finish_with_report(alone, quiet=as_json)
 
 
 def run_stages(config: Config, *, quiet: bool = False) -> dict[int, dict[str, Any]]:
     """Train, embed, cluster, tune, evaluate and write the model; return the evaluation of each seed."""
-    evaluations: dict[int, dict[str, Any]] = {}
+    has_results = False
 
     def encode(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
         _train(config, data, folder, seed, fabric, console)
         _embed(config, data, folder, seed, fabric, console)
 
     def decide(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
+        nonlocal has_results
         if fabric.is_global_zero:
-            evaluations[seed] = _decide(config, data, folder, seed, console)
+            _decide(config, data, folder, console)
+            has_results = True
         fabric.barrier()
 
     def both(*arguments: Any) -> None:
@@ -94,12 +104,14 @@ def run_stages(config: Config, *, quiet: bool = False) -> dict[int, dict[str, An
         decide(*arguments)
 
     root = run_root(config)
-    for folder in {root, *(each.root for each in run_folders(root, config.seeds).values())}:
+    places = [each.folder.root for each in members(config)]
+    for folder in {root, *places, *(place.parent for place in places if config.data.outer_folds is not None)}:
         refuse_results_of_another(config, folder)
     # one choice for all seeds can be made only when all are there; else each seed is finished before the next begins
     rounds = (encode, decide) if config.tune.pool_seeds else (both,)
-    _for_each_seed(config, *rounds, quiet=quiet)
-    return evaluations
+    _for_each_member(config, *rounds, quiet=quiet)
+    by_seed = folds_of_seeds(all_outputs(config)) if has_results else ()
+    return {folds[0].seed: dict(evaluate_step(*folds).result().document) for folds in by_seed}
 
 
 def _train(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
@@ -116,9 +128,9 @@ def _embed(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: 
         console.print(f"{folder.root / 'outputs'} is up to date", soft_wrap=True)
 
 
-def _decide(config: Config, data: Dataset, folder: RunFolder, seed: int, console: Console) -> dict[str, Any]:
+def _decide(config: Config, data: Dataset, folder: RunFolder, console: Console) -> None:
     """Bank, gate, evaluation and model: everything that needs no training."""
-    (outputs,) = (each for each in all_outputs(config) if each.seed == seed)
+    (outputs,) = (each for each in all_outputs(config) if each.place == folder.root)
     assert isinstance(outputs, TrainedOutputs)
     _show_bank(banked(outputs), folder, console)
     steps: dict[Path, Step[Any]] = {
@@ -131,26 +143,25 @@ def _decide(config: Config, data: Dataset, folder: RunFolder, seed: int, console
         if not fresh:
             step.make()
         console.print(f"{path} is up to date" if fresh else f"Written: {path}", soft_wrap=True)
-    return dict(evaluate_step(outputs).result().document)
 
 
-def _for_each_seed(config: Config, *rounds: Work, quiet: bool = False) -> None:
+def _for_each_member(config: Config, *rounds: Work, quiet: bool = False) -> None:
     if config.outputs:
         raise ValueError("this configuration names saved outputs: there is nothing to train or to embed")
     fabric = make_fabric(config.train)
     fabric.launch()
     console = Console(quiet=quiet or not fabric.is_global_zero)
     data, told = None, dict[str, None]()
-    for work, (seed, folder) in itertools.product(rounds, run_folders(run_root(config), config.seeds).items()):
-        if data is None or config.data.val_by_seed:
-            data = open_data(config.data, seed, progress=console.is_terminal)
+    for work, (of_fold, seed, folder) in itertools.product(rounds, members(config)):
+        if data is None or config.data.val_by_seed or config.data.outer_folds is not None:
+            data = open_data(of_fold.data, seed, progress=console.is_terminal)
             show_notes([note for note in data.notes if note not in told], console)
             told |= dict.fromkeys(data.notes)
             _refuse_what_cannot_be_scored(config, data)
-        with claimed_by_first(folder, config, seed, fabric):
+        with claimed_by_first(folder, of_fold, seed, fabric):
             if fabric.is_global_zero:
                 data.split.write(folder.split)
-            work(config, data, folder, seed, fabric, console)
+            work(of_fold, data, folder, seed, fabric, console)
 
 
 def _refuse_what_cannot_be_scored(config: Config, data: Dataset) -> None:

@@ -14,6 +14,7 @@ from tdumpra.data.leakage import audit_leakage
 from tdumpra.data.manifest import Manifest
 from tdumpra.data.splits import Split
 
+_OF_PIXELS = ("look-alikes of different groups", "files that cannot be read")  # what tables do not tell
 LISTED_PAIRS = 1000  # the closest; a data set of copies has millions
 
 
@@ -34,14 +35,20 @@ class Audit:
             "source": manifest.name,
             "fingerprint": manifest.fingerprint,
             "protocol": split.protocol,
+            "hold_out": split.hold_out,
+            "outer_folds": split.outer_folds,
+            "fold": split.fold,
             "seed": split.seed,
+            "drawn": split.words,
             "images": len(manifest),
             "groups": len(np.unique(manifest.groups)),
+            "repeated": self._repeated(),
             "classes": list(manifest.class_names),
             "splits": {part: self._part(split.rows(part)) for part in SPLITS},
             "leak": leak,
             "unreadable": self._unreadable(),
             "near_duplicates": self._near_duplicates(),
+            "unchecked": [] if self.near_duplicates is not None else list(_OF_PIXELS),
             "notes": [*manifest.notes, *split.notes, *_warning(leak)],
         }
 
@@ -65,6 +72,13 @@ class Audit:
         labels, groups = self.manifest.labels[rows], self.manifest.groups[rows]
         by_class = {name: int((labels == label).sum()) for label, name in enumerate(self.manifest.class_names)}
         return {"images": len(rows), "groups": len(np.unique(groups)), "by_class": by_class}
+
+    def _repeated(self) -> dict[str, int]:
+        """Count the groups of several images, their images, and those groups whose images have different classes."""
+        _, member, sizes = np.unique(self.manifest.groups, return_inverse=True, return_counts=True)
+        classes = np.unique(np.stack([member, self.manifest.labels]), axis=1)[0]
+        mixed = int((np.bincount(classes) > 1).sum())
+        return {"groups": int((sizes > 1).sum()), "images": int(sizes[sizes > 1].sum()), "of_several_classes": mixed}
 
     def _unreadable(self) -> dict[str, Any] | None:
         """Return the images that cannot be decoded, which the counts include; ``None`` if none was opened."""

@@ -8,12 +8,22 @@ protocol    how the parts are drawn
 `external`  the test part is a data set of its own; validation is drawn as in `grouped`
 ==========  ===========================================================================================================
 
-A source's own split is kept under each of them; only a part that it does not name at all is drawn, from its training
-images.
+Under `grouped` the test part need not be drawn at random:
+
+===============  ======================================================================================================
+setting          the test part
+===============  ======================================================================================================
+`hold_out`       every image of one value of a metadata column (`site=rosendahl`), and the other images of their groups
+`outer_folds`    one of several folds, stratified by class, which together test every group exactly once
+===============  ======================================================================================================
+
+A source's own split is kept under each protocol; only a part that it does not name at all is drawn, from its training
+images. `hold_out` and `outer_folds` refuse a source that names its own test.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +33,8 @@ from numpy.typing import NDArray
 
 from tdumpra.artifacts import fingerprint, read_json, write_json
 from tdumpra.checks import SPLITS, check_choice, check_count, check_split
+from tdumpra.data.draw import draw_part
+from tdumpra.data.held_out import held_out, outer_fold, refuse_untrained
 from tdumpra.data.leakage import refuse_crossing_groups
 from tdumpra.data.manifest import Manifest
 from tdumpra.errors import ArtifactError
@@ -44,6 +56,9 @@ class Split:
     ids: tuple[str, ...]
     codes: NDArray[np.int8]  # 0 train, 1 val, 2 test
     notes: tuple[str, ...] = ()
+    hold_out: str | None = None  # COLUMN=VALUE of the test images, where they were chosen so
+    outer_folds: int | None = None
+    fold: int | None = None  # which of them is the test
 
     def __post_init__(self) -> None:
         codes = check_split(self.codes, "codes", n_rows=len(self.ids))
@@ -53,8 +68,14 @@ class Split:
 
     @property
     def fingerprint(self) -> str:
-        """A hash that changes when any image moves, or when the data set does."""
-        return fingerprint(self.source, self.protocol, "\n".join(self.ids), self.codes.tobytes())
+        """A hash that changes when any image moves, or when the data set or the way to its test does."""
+        chosen = [f"{name}={value}" for name, value in self._chosen().items()]
+        return fingerprint(self.source, self.protocol, "\n".join(self.ids), self.codes.tobytes(), *chosen)
+
+    @property
+    def words(self) -> str:
+        """How the parts were drawn, for people."""
+        return split_words({"protocol": self.protocol, "seed": self.seed, **self._chosen()})
 
     def rows(self, part: str) -> NDArray[np.int64]:
         """Return the positions of the records of ``train``, ``val`` or ``test``."""
@@ -65,8 +86,14 @@ class Split:
     def write(self, path: str | Path) -> None:
         """Write the ids of each part as sealed JSON."""
         parts = {part: [self.ids[row] for row in self.rows(part)] for part in SPLITS}
-        content = {"protocol": self.protocol, "seed": self.seed, "source": self.source, "notes": self.notes, **parts}
+        drawn = {"protocol": self.protocol, "seed": self.seed, **self._chosen()}
+        content = {**drawn, "source": self.source, "notes": self.notes, **parts}
         write_json(path, kind="split", schema=_SCHEMA, content=content)
+
+    def _chosen(self) -> dict[str, Any]:
+        """Return how the test was chosen, where it was not drawn at random."""
+        chosen = {"hold_out": self.hold_out, "outer_folds": self.outer_folds, "fold": self.fold}
+        return {name: value for name, value in chosen.items() if value is not None}
 
     @classmethod
     def read(cls, path: str | Path, manifest: Manifest) -> Split:
@@ -79,7 +106,10 @@ class Split:
             why = f"{unknown:,} images are in only one of the two" if unknown else "labels, groups or classes differ"
             raise ArtifactError(f"{path} was made for another data set ({why}): make the split again")
         codes = np.array([where[image] for image in ids], dtype=np.int8)
-        split = cls(content["protocol"], content["seed"], content["source"], ids, codes, tuple(content["notes"]))
+        split = cls(
+            content["protocol"], content["seed"], content["source"], ids, codes, tuple(content["notes"]),
+            content.get("hold_out"), content.get("outer_folds"), content.get("fold"),
+        )  # fmt: skip
         if split.protocol != "paper":
             refuse_crossing_groups(split.codes, manifest.groups)
         return split
@@ -93,11 +123,14 @@ def make_split(
     test_share: float = 0.2,
     val_share: float = 0.1,
     val_fold: int = 0,
+    hold_out: str | None = None,
+    outer_folds: int | None = None,
+    fold: int | None = None,
 ) -> Split:
     """Draw the parts of a data set under a protocol.
 
     ``val_share`` counts among the images that are not test; ``val_fold`` says which of the disjoint validation parts of
-    that share to take, with the same test part.
+    that share to take, with the same test part. ``hold_out`` or ``outer_folds`` and ``fold`` choose the test part.
     """
     check_choice(protocol, "protocol", PROTOCOLS)
     check_count(seed, "seed", least=0)
@@ -107,9 +140,12 @@ def make_split(
     check_count(val_fold, "val_fold", least=0)
     if val_fold >= val_folds(val_share):
         raise ValueError(f"a val_share of {val_share} gives {val_folds(val_share)} folds, so none of number {val_fold}")
+    check_test_choice(protocol, hold_out, outer_folds, fold)
     by_group = protocol != "paper"
     labels, groups = manifest.labels, manifest.groups
     codes, notes = _own_split(manifest, by_group=by_group)
+    if hold_out is not None or outer_folds is not None:
+        notes += _choose_test(manifest, codes, seed, hold_out, outer_folds, fold)
     shares = {_TEST: test_share, _VAL: val_share}
     if (codes == _TEST).any():
         del shares[_TEST]
@@ -125,8 +161,8 @@ def make_split(
         )
     for part, share in shares.items():
         pool = np.flatnonzero(codes == _TRAIN)
-        fold = val_fold if part == _VAL else 0
-        drawn = _draw_fold(labels[pool], groups[pool] if by_group else pool, share, (seed, part), fold)
+        which = val_fold if part == _VAL else 0
+        drawn = draw_part(labels[pool], groups[pool] if by_group else pool, share, (seed, part), which)
         codes[pool[drawn]] = part
         notes += _imbalance(labels[pool], drawn, share, SPLITS[part], manifest.class_names)
     if not (codes == _TRAIN).any():
@@ -134,7 +170,57 @@ def make_split(
     if by_group:
         refuse_crossing_groups(codes, groups)
     ids = tuple(record.id for record in manifest.records)
-    return Split(protocol, seed, manifest.fingerprint, ids, codes, tuple(notes))
+    return Split(protocol, seed, manifest.fingerprint, ids, codes, tuple(notes), hold_out, outer_folds, fold)
+
+
+def check_test_choice(protocol: str, hold_out: str | None, outer_folds: int | None, fold: int | None) -> None:
+    """Refuse ways to the test part that exclude each other."""
+    if hold_out is not None and outer_folds is not None:
+        raise ValueError("hold_out and outer_folds both say which images are the test: choose one")
+    for name, value in (("hold_out", hold_out), ("outer_folds", outer_folds)):
+        if value is not None and protocol != "grouped":
+            raise ValueError(f"{name} chooses the test by group, and the protocol {protocol!r} does not: leave one out")
+    if outer_folds is not None:
+        check_count(outer_folds, "outer_folds", least=2)
+    if fold is not None:
+        check_count(fold, "fold", least=0)
+        if outer_folds is None or fold >= outer_folds:
+            has = "there are no outer_folds" if outer_folds is None else f"outer_folds = {outer_folds} counts from 0"
+            raise ValueError(f"fold = {fold} is none of the outer folds: {has}")
+
+
+def split_words(drawn: Mapping[str, Any]) -> str:
+    """Say how parts were drawn, from what a split's file says of it."""
+    words = f"protocol {drawn['protocol']}"
+    if drawn.get("hold_out") is not None:
+        words += f", held out {drawn['hold_out']}"
+    if drawn.get("outer_folds") is not None:
+        words += f", fold {drawn['fold']} of {drawn['outer_folds']}"
+    return f"{words}, seed {drawn['seed']}"
+
+
+def _choose_test(
+    manifest: Manifest,
+    codes: NDArray[np.int8],
+    seed: int,
+    hold_out: str | None,
+    outer_folds: int | None,
+    fold: int | None,
+) -> list[str]:
+    """Put the chosen test images into ``codes``; return notes."""
+    setting, taken = ("outer_folds", (_VAL, _TEST)) if hold_out is None else ("hold_out", (_TEST,))
+    if np.isin(codes, taken).any():
+        raise ValueError(f"{manifest.name} names a split of its own, and {setting} chooses another: leave one out")
+    notes: list[str] = []
+    if hold_out is not None:
+        in_test, notes = held_out(manifest, hold_out)
+    elif outer_folds is None or fold is None:
+        raise ValueError(f"outer_folds = {outer_folds} gives as many splits: say with fold which one is wanted")
+    else:
+        in_test = outer_fold(manifest, outer_folds, fold, seed)
+    refuse_untrained(manifest, in_test)
+    codes[in_test] = _TEST
+    return notes
 
 
 def val_folds(val_share: float) -> int:
@@ -155,58 +241,6 @@ def _own_split(manifest: Manifest, *, by_group: bool) -> tuple[NDArray[np.int8],
         codes[row] = place.get(manifest.records[row].group, _TRAIN)
         following += int(codes[row] != _TRAIN)
     return codes, [f"{following:,} images follow their group into the part that the source names"] if following else []
-
-
-def _draw_fold(
-    labels: NDArray[Any], groups: NDArray[Any], share: float, stream: tuple[int, int], fold: int
-) -> NDArray[np.bool_]:
-    """Mark the images of one of several disjoint draws, each about ``share`` of all."""
-    free = np.ones(len(labels), dtype=bool)
-    drawn = np.zeros_like(free)
-    for number in range(fold + 1):
-        rng = np.random.default_rng((*stream, number) if number else stream)  # so that no draw disturbs another
-        rows = np.flatnonzero(free)
-        drawn[:] = False
-        drawn[rows[_draw(labels[rows], groups[rows], share * len(labels) / max(1, len(rows)), rng)]] = True
-        free &= ~drawn
-    return drawn
-
-
-def _draw(labels: NDArray[Any], groups: NDArray[Any], share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Mark about ``share`` of the images of each class, whole groups at a time.
-
-    Groups come in random order, and one is taken if every class has room for it: so lesions with many photographs stay
-    on both sides, and the many lesions with one fill the rest. Exact to one image per class where a class has enough
-    small groups.
-    """
-    names, inverse = np.unique(groups, return_inverse=True)
-    counts = np.zeros((len(names), int(labels.max(initial=0)) + 1), dtype=np.int64)  # images per group and class
-    np.add.at(counts, (inverse, labels), 1)
-    room = np.rint(share * counts.sum(0)).astype(np.int64)
-    taken = np.zeros(len(names), dtype=bool)
-    order = rng.permutation(len(names))
-    for group in order:
-        if (counts[group] <= room).all():
-            taken[group] = True
-            room -= counts[group]
-    for group in order[~taken[order]]:  # only large groups are left: one may still bring a class nearer to its share
-        if np.abs(room - counts[group]).sum() < np.abs(room).sum():
-            taken[group] = True
-            room -= counts[group]
-    _mend_small_classes(taken, counts)
-    return taken[inverse]
-
-
-def _mend_small_classes(taken: NDArray[np.bool_], counts: NDArray[np.int64]) -> None:
-    """Give each class a group on both sides; a class of a single group stays in training."""
-    members = [np.flatnonzero(counts[:, label]) for label in range(counts.shape[1])]
-    smallest = [own[counts[own].sum(1).argmin()] if len(own) else 0 for own in members]
-    for own, group in zip(members, smallest, strict=True):
-        if len(own) > 1 and not taken[own].any():
-            taken[group] = True
-    for own, group in zip(members, smallest, strict=True):
-        if len(own) and taken[own].all():
-            taken[group] = False
 
 
 def _imbalance(

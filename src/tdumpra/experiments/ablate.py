@@ -21,7 +21,13 @@ from tdumpra.evaluation.over_seeds import mean_and_deviation
 from tdumpra.experiments import paper
 from tdumpra.experiments.grid import variant_step
 from tdumpra.experiments.results import ResultTable, Value
-from tdumpra.experiments.together import refuse_mixed, refuse_several_backbones, refuse_strangers, rows_scored
+from tdumpra.experiments.together import (
+    refuse_folds,
+    refuse_mixed,
+    refuse_several_backbones,
+    refuse_strangers,
+    rows_scored,
+)
 from tdumpra.method.arrays import widen
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs.config import Config, TrainConfig
@@ -79,6 +85,7 @@ def variant_config(config: Config, variant: Variant) -> Config:
 
 def steps(config: Config, out: Path) -> list[Step[dict[str, Any]]]:
     """Make a step for each variant and seed; variants whose outputs cannot be had have none."""
+    refuse_folds(config, "an ablation")
     refuse_several_backbones(config, "an ablation")
     if not config.outputs and config.network.as_it_is:
         raise ValueError(

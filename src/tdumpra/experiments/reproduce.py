@@ -19,7 +19,7 @@ from tdumpra.experiments.ablate import Fusion, calibrates, score
 from tdumpra.experiments.grid import variant_step
 from tdumpra.experiments.pretraining import Weights, pretrained_network, pretraining, refuse_missing_weights
 from tdumpra.experiments.results import ResultTable, Value
-from tdumpra.experiments.together import refuse_mixed, refuse_strangers
+from tdumpra.experiments.together import refuse_folds, refuse_mixed, refuse_strangers
 from tdumpra.runs.config import Config, OutputFile, TrainConfig, read_config
 from tdumpra.runs.folder import differences
 from tdumpra.runs.outputs import Outputs, all_outputs, unknown_of_files, variant_outputs
@@ -119,6 +119,7 @@ def entries(config: Config, weights: Weights) -> list[Entry]:
 
 def steps(dataset: str, weights: Weights, config: Config, out: Path) -> list[Step[dict[str, Any]]]:
     """Make a step for each backbone, training and seed."""
+    refuse_folds(config, "a reproduction")
     if config.outputs:
         refuse_strangers(all_outputs(config), of_one="backbone")
     return [

@@ -154,6 +154,9 @@ def comparator_table(name: str, evaluation: Mapping[str, Any]) -> ResultTable:
              ((metric, heading), *([(f"{metric}_interval", "95 %")] if intervals else []))}  # fmt: skip
     rows_of = evaluation["rows"]
     title = f"{name}: {rows_of['test']:,} test rows, seeds {', '.join(map(str, evaluation['seeds']))}"
+    folds = next(iter(evaluation.get("by_seed", {}).values()), evaluation).get("folds", ())
+    if len(folds) > 1:
+        title += f", {len(folds)} outer folds"
     notes = [evaluation["tuning"], *evaluation.get("notes", [])]
     if "retrieval_worth" in evaluation:
         notes.append(evaluation["retrieval_worth"]["sentence"])

@@ -24,7 +24,7 @@ from tdumpra.experiments import lambda_sweep
 from tdumpra.experiments.grid import variant_step
 from tdumpra.experiments.results import ResultTable, Value, with_means
 from tdumpra.experiments.surface import BETA, REFERENCE, THETA, gate_surface
-from tdumpra.experiments.together import refuse_strangers
+from tdumpra.experiments.together import refuse_folds, refuse_strangers
 from tdumpra.method.arrays import widen
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
@@ -67,6 +67,7 @@ class _Bench(NamedTuple):
 
 def steps(config: Config, out: Path) -> list[Step[dict[str, Any]]]:
     """Make a step for each model, seed and parameter, and one for each λ."""
+    refuse_folds(config, "a sweep")
     if config.tune.pool_seeds:
         refuse_strangers(curve_outputs(config), test_rows=False)
     return [

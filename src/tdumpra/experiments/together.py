@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from tdumpra.artifacts import fingerprint
 from tdumpra.errors import TdumpraError
 from tdumpra.evaluation.over_seeds import SEEDS, SeedRows, refuse_another_kind, refuse_other_test_rows
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs.config import Config
-from tdumpra.runs.outputs import Outputs, all_outputs
+from tdumpra.runs.outputs import Outputs, all_outputs, folds_of_seeds
 
 _OF = {"model": SEEDS, "backbone": "trainings of one backbone"}
 
@@ -20,18 +22,29 @@ def refuse_strangers(
 ) -> None:
     """Compare the further outputs of a model, or of a backbone, with the first ones.
 
-    Classes, and whether there are groups, must agree; with ``test_rows`` the test rows must be the same too.
+    Classes, and whether there are groups, must agree; with ``test_rows`` the test rows must be the same too, those of
+    the outer folds of a seed taken together.
     """
-    for name in dict.fromkeys(getattr(each, of_one) for each in outputs):
-        first, *others = (each for each in outputs if getattr(each, of_one) == name)
-        if not others:
+    seeds = folds_of_seeds(outputs)
+    for name in dict.fromkeys(getattr(folds[0], of_one) for folds in seeds):
+        of_name = [folds for folds in seeds if getattr(folds[0], of_one) == name]
+        if len(of_name) == 1 and len(of_name[0]) == 1:
             continue
-        known = _rows_of(first)
-        for other in others:
-            rows = _rows_of(other)
-            refuse_another_kind(known, rows, who=_OF[of_one])
-            if test_rows:
-                refuse_other_test_rows(known, rows, who=_OF[of_one])
+        known, *others = ([_rows_of(each) for each in folds] for folds in of_name)
+        for rows in (*known[1:], *(each for folds in others for each in folds)):
+            refuse_another_kind(known[0], rows, who=_OF[of_one])
+        if test_rows:
+            together = [_together(folds) for folds in (known, *others)]
+            for rows in together[1:]:
+                refuse_other_test_rows(together[0], rows, who=_OF[of_one])
+
+
+def refuse_folds(config: Config, what: str) -> None:
+    """Refuse outer folds where rows of different splits would be averaged as if they were seeds of one."""
+    if (not config.outputs and config.data.outer_folds is not None and config.data.fold is None) or any(
+        each.fold is not None for each in config.outputs
+    ):
+        raise TdumpraError(f"{what} works on one split: name one of the outer folds with data.fold, or do without them")
 
 
 def refuse_several_backbones(config: Config, what: str) -> None:
@@ -58,6 +71,27 @@ def refuse_mixed(results: Iterable[Mapping[str, Any]]) -> None:
             "the rows of this table were not scored on the same test images and labels: the data changed after some of "
             "the networks were trained; take another folder, or train them all again"
         )
+
+
+def _together(folds: Sequence[SeedRows]) -> SeedRows:
+    """Join the test rows of the folds of a seed; none may be tested twice."""
+    first = folds[0]
+    if len(folds) == 1:
+        return first
+    joined: dict[str, Any] = {}
+    for what in ("y", "groups", "ids"):
+        columns = [getattr(each, what) for each in folds]
+        joined[what] = None if any(column is None for column in columns) else np.concatenate(columns)
+    for what in ("groups", "ids"):
+        if joined[what] is None:
+            continue
+        names, times = np.unique(np.concatenate([np.unique(getattr(each, what)) for each in folds]), return_counts=True)
+        if (times > 1).any():
+            raise TdumpraError(
+                f"{str(names[times.argmax()])!r} is tested in two folds of {first.name} and those beside it: outer "
+                "folds must share no test row and no group"
+            )
+    return first._replace(**joined)
 
 
 def _rows_of(outputs: Outputs) -> SeedRows:

@@ -24,8 +24,7 @@ def duplicates_page(audit: Audit) -> str:
     crossing = sum(map(audit.crosses, found.pairs))
     summary = f"{_count(len(found.pairs), 'pair')} of look-alike images carry different groups"
     summary += f"; {crossing:,} of them {'stands' if crossing == 1 else 'stand'} on two sides of the split"
-    facts = [audit.manifest.name, f"{len(audit.manifest):,} images", f"protocol {audit.split.protocol}"]
-    facts.append(f"seed {audit.split.seed}")
+    facts = [audit.manifest.name, f"{len(audit.manifest):,} images", audit.split.words]
     if len(ordered) > SHOWN_PAIRS:
         facts.append(f"the first {SHOWN_PAIRS} pairs are shown")
     body = "\n".join(_pair(audit, pair) for pair in ordered[:SHOWN_PAIRS])

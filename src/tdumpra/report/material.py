@@ -15,6 +15,7 @@ from tdumpra.data.images.framing import Framing
 from tdumpra.data.images.store import frame_record
 from tdumpra.data.manifest import Reader, Record
 from tdumpra.data.sources import open_source, with_external_test
+from tdumpra.data.splits import split_words
 from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.method.bank_health import BankHealth
 from tdumpra.method.decision import Decided, Decision
@@ -216,5 +217,4 @@ def _split_notes(path: Path, config: Config) -> tuple[str, ...]:
         split = read_json(path, kind="split", schema=1)
     except ArtifactError as error:
         return (f"the split's own file is not there: {error}",)
-    drawn = f"protocol “{split['protocol']}”, split seed {split['seed']}, source {config.data.source}"
-    return (drawn, *split["notes"])
+    return (f"{split_words(split)}, source {config.data.source}", *split["notes"])

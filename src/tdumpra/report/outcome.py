@@ -21,7 +21,7 @@ from tdumpra.report.drawing import Chart
 from tdumpra.runs.attach import array_model_step
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder, refuse_results_of_another
-from tdumpra.runs.outputs import Outputs, TrainedOutputs, all_outputs
+from tdumpra.runs.outputs import Outputs, TrainedOutputs, all_outputs, folds_of_seeds, place_of
 from tdumpra.runs.steps import Step
 from tdumpra.runs.table_stages import evaluate_step, gate_of, over_models, tune_step, write_overall
 
@@ -54,7 +54,7 @@ def _tune_steps(config: Config, out: Path) -> list[Step[Any]]:
 
 def _write_tune(config: Config, results: Results, out: Path) -> Found:
     outputs = all_outputs(config, out)
-    gates = {f"{each.model}_seed{each.seed}": gate_of(each) for each in outputs}
+    gates = {each.label: gate_of(each) for each in outputs}
     files = [str((each.place / "gate.json").relative_to(out)) for each in outputs]
     sentences = [f"{name}: {gate['sentence']}." for name, gate in gates.items()]
     sentences += [f"{name}: {note}." for name, gate in gates.items() for note in gate["notes"]]
@@ -66,7 +66,10 @@ def _write_tune(config: Config, results: Results, out: Path) -> Found:
 
 def _evaluate_steps(config: Config, out: Path) -> list[Step[Any]]:
     outputs = all_outputs(config, out)
-    steps = [evaluate_step(each) for each in outputs]
+    steps: list[Step[Any]] = []
+    for folds in folds_of_seeds(outputs):
+        steps += [evaluate_step(each) for each in folds]
+        steps += [evaluate_step(*folds)] if len(folds) > 1 else []
     refuse_strangers(outputs)
     return steps
 
@@ -79,9 +82,11 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
     outputs = all_outputs(config, out)
     models = over_models(outputs, results)
     document = write_overall(outputs, results, models, out)
+    seeds = folds_of_seeds(outputs)
+    where = place_of(seeds[0]) if len(seeds) == 1 else out
     tables, sentences, files = [], [], []
     for name, evaluation in models.items():
-        folder = outputs[0].place if len(outputs) == 1 else out if len(models) == 1 else out / name
+        folder = where if len(models) == 1 else out / name
         table = comparator_table(name, evaluation)
         written, complaints = _write_model(table, evaluation, folder)
         tables.append(table)
@@ -90,7 +95,6 @@ def _write_evaluation(config: Config, results: Results, out: Path) -> Found:
     sentences += without_groups({name: evaluation["grouped"] for name, evaluation in models.items()})
     sentences += _stale_models(outputs)
     _note_settings(config, out)
-    where = outputs[0].place if len(outputs) == 1 else out
     return Found(document, tables, sentences, [str((where / "evaluation.json").relative_to(out)), *files])
 
 
@@ -127,7 +131,7 @@ def _note_settings(config: Config, out: Path) -> None:
         RunFolder(out).note_settings(config, 0)
     for each in all_outputs(config, out):
         if isinstance(each, TrainedOutputs) and each.place == each.folder.root:
-            each.folder.note_settings(config, each.seed)
+            each.folder.note_settings(each.config, each.seed)
 
 
 def _write_model(table: ResultTable, evaluation: Mapping[str, Any], folder: Path) -> tuple[list[str], list[str]]:
@@ -160,7 +164,7 @@ def _write_sweep(config: Config, results: Results, out: Path) -> Found:
     drawings: dict[str, Callable[[], Chart]] = {}
     for run in sweeps.curve_outputs(config):
         of_run = {p: results[f"{run.name}: {p}"] for p in (*sweeps.PARAMETERS, "surface")}
-        label = f"{run.model}_seed{run.seed}"
+        label = run.label
         surface = sweeps.surface_table(results, run)
         (out / f"surface_{label}.csv").write_text(surface.to_csv(), encoding="utf-8")
         files.append(f"surface_{label}.csv")

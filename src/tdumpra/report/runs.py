@@ -1,4 +1,4 @@
-"""The report of a folder: of one seed, of several seeds, of several models."""
+"""The report of a folder: of one seed, of its outer folds, of several seeds, of several models."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tdumpra.report.material import MISSING_FROM_FILE, Material, gather
 from tdumpra.report.report import FOLDER, INDEX, write_page
 from tdumpra.report.summary import headline, p_text, summarise
 from tdumpra.runs.config import Config, read_config
-from tdumpra.runs.folder import RunFolder, file_digest
-from tdumpra.runs.outputs import Outputs, TrainedOutputs, all_outputs
+from tdumpra.runs.folder import RunFolder, file_digest, fold_places
+from tdumpra.runs.outputs import Outputs, TrainedOutputs, all_outputs, folds_of_seeds, place_of
 from tdumpra.runs.steps import digest, read_kept, write_kept
 
 MADE_FROM = "report.json"
@@ -27,8 +27,8 @@ MADE_FROM = "report.json"
 def write_report(run: str | Path, out: str | Path | None = None, *, limit: int = SHOWN) -> Path:
     """Write the report of a run into ``RUN/report``, or into ``out``; return the path of its first page.
 
-    ``run`` is the folder of a run, of one of its seeds, or of ``tdumpra attach``; ``limit`` cases get a page of their
-    own. A report of the same results that is complete is left as it is.
+    ``run`` is the folder of a run, of one of its seeds or folds, or of ``tdumpra attach``; ``limit`` cases get a page
+    of their own. A report of the same results that is complete is left as it is.
     """
     root = Path(run)
     if not root.is_dir():
@@ -56,21 +56,31 @@ def _outputs_in(root: Path) -> tuple[Outputs, ...]:
     """List the outputs that a folder holds the results of."""
     seeds = _seed_folders(root)
     if seeds:
-        config = read_config(seeds[min(seeds)] / "config.toml")
+        config = _config_in(seeds[min(seeds)])
         return all_outputs(replace(config, seeds=tuple(sorted(seeds)), folder=str(root)))
-    if not (root / "config.toml").exists():
+    folds = fold_places(root)
+    if not folds and not (root / "config.toml").exists():
         raise ArtifactError(
             f"{root} holds no run: make one with  tdumpra run CONFIG  or  tdumpra attach OUTPUTS --out {root}"
         )
-    beside = _seed_folders(root.parent)
-    if root in beside.values():  # one of several seeds, which may have been tuned together
-        return tuple(each for each in _outputs_in(root.parent) if each.place == root)
-    return all_outputs(replace(read_config(root / "config.toml"), folder=str(root)))
+    beside = {*_seed_folders(root.parent).values(), *fold_places(root.parent).values()}
+    if root in beside:  # one of several seeds, which may have been tuned together, or of the folds of one
+        return tuple(each for each in _outputs_in(root.parent) if each.place.is_relative_to(root))
+    return all_outputs(replace(_config_in(root), folder=str(root)))
 
 
 def _seed_folders(root: Path) -> dict[int, Path]:
-    found = (path.parent for path in root.glob("seed-*/config.toml"))
+    found = (path for path in root.glob("seed-*") if (path / "config.toml").exists() or fold_places(path))
     return {int(path.name[5:]): path for path in found if path.name[5:].isdigit()}
+
+
+def _config_in(root: Path) -> Config:
+    """Read the configuration of a seed; of several folds, that of all of them."""
+    folds = fold_places(root)
+    if not folds:
+        return read_config(root / "config.toml")
+    config = read_config(folds[min(folds)] / "config.toml")
+    return config if len(folds) == 1 else replace(config, data=replace(config.data, fold=None))
 
 
 def _made_from(outputs: Sequence[Outputs], limit: int) -> str:
@@ -86,22 +96,27 @@ def _made_from(outputs: Sequence[Outputs], limit: int) -> str:
 def _write(root: Path, outputs: Sequence[Outputs], materials: Mapping[str, Material], out: Path, limit: int) -> Path:
     if len(outputs) == 1:
         return write_page(materials[outputs[0].name], out, limit=limit)
-    models: dict[str, list[Outputs]] = {}
-    for each in outputs:
-        models.setdefault(each.model, []).append(each)
+    models: dict[str, list[tuple[Outputs, ...]]] = {}
+    for folds in folds_of_seeds(outputs):
+        models.setdefault(folds[0].model, []).append(folds)
     document = _over_all(root)
     linked = []
+    own = out == root / FOLDER and not outputs[0].config.outputs  # each seed's report stands in its own folder
     for name, seeds in models.items():
         place = out if len(models) == 1 else out / kit.page_name(name).removesuffix(".html")
         back = None if len(models) == 1 else ("../index.html", "All models")
         evaluation = document["models"][name] if len(models) > 1 else document
         if len(seeds) == 1:
-            write_page(materials[seeds[0].name], place, limit=limit, back_link=back)
+            _of_seed(seeds[0], materials, place, limit, evaluation, back, own=own)
         else:
-            own = out == root / FOLDER and not seeds[0].config.outputs  # each seed's report stands in its own folder
-            places = {each.seed: each.place / FOLDER if own else place / f"seed-{each.seed}" for each in seeds}
-            of_seeds = {each.seed: materials[each.name] for each in seeds}
-            _over_seeds(name, of_seeds, places, place, limit, evaluation, back)
+            pages = []
+            for folds in seeds:
+                there = place_of(folds) / FOLDER if own else place / f"seed-{folds[0].seed}"
+                of_seed = _evaluation_of(folds, materials)
+                up = (f"{_between(there, place)}/{INDEX}", "All seeds")
+                _of_seed(folds, materials, there, limit, of_seed, up, own=own)
+                pages.append(_row(f"seed {folds[0].seed}", f"{_between(place, there)}/{INDEX}", of_seed))
+            _overview(name, "seed", pages, materials[seeds[0][0].name], place, evaluation, back)
         linked.append(_row(name, f"{place.name}/{INDEX}", evaluation))
     if len(models) > 1:
         make_folder(out)
@@ -117,33 +132,64 @@ def _over_all(root: Path) -> dict[str, Any]:
     return read_json(root / "evaluation.json", kind="evaluation", schema=1)
 
 
-def _over_seeds(
-    name: str,
-    materials: Mapping[int, Material],
-    places: Mapping[int, Path],
+def _evaluation_of(folds: Sequence[Outputs], materials: Mapping[str, Material]) -> Mapping[str, Any]:
+    """Return the evaluation of a seed: of its folds together, where it has several."""
+    return materials[folds[0].name].evaluation if len(folds) == 1 else _over_all(place_of(folds))
+
+
+def _of_seed(
+    folds: Sequence[Outputs],
+    materials: Mapping[str, Material],
     out: Path,
     limit: int,
     evaluation: Mapping[str, Any],
     back: tuple[str, str] | None,
+    *,
+    own: bool,
 ) -> None:
-    """Write the page over the seeds, and theirs."""
+    """Write the page of a seed; of several folds the page over them, and theirs."""
+    first = materials[folds[0].name]
+    if len(folds) == 1:
+        write_page(first, out, limit=limit, back_link=back)
+        return
+    if evaluation["inputs"]["folds"] != [materials[each.name].evaluation["made_from"] for each in folds]:
+        raise ArtifactError(f"{place_of(folds)} was evaluated with other folds: run  tdumpra evaluate CONFIG  again")
+    pages = []
+    for each in folds:
+        there, name = each.place / FOLDER if own else out / f"fold-{each.fold}", f"fold {each.fold}"
+        up = (f"{_between(there, out)}/{INDEX}", "All folds")
+        write_page(materials[each.name], there, limit=limit, back_link=up)
+        pages.append(_row(name, f"{_between(out, there)}/{INDEX}", materials[each.name].evaluation))
+    _overview(folds[0].seed_name, "fold", pages, first, out, evaluation, back)
+
+
+def _overview(
+    name: str,
+    what: str,
+    pages: Sequence[Mapping[str, Any]],
+    first: Material,
+    out: Path,
+    evaluation: Mapping[str, Any],
+    back: tuple[str, str] | None,
+) -> None:
+    """Write the page over the seeds of a model, or over the folds of a seed."""
     make_folder(out)
-    linked = []
-    for seed, material in materials.items():
-        to, home = _between(out, places[seed]), _between(places[seed], out)
-        write_page(material, places[seed], limit=limit, back_link=(f"{home}/{INDEX}", "All seeds"))
-        linked.append(_row(f"seed {seed}", f"{to}/{INDEX}", material.evaluation))
-    first = next(iter(materials.values()))
+    rows = f"{evaluation['rows']['test']:,} test cases of {len(first.class_names)} classes"
+    lead = {
+        "seed": f"{len(pages)} seeds of one configuration, scored on {rows} each.",
+        "fold": f"{len(pages)} outer folds, each trained, tuned and scored apart: {rows} together, every "
+        "group tested once.",
+    }
     page = kit.render(
         "report_seeds.html",
         name=name,
-        lead=f"{len(materials)} seeds of one configuration, scored on {evaluation['rows']['test']:,} test cases of "
-        f"{len(first.class_names)} classes each.",
+        what=what,
+        lead=lead[what],
         summary=summarise(evaluation),
         results=sections.results(evaluation),
         paired=sections.paired(evaluation),
         paper=sections.beside_paper(first.config, evaluation),
-        seeds=linked,
+        seeds=pages,
         settings=first.settings,
         back_link=back,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -44,12 +44,14 @@ class OutputFile:
 
     file: str  # .npz, .csv or .parquet, as ``tdumpra attach`` reads it
     training: Training | None = None  # with cross-entropy alone, or with the joint objective; taken as joint if unknown
-    seed: int | None = None  # its place among the files of its model, if left out
+    seed: int | None = None  # its place among the files of its model (and fold), if left out
+    fold: int | None = None  # which outer fold of its seed it tests: the folds of a seed are scored together
     backbone: str | None = None  # the configuration's name, if left out
 
     def __post_init__(self) -> None:
-        if self.seed is not None:
-            check_count(self.seed, "seed", least=0)
+        for value, name in ((self.seed, "seed"), (self.fold, "fold")):
+            if value is not None:
+                check_count(value, name, least=0)
         if self.backbone is not None:
             _check_name(self.backbone, "backbone")
 
@@ -100,6 +102,13 @@ class Config:
             check_count(seed, "a seed", least=0)
         if self.embed.checkpoint == "best" and self.train.train_on_val:
             raise ValueError('embed.checkpoint = "best" needs validation images, and train.train_on_val leaves none')
+
+    def of_folds(self) -> tuple[Config, ...]:
+        """Return the configuration of each outer fold that is to be run; itself where there are none."""
+        data = self.data
+        if data.outer_folds is None or data.fold is not None:
+            return (self,)
+        return tuple(replace(self, data=replace(data, fold=fold)) for fold in range(data.outer_folds))
 
 
 def read_config(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tdumpra.artifacts import fingerprint, make_folder, read_json, write_bytes
 from tdumpra.checks import SPLITS
@@ -206,11 +206,50 @@ def run_folders(root: Path, seeds: tuple[int, ...]) -> dict[int, RunFolder]:
     One seed of a run that had several is where it was.
     """
     if len(seeds) == 1:
-        among = RunFolder(root / f"seed-{seeds[0]}")
-        return {seeds[0]: among if among.config.exists() and not RunFolder(root).config.exists() else RunFolder(root)}
-    if RunFolder(root).outputs("train").exists() or RunFolder(root).checkpoint("last").exists():
+        among = root / f"seed-{seeds[0]}"
+        return {seeds[0]: RunFolder(among if _is_run(among) and not _is_run(root) else root)}
+    if any(_holds_training(place) for place in (root, *fold_places(root).values())):
         raise RunFolderError(f"{root} holds a run of one seed: take another name or folder for several")
     return {seed: RunFolder(root / f"seed-{seed}") for seed in seeds}
+
+
+class Member(NamedTuple):
+    """One training of a run: of a seed, and of an outer fold where there are such."""
+
+    config: Config  # of its fold
+    seed: int
+    folder: RunFolder
+
+
+def members(config: Config, root: Path | None = None) -> list[Member]:
+    """List the trainings of a run, each in a folder of its own: folds lie below their seed."""
+    found: list[Member] = []
+    for seed, folder in run_folders(run_root(config) if root is None else root, config.seeds).items():
+        if config.data.outer_folds is not None and _holds_training(folder.root):
+            raise RunFolderError(f"{folder.root} holds a run without folds: take another name or folder for folds")
+        if config.data.outer_folds is None and any(map(_holds_training, fold_places(folder.root).values())):
+            raise RunFolderError(f"{folder.root} holds a run of outer folds: take another name or folder")
+        found += [Member(each, seed, RunFolder(fold_place(folder.root, each.data.fold))) for each in config.of_folds()]
+    return found
+
+
+def fold_place(root: Path, fold: int | None) -> Path:
+    """Return the folder of a fold below that of its seed; without folds, the seed's own."""
+    return root if fold is None else root / f"fold-{fold}"
+
+
+def fold_places(root: Path) -> dict[int, Path]:
+    """Return the folders of the folds of a seed that were begun."""
+    found = (path.parent for path in root.glob("fold-*/config.toml"))
+    return {int(path.name[5:]): path for path in sorted(found) if path.name[5:].isdigit()}
+
+
+def _is_run(root: Path) -> bool:
+    return RunFolder(root).config.exists() or bool(fold_places(root))
+
+
+def _holds_training(root: Path) -> bool:
+    return RunFolder(root).outputs("train").exists() or RunFolder(root).checkpoint("last").exists()
 
 
 def differences(before: Config, now: Config) -> list[str]:

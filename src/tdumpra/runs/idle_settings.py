@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 
-from tdumpra.runs.config import Config, read_config
+from tdumpra.runs.config import Config, DataConfig, read_config
 from tdumpra.runs.outputs import all_outputs
 
 _OF_TRAINING = ("data", "augment", "network", "train", "embed")
@@ -23,8 +23,16 @@ def idle_settings(config: Config) -> Iterator[str]:
             f"data.framing keeps images of {framing.height}×{framing.width}, and the network is given images of {size} "
             "(network.image_size): they are enlarged, which costs time and adds nothing; make the two alike"
         )
-    if config.tune.pool_seeds and max(Counter(outputs.model for outputs in all_outputs(config)).values()) == 1:
+    chosen = next((name for name in ("hold_out", "outer_folds") if getattr(config.data, name) is not None), None)
+    if not config.outputs and chosen and config.data.test_share != DataConfig().test_share:
+        yield f"data.test_share does nothing here: data.{chosen} says which images are the test"
+    if config.tune.pool_seeds and max(_seeds_pooled(config).values()) == 1:
         yield "tune.pool_seeds has one seed to pool: its gate is chosen on that seed's validation rows alone"
+
+
+def _seeds_pooled(config: Config) -> Counter[tuple[str, int | None]]:
+    """Count the seeds of each model, or of each fold of it, for which one gate is chosen."""
+    return Counter((outputs.model, outputs.fold) for outputs in all_outputs(config))
 
 
 def _given(config: Config) -> Iterator[str]:

@@ -95,7 +95,7 @@ def _matched(config: Config, own: Encoders, seed: int) -> Encoder:
         return own.student
     if config.bank.space == "teacher":
         return _teacher(own)
-    folder = run_with_tables(config.bank.space, seed)
+    folder = run_with_tables(config.bank.space, seed, fold=config.data.fold)
     table = OutputsTable.read(folder.outputs("train"))
     other = read_encoders(read_config(folder.config), folder, len(table.class_names))
     _refuse_other_encoder(folder, other)

@@ -21,7 +21,7 @@ from tdumpra.method.output_files import SplitOutputs, read_outputs
 from tdumpra.method.outputs import ScoredOutputs
 from tdumpra.runs import trainings
 from tdumpra.runs.config import Config, Training
-from tdumpra.runs.folder import RunFolder, file_digest, run_folders, run_root
+from tdumpra.runs.folder import RunFolder, file_digest, fold_place, members, run_root
 from tdumpra.runs.tables import folder_outputs, how_made, tables_fingerprint
 
 Rows = TypeVar("Rows", bound=ScoredOutputs)
@@ -36,6 +36,7 @@ class Outputs(ABC):
     place: Path  # the folder of the bank, the gate and the evaluation
     backbone: str
     training: Training | None  # None where nobody said
+    fold: int | None = None  # which outer fold they test, where there are several
     others: tuple[Outputs, ...] = ()  # the model's other seeds, where one gate is chosen for all
 
     @property
@@ -46,7 +47,17 @@ class Outputs(ABC):
     @property
     def name(self) -> str:
         """Return a name for a person."""
+        return self.seed_name if self.fold is None else f"{self.seed_name}, fold {self.fold}"
+
+    @property
+    def seed_name(self) -> str:
+        """Return the name without the fold: outputs that share it are scored together."""
         return f"{self.model}, seed {self.seed}"
+
+    @property
+    def label(self) -> str:
+        """Return a name for files and tables."""
+        return f"{self.model}_seed{self.seed}" + ("" if self.fold is None else f"_fold{self.fold}")
 
     @property
     @abstractmethod
@@ -124,7 +135,9 @@ class TrainedOutputs(Outputs):
     def own_identity(self) -> dict[str, Any]:
         """Name the tables' contents, or the place where they are to be made."""
         space = self.config.bank.space
-        other = {} if space in ("teacher", "student") else {"bank.space": tables_fingerprint(space, self.seed)}
+        other = {}
+        if space not in ("teacher", "student"):
+            other["bank.space"] = tables_fingerprint(space, self.seed, fold=self.fold)
         if self.may_train and not trainings.is_made(self.folder, self.config, self.seed):
             return {"outputs": f"{self.folder.root.name} to be made", **other}
         self.folder.refuse_other_training(self.config, self.seed)
@@ -147,15 +160,30 @@ def all_outputs(config: Config, out: Path | None = None) -> tuple[Outputs, ...]:
     if config.outputs:
         found += _saved(config, root)
     else:
-        folders = run_folders(run_root(config), config.seeds)
-        for seed, folder in folders.items():
-            place = folder.root if out is None else out if len(folders) == 1 else out / f"seed-{seed}"
+        for of_fold, seed, folder in members(config):
+            fold, place = of_fold.data.fold, folder.root
+            if out is not None:
+                place = fold_place(out if len(config.seeds) == 1 else out / f"seed-{seed}", fold)
             found.append(
                 TrainedOutputs(
-                    config=config, seed=seed, place=place, backbone=config.name, training=None, folder=folder
+                    config=of_fold, seed=seed, place=place, backbone=config.name, training=None, folder=folder,
+                    fold=fold,
                 )
-            )
+            )  # fmt: skip
     return _pooled(config, found)
+
+
+def folds_of_seeds(outputs: Sequence[Outputs]) -> list[tuple[Outputs, ...]]:
+    """Put together what is scored together: the outer folds of each seed; without folds, each output alone."""
+    found: dict[str, list[Outputs]] = {}
+    for each in outputs:
+        found.setdefault(each.seed_name, []).append(each)
+    return [tuple(folds) for folds in found.values()]
+
+
+def place_of(folds: Sequence[Outputs]) -> Path:
+    """Return the folder of the evaluation of outputs that are scored together: above those of the folds."""
+    return folds[0].place if len(folds) == 1 else folds[0].place.parent
 
 
 def variant_outputs(config: Config) -> tuple[Outputs, ...]:
@@ -170,32 +198,39 @@ def variant_outputs(config: Config) -> tuple[Outputs, ...]:
             found.append(
                 TrainedOutputs(
                     config=config, seed=seed, place=folder.root, backbone=config.name, training=wanted, folder=folder,
-                    may_train=True,
+                    may_train=True, fold=config.data.fold,
                 )
             )  # fmt: skip
     return _pooled(config, found)
 
 
 def _saved(config: Config, root: Path) -> list[SavedOutputs]:
-    seen: dict[tuple[str, int], SavedOutputs] = {}
+    seen: dict[tuple[str, int, int | None], SavedOutputs] = {}
     for entry in config.outputs:
         outputs = SavedOutputs(
             config=config, seed=entry.seed or 0, place=root, backbone=entry.backbone or config.name,
-            training=entry.training, file=Path(entry.file),
+            training=entry.training, file=Path(entry.file), fold=entry.fold,
         )  # fmt: skip
-        if entry.seed is None:  # its place among the files of its model
-            outputs = replace(outputs, seed=sum(model == outputs.model for model, _ in seen))
+        if entry.seed is None:  # its place among the files of its model, and of its fold
+            before = sum((each.model, each.fold) == (outputs.model, outputs.fold) for each in seen.values())
+            outputs = replace(outputs, seed=before)
         if (outputs.model, outputs.file.resolve()) in {(each.model, each.file.resolve()) for each in seen.values()}:
-            raise TdumpraError(f"outputs names {outputs.file} twice for {outputs.model}: one file is one seed")
-        other = seen.setdefault((outputs.model, outputs.seed), outputs)
+            raise TdumpraError(f"outputs names {outputs.file} twice for {outputs.model}: one file is one seed or fold")
+        other = seen.setdefault((outputs.model, outputs.seed, outputs.fold), outputs)
         if other is not outputs:
             raise TdumpraError(
-                f"outputs {other.file} and {outputs.file} are both seed {outputs.seed} of {outputs.model}: give one of "
-                "them another seed, training or backbone in its table [[outputs]]"
+                f"outputs {other.file} and {outputs.file} are both of {outputs.name}: give one of them another seed, "
+                "fold, training or backbone in its table [[outputs]]"
             )
-    if len(seen) == 1:
-        return list(seen.values())
-    return [replace(each, place=root / f"{each.model}_seed{each.seed}") for each in seen.values()]
+    seeds = dict.fromkeys(each.seed_name for each in seen.values())
+    for name in seeds:
+        if len({each.fold is None for each in seen.values() if each.seed_name == name}) > 1:
+            raise TdumpraError(f"some outputs of {name} name their fold and others do not: say it in each, or in none")
+
+    def place(each: SavedOutputs) -> Path:
+        return fold_place(root if len(seeds) == 1 else root / f"{each.model}_seed{each.seed}", each.fold)
+
+    return [replace(each, place=place(each)) for each in seen.values()]
 
 
 def _pooled(config: Config, found: Sequence[Outputs]) -> tuple[Outputs, ...]:
@@ -203,7 +238,11 @@ def _pooled(config: Config, found: Sequence[Outputs]) -> tuple[Outputs, ...]:
     if not config.tune.pool_seeds:
         return tuple(found)
     return tuple(
-        replace(each, others=tuple(o for o in found if o.model == each.model and o is not each)) for each in found
+        replace(
+            each,
+            others=tuple(o for o in found if (o.model, o.fold) == (each.model, each.fold) and o is not each),
+        )
+        for each in found
     )
 
 

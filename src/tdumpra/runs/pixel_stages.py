@@ -71,7 +71,8 @@ def train_stage(
         identity=_identity(config, dataset, transform),
     )
     writer = _tensorboard(config, folder, fabric)
-    screen = Screen(console, name=f"seed {seed}", quiet=not fabric.is_global_zero, tensorboard=writer)
+    name = f"seed {seed}" if config.data.fold is None else f"seed {seed}, fold {config.data.fold}"
+    screen = Screen(console, name=name, quiet=not fabric.is_global_zero, tensorboard=writer)
     try:
         with _memory_in_a_sentence(_training_memory(config)):
             train(built.network, task, config.train, folder, seed=seed, fabric=fabric, screen=screen)

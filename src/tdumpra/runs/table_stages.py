@@ -19,9 +19,9 @@ from tdumpra.method.bank import SCHEMA as BANK_SCHEMA
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.bank_health import BankHealth, bank_health
 from tdumpra.method.output_files import SplitOutputs
-from tdumpra.runs.documents import evaluated, gate_document, metadata_fingerprint
+from tdumpra.runs.documents import Part, evaluated, gate_document, metadata_fingerprint
 from tdumpra.runs.folder import RunFolder
-from tdumpra.runs.outputs import Outputs, TrainedOutputs
+from tdumpra.runs.outputs import Outputs, TrainedOutputs, folds_of_seeds, place_of
 from tdumpra.runs.steps import Step, digest, read_kept, write_kept
 from tdumpra.runs.tables import OutputsTable, tables_fingerprint
 from tdumpra.tuning.fit import Fitted, cluster, fit
@@ -160,37 +160,55 @@ def evaluation_made_from(outputs: Outputs) -> str:
         **metadata_fingerprint(config),
     }
     if config.evaluate.baseline is not None:
-        asked["baseline"] = tables_fingerprint(config.evaluate.baseline, outputs.seed, "evaluate.baseline")
+        asked["baseline"] = tables_fingerprint(
+            config.evaluate.baseline, outputs.seed, "evaluate.baseline", outputs.fold
+        )
+    if outputs.fold is not None:
+        asked["fold"] = outputs.fold
     return digest({"gate": gate_made_from(outputs), "name": config.name, "seed": outputs.seed, **asked})
 
 
-def evaluate_step(outputs: Outputs) -> Step[SeedResult]:
-    """Score every comparator on test outputs; writes ``compared.json`` and ``evaluation.json``."""
-    folder = RunFolder(outputs.place)
+def evaluate_step(*folds: Outputs) -> Step[SeedResult]:
+    """Score every comparator on test outputs; writes ``compared.json`` and ``evaluation.json``.
+
+    The test rows of several outer folds of one seed are scored together, each by the gate of its own fold.
+    """
+    first = folds[0]
+    folder = RunFolder(place_of(folds))
 
     def kept() -> SeedResult | None:
-        made_from = evaluation_made_from(outputs)
+        made_from = _folds_made_from(folds)
         document = read_kept(folder.evaluation, "evaluation", made_from)
         compared = read_kept(folder.compared, "compared", made_from)
-        if document is None or compared is None or tune_step(outputs).kept() is None:
+        if document is None or compared is None or any(tune_step(each).kept() is None for each in folds):
             return None
         return SeedResult(document, compared["gained"], compared["compared"])
 
     def make() -> SeedResult:
-        fitted = tune_step(outputs).result()
-        found = evaluated(
-            outputs.load(), [other.load() for other in outputs.others], fitted, outputs.config, outputs.seed
-        )
-        made_from = evaluation_made_from(outputs)
+        parts = [
+            Part(each.load(), [other.load() for other in each.others], tune_step(each).result(), each.fold)
+            for each in folds
+        ]
+        found = evaluated(parts, first.config, first.seed)
+        made_from = _folds_made_from(folds)
         compared = write_kept(
             folder.compared, "compared", made_from, {"gained": found.gained, "compared": found.compared}
         )
-        inputs = {"outputs": digest(outputs.own_identity()), "gate": gate_made_from(outputs)}
-        content = {"name": outputs.config.name, "inputs": inputs, **over_seeds({outputs.seed: found})}
+        inputs: dict[str, Any] = {"outputs": digest(first.own_identity()), "gate": gate_made_from(first)}
+        if len(folds) > 1:
+            inputs = {"folds": [evaluation_made_from(each) for each in folds]}
+        told = {} if first.fold is None else {"folds": [each.fold for each in folds]}
+        content = {"name": first.config.name, "inputs": inputs, **told, **over_seeds({first.seed: found})}
         document = write_kept(folder.evaluation, "evaluation", made_from, content)
         return SeedResult(document, compared["gained"], compared["compared"])
 
-    return Step(name=outputs.name, kept=kept, make=make, seconds=6.0)
+    name = first.name if len(folds) == 1 else first.seed_name
+    return Step(name=name, kept=kept, make=make, seconds=6.0)
+
+
+def _folds_made_from(folds: Sequence[Outputs]) -> str:
+    names = [evaluation_made_from(each) for each in folds]
+    return names[0] if len(names) == 1 else digest({"folds": names})
 
 
 def write_overall(
@@ -199,18 +217,23 @@ def write_overall(
     """Return the evaluation of a whole run; where it has several outputs, write it to ``out/evaluation.json``."""
     first = next(iter(models.values()))
     document = {**first, "name": outputs[0].config.name} | ({"models": dict(models)} if len(models) > 1 else {})
-    if len(outputs) == 1:
+    seeds = [_of_seed(folds, results) for folds in folds_of_seeds(outputs)]
+    if len(seeds) == 1:
         return document  # its own evaluation.json says the same
-    made_from = digest({"seeds": [results[each.name].document["made_from"] for each in outputs]})
+    made_from = digest({"seeds": [each.document["made_from"] for each in seeds]})
     path = out / "evaluation.json"
     return read_kept(path, "evaluation", made_from) or write_kept(path, "evaluation", made_from, document)
+
+
+def _of_seed(folds: Sequence[Outputs], results: Mapping[str, SeedResult]) -> SeedResult:
+    return results[folds[0].name if len(folds) == 1 else folds[0].seed_name]
 
 
 def over_models(outputs: Sequence[Outputs], results: Mapping[str, SeedResult]) -> dict[str, dict[str, Any]]:
     """Return the evaluation of each model, its seeds taken together."""
     models: dict[str, dict[int, SeedResult]] = {}
-    for each in outputs:
-        models.setdefault(each.model, {})[each.seed] = results[each.name]
+    for folds in folds_of_seeds(outputs):
+        models.setdefault(folds[0].model, {})[folds[0].seed] = _of_seed(folds, results)
     return {
         model: dict(next(iter(seeds.values())).document) if len(seeds) == 1 else over_seeds(seeds)
         for model, seeds in models.items()

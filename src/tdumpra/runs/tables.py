@@ -20,7 +20,7 @@ from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
 from tdumpra.runs.config import Config, EmbedConfig, read_config
-from tdumpra.runs.folder import RunFolder
+from tdumpra.runs.folder import RunFolder, fold_place
 
 KIND, SCHEMA = "outputs table", 1
 
@@ -126,20 +126,25 @@ def refuse_other_labels(setting: str, ids: Sequence[Any], own: Tensor, theirs: T
         )
 
 
-def run_with_tables(place: str, seed: int, name: str = "bank.space") -> RunFolder:
-    """The folder of a run, of several seeds that of this one; ``name`` is the setting that names it."""
-    for root in (Path(place), Path(place) / f"seed-{seed}"):
-        if RunFolder(root).outputs("train").exists():
-            return RunFolder(root)
-    seeds = sorted(path.name for path in Path(place).glob("seed-*"))
-    hint = f"there are {', '.join(seeds)}" if seeds else "train and embed its configuration first"
+def run_with_tables(place: str, seed: int, name: str = "bank.space", fold: int | None = None) -> RunFolder:
+    """The folder of a run, of several seeds or folds that of this one; ``name`` is the setting that names it.
+
+    A run without folds serves each of them, if it was trained on none of their images.
+    """
+    for number in dict.fromkeys((fold, None)):
+        for root in (Path(place), Path(place) / f"seed-{seed}"):
+            if (folder := RunFolder(fold_place(root, number))).outputs("train").exists():
+                return folder
+    parts = sorted(path.name for kind in ("seed", "fold") for path in Path(place).glob(f"{kind}-*"))
+    hint = f"there are {', '.join(parts)}" if parts else "train and embed its configuration first"
     kinds = "'teacher', 'student' or " if name == "bank.space" else ""
-    raise ArtifactError(f"{name} = {place!r} is not {kinds}the folder of a run with tables of seed {seed}: {hint}")
+    wanted = f"seed {seed}" if fold is None else f"seed {seed}, fold {fold}"
+    raise ArtifactError(f"{name} = {place!r} is not {kinds}the folder of a run with tables of {wanted}: {hint}")
 
 
-def tables_fingerprint(place: str, seed: int, name: str = "bank.space") -> str:
+def tables_fingerprint(place: str, seed: int, name: str = "bank.space", fold: int | None = None) -> str:
     """Changes when the tables of the run that the setting ``name`` names do."""
-    folder = run_with_tables(place, seed, name)
+    folder = run_with_tables(place, seed, name, fold)
     paths = [folder.outputs(part) for part in SPLITS]
     return fingerprint(*(path.read_bytes() for path in paths if path.exists()))
 
@@ -158,7 +163,7 @@ def table_outputs(config: Config, tables: dict[str, OutputsTable], seed: int = 0
         raise TdumpraError("a frozen encoder has no classifier: name its folder as the bank.space of another run")
     if config.bank.space in ("teacher", "student"):
         return split_outputs(tables, space=config.bank.space, classifier=config.tune.classifier)
-    folder = run_with_tables(config.bank.space, seed)
+    folder = run_with_tables(config.bank.space, seed, fold=config.data.fold)
     others = read_tables(folder)
     if read_config(folder.config).network.frozen:  # it was trained on none of these images: any part's will do
         joined = {part: tables[part].with_embedding(*others.values()) for part in SPLITS}
@@ -179,7 +184,7 @@ def _refuse_other_split(own: dict[str, OutputsTable], others: dict[str, OutputsT
         part, count = max(crossing.items(), key=lambda pair: pair[1])
         raise ArtifactError(
             f"the encoder in {folder.root} was trained on {count:,} of this run's {part} images: give both runs "
-            "the same data.split_seed and data.val_by_seed, and leave train.train_on_val off"
+            "the same data.split_seed, data.val_by_seed and data.outer_folds, and leave train.train_on_val off"
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from tdumpra.artifacts import fingerprint, jsonable, make_folder, write_bytes
 from tdumpra.errors import ArtifactError
 from tdumpra.runs.config import Config
-from tdumpra.runs.folder import RunFolder, file_digest, run_root, settings_of_outputs
+from tdumpra.runs.folder import RunFolder, file_digest, fold_place, run_root, settings_of_outputs
 from tdumpra.runs.tables import OutputsTable, how_made
 
 
@@ -32,8 +32,8 @@ def place(config: Config, seed: int) -> Path:
 
 def _own_folders(config: Config, seed: int) -> tuple[RunFolder, RunFolder]:
     """Return where the run itself keeps a seed: in its folder, if it had but one, or in one below."""
-    root = run_root(config)
-    return RunFolder(root), RunFolder(root / f"seed-{seed}")
+    root, fold = run_root(config), config.data.fold
+    return RunFolder(fold_place(root, fold)), RunFolder(fold_place(root / f"seed-{seed}", fold))
 
 
 def lend_checkpoints(config: Config, folder: RunFolder, seed: int) -> None:

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from tdumpra.data.sources import open_source
-from tdumpra.errors import BrokenImageError, SourceError
+from tdumpra.errors import BrokenImageError, NoImagesError, SourceError
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_no_image_at_all_is_refused_even_so(ham_folder):
     for part in (1, 2):
         for path in (ham_folder / f"HAM10000_images_part_{part}").iterdir():
             path.unlink()
-    with pytest.raises(SourceError, match="none of the 8"):
+    with pytest.raises(NoImagesError, match="8 of 8"):
         open_source(f"ham10000:{ham_folder}", allow_missing=True)
 
 

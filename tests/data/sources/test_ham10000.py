@@ -99,3 +99,19 @@ def test_the_real_tables_hold_seven_thousand_lesions(ham10000_metadata):
     assert len(lesions) == 7165
     assert len(set(manifest.groups)) == 7165 - 15  # of the 18 listed pairs, 3 were one lesion already
     assert "groups merged along 15 duplicate pairs" in manifest.notes
+
+
+def test_the_site_comes_from_a_column_or_from_a_table_beside(ham_folder, write_table):
+    source = f"ham10000:{ham_folder}"
+    assert all("site" not in record.meta for record in open_source(source).records)
+    write_table(ham_folder / "HAM10000_sites.csv", ["image_id,site", "ISIC_1,graz", "ISIC_2,wien", "ISIC_99,wien"])
+    sites = {record.id: record.meta.get("site") for record in open_source(source).records}
+    assert (sites["ISIC_1"], sites["ISIC_2"], sites["ISIC_3"]) == ("graz", "wien", None)
+    table = ham_folder / "HAM10000_metadata.csv"
+    header, *rows = table.read_text().splitlines()
+    table.write_text("\n".join([f"{header},dataset", *(f"{row},rosendahl" for row in rows)]))
+    assert {record.meta["site"] for record in open_source(source).records} == {"rosendahl"}
+    write_table(ham_folder / "HAM10000_sites.csv", ["image,site", "ISIC_1,graz"])
+    write_table(table, [header, *rows])
+    with pytest.raises(SourceError, match=r"HAM10000_sites\.csv has no column 'image_id'"):
+        open_source(source)

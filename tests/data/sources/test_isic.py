@@ -73,7 +73,10 @@ def test_the_official_test_set_comes_along_without_the_unknown(isic2019, write_i
         write_image(isic2019 / "ISIC_2019_Test_Input" / f"{image}.jpg")
     manifest = open_source(f"isic2019:{isic2019}")
     assert [(r.id, r.split) for r in manifest.records[3:]] == [("ISIC_4", None), ("ISIC_8", "test")]
-    assert manifest.notes == ("1 test images of the class UNK left out: no training image shows it",)
+    assert manifest.notes == (
+        "1 test images of the class UNK left out: no training image shows it",
+        "2 training images name no group: each is taken as a group of its own",
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tdumpra.checks import SPLITS
 from tdumpra.data.manifest import Manifest, Reader, Record
 from tdumpra.data.sources.files import FileReader
 from tdumpra.data.sources.tables import read_table
-from tdumpra.errors import SourceError, nearest
+from tdumpra.errors import NoImagesError, SourceError, nearest
 
 # How a diagnosis was confirmed gives it away (every `follow_up` in HAM10000 is a nevus), so that no record gets these.
 LEAKING_COLUMNS = frozenset({"dx_type", "diagnosis_confirm_type"})
@@ -178,10 +178,10 @@ def _missing_notes(
     notes = []
     if missing:
         what = f"{len(missing):,} of {total:,} labelled images have no file ({_some(missing)})"
+        if len(missing) == total and not options.metadata_only:
+            raise NoImagesError(f"{what} in {place}: add the files")
         if not lenient:
             raise SourceError(f"{what} in {place}: add the files, or leave these out with --allow-missing")
-        if len(missing) == total and not options.metadata_only:
-            raise SourceError(f"none of the {total:,} labelled images has a file in {place}")
         notes.append(f"{what}; {'kept for their metadata' if options.metadata_only else 'left out'}")
     if unlabelled:
         what = f"{_count(len(unlabelled), 'image file')} without a label ({_some(unlabelled)})"

@@ -7,12 +7,16 @@
     DIR/HAM10000_images_part_2/*.jpg
     DIR/HAM10000_segmentations_lesion/*.png   optional: ID_segmentation.png
     DIR/newly_discovered_duplicates.csv       optional: pairs whose lesions are one (similarity,from_img,to_img)
+    DIR/HAM10000_sites.csv                    optional: where each image was taken (image_id,site)
+
+A record's ``site`` is the column ``dataset`` of newer metadata tables, or what ``HAM10000_sites.csv`` says.
 
 Tschandl, Rosendahl, Kittler: The HAM10000 dataset. Scientific Data 5, 180161 (2018).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tdumpra.data.manifest import Manifest, Record
@@ -34,9 +38,23 @@ def read_ham10000(folder: Path, options: SourceOptions) -> Manifest:
     images = images_by_id(existing_folders(root, _IMAGE_FOLDERS), root)
     masks = images_by_id([root / _MASK_FOLDER], root) if (root / _MASK_FOLDER).is_dir() else {}
     listed = root / "newly_discovered_duplicates.csv"
-    records = records_by_dx(table, images, masks, options)
+    sites = _sites(root, table)
+    records = [
+        replace(record, meta={**record.meta, "site": sites[record.id]}) if sites.get(record.id) else record
+        for record in records_by_dx(table, images, masks, options)
+    ]
     pairs = read_pairs(listed) if listed.is_file() else ()
     return finish("ham10000", root, HAM10000_CLASSES, records, options, files=images, duplicates=pairs)
+
+
+def _sites(root: Path, table: Table) -> dict[str, str]:
+    """Return where each image was taken, as far as the tables say."""
+    if "dataset" in table.columns:
+        return {row["image_id"]: row["dataset"] for row in table.rows}
+    listed = root / "HAM10000_sites.csv"
+    if not listed.is_file():
+        return {}
+    return {row["image_id"]: row["site"] for row in read_table(listed, ("image_id", "site")).rows}
 
 
 def records_by_dx(

@@ -67,9 +67,13 @@ def read_isic2019(folder: Path, options: SourceOptions) -> Manifest:
         records += more
         unknown |= without_class
         files |= images.keys()
-    notes = (f"{len(unknown):,} test images of the class {_UNKNOWN} left out: no training image shows it",)
+    notes = []
+    if unknown:
+        notes.append(f"{len(unknown):,} test images of the class {_UNKNOWN} left out: no training image shows it")
+    if alone := sum(record.split is None and record.group == record.id for record in records):
+        notes.append(f"{alone:,} training images name no group: each is taken as a group of its own")
     left = sorted(files - unknown)
-    return finish("isic2019", root, ISIC2019_CLASSES, records, options, files=left, notes=notes if unknown else ())
+    return finish("isic2019", root, ISIC2019_CLASSES, records, options, files=left, notes=tuple(notes))
 
 
 def _records(
