@@ -21,9 +21,11 @@ from tdumpra import __version__
 from tdumpra.cli import data
 from tdumpra.cli.options import (
     ConfigArgument,
+    DataOption,
     DeviceOption,
     ImagesArgument,
     JsonOption,
+    LesionOption,
     MasksOption,
     ModelArgument,
     OutOption,
@@ -31,6 +33,7 @@ from tdumpra.cli.options import (
     SeedsOption,
     SetOption,
     TrustOption,
+    WeightsOption,
     paper_settings,
     settings,
 )
@@ -230,19 +233,8 @@ _experiment("sweep", _EXPERIMENTS, "Draw the paper's curves of θ and β, and th
 def _reproduce(
     what: Annotated[str, typer.Argument(help="ham10000, isic2019, or a run's TOML file whose source says which.")],
     config: Annotated[Path | None, typer.Argument(help="The run's TOML file.", show_default=False)] = None,
-    data_folder: Annotated[
-        Path | None,
-        typer.Option("--data", help='The data set\'s folder: runs with recipe = "paper".', show_default=False),
-    ] = None,
-    weights: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--weights",
-            metavar="NAME=TAG|FILE",
-            help="Weights that a backbone starts from, as in  ViT-B=vit.safetensors;  repeat it for several.",
-            show_default=False,
-        ),
-    ] = None,
+    data_folder: DataOption = None,
+    weights: WeightsOption = None,
     changes: SetOption = None,
     seeds: SeedsOption = None,
     out: OutOption = None,
@@ -288,9 +280,7 @@ def _explain(
     model: ModelArgument,
     images: ImagesArgument,
     out: Annotated[Path | None, typer.Option("--out", help="Folder of the pages.", show_default="evidence")] = None,
-    group: Annotated[
-        str | None, typer.Option(help="The lesion or patient that the images show.", show_default=False)
-    ] = None,
+    group: LesionOption = None,
     saliency: Annotated[bool, typer.Option("--saliency", help="Also show what the match rests on.")] = False,
     training_images: Annotated[
         Path | None, typer.Option(help="Folder of the training images, if the model lacks them.", show_default=False)

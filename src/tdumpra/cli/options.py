@@ -55,6 +55,19 @@ TrustOption = Annotated[
         show_default=False,
     ),
 ]
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", help='The data set\'s folder: runs with recipe = "paper".', show_default=False),
+]
+WeightsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--weights",
+        metavar="NAME=TAG|FILE",
+        help="Weights that a backbone starts from, as in  ViT-B=vit.safetensors;  repeat it for several.",
+        show_default=False,
+    ),
+]
 MissingOption = Annotated[
     bool, typer.Option("--allow-missing", help="Count and leave out what has no file or no label.")
 ]
@@ -64,6 +77,9 @@ MetadataOption = Annotated[
 GroupOption = Annotated[
     str | None,
     typer.Option("--group-by", help="The column that says which images belong together.", show_default=False),
+]
+LesionOption = Annotated[
+    str | None, typer.Option("--group", help="The lesion or patient that the images show.", show_default=False)
 ]
 DuplicatesOption = Annotated[
     Path | None,
