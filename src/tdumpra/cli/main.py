@@ -32,6 +32,7 @@ from tdumpra.cli.options import (
     PlanOption,
     SeedsOption,
     SetOption,
+    TrainingImagesOption,
     TrustOption,
     WeightsOption,
     paper_settings,
@@ -282,9 +283,7 @@ def _explain(
     out: Annotated[Path | None, typer.Option("--out", help="Folder of the pages.", show_default="evidence")] = None,
     group: LesionOption = None,
     saliency: Annotated[bool, typer.Option("--saliency", help="Also show what the match rests on.")] = False,
-    training_images: Annotated[
-        Path | None, typer.Option(help="Folder of the training images, if the model lacks them.", show_default=False)
-    ] = None,
+    training_images: TrainingImagesOption = None,
     older: Annotated[Path | None, typer.Option("--images", hidden=True)] = None,
     masks: MasksOption = None,
     as_json: JsonOption = False,

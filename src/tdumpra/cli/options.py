@@ -81,6 +81,12 @@ GroupOption = Annotated[
 LesionOption = Annotated[
     str | None, typer.Option("--group", help="The lesion or patient that the images show.", show_default=False)
 ]
+TrainingImagesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--training-images", help="Folder of the training images, if the model lacks them.", show_default=False
+    ),
+]
 DuplicatesOption = Annotated[
     Path | None,
     typer.Option("--duplicates", help="A table from_img,to_img of images whose groups are one.", show_default=False),
