@@ -23,7 +23,9 @@ value written out. [Your own data](own-data.md) and [your own model](own-model.m
 
 With `extends = "base.toml"` at the top, a file says only what differs from another one: tables are joined key by key,
 lists and single values replace those of the other file. A run whose own file has no `name` is called after that
-file. Any setting can be changed for one command: `--set train.epochs=5 --set network.backbone=resnet18`, and
+file. With `recipe = "paper"` everything that a file leaves out has the value that the paper states, or ours where the
+paper states none ([all of them, with their sources](paper-notes.md#the-papers-setting)); what the file itself names
+wins. Any setting can be changed for one command: `--set train.epochs=5 --set network.backbone=resnet18`, and
 `--seeds 0,1`.
 
 Relative paths of files (`extends`, `data.source`, `data.test_source`, `data.split_file`, `data.duplicates`,

@@ -23,20 +23,22 @@ class ConfigError(TdumpraError):
 
 
 def read_tree(
-    path: str | Path,
+    path: str | Path | None,
     kind: type[T],
     *,
     changes: Sequence[str] = (),
     adapt: Callable[[Plain, Path], Plain] = lambda content, folder: content,
+    below: Callable[[Plain], Plain] = lambda content: {},
     **defaults: Any,
 ) -> T:
     """Read a TOML file into ``kind``, a dataclass of plain values and dataclasses.
 
     Args:
-        path: the file.
+        path: the file; without one, ``changes`` and ``defaults`` say everything.
         kind: the dataclass.
         changes: ``KEY=VALUE`` each, which override the file; the last one wins.
         adapt: is given the plain values of one file and its folder, and returns the values to read.
+        below: is given the values of all files and changes, and returns values for the keys that they leave out.
         defaults: values of keys that the file itself leaves out, even if a file that it extends sets them.
     """
 
@@ -48,15 +50,16 @@ def read_tree(
 
     given = {f"--set {change}": _parse_change(change) for change in reversed(changes)}
     contents = {name: adapted(name, content, Path()) for name, content in given.items()}
-    files = _read_files(path)
+    files = {} if path is None else _read_files(path)
     contents |= {str(file): adapted(str(file), content, file.parent) for file, content in files.items()}
     above = [*contents.values()]
     above.insert(len(contents) - len(files) + 1, defaults)
+    said = _merge(*above)
     try:
-        return from_plain(_merge(*above), kind)
+        return from_plain(_merge(said, below(said)), kind)
     except ConfigError as error:
         culprit = next((name for name, content in contents.items() if _mistake(content, kind) == str(error)), path)
-        raise ConfigError(f"{culprit}: {error}") from error
+        raise ConfigError(f"{culprit}: {error}" if culprit else str(error)) from error
 
 
 def read_toml(path: str | Path) -> Plain:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from tests.support import make_problem, output_files, save_problem, seed_arrays
 
 from tdumpra.artifacts import read_json
 from tdumpra.evaluation.story import NO_GROUPS
+from tdumpra.networks.weights import HubError
 from tdumpra.toml import to_toml
 
 OUTPUTS = Path(os.environ.get("TDUMPRA_OUTPUTS", Path(__file__).parents[3] / "shared" / "outputs"))
@@ -262,9 +264,9 @@ class TestExperiments:
             opened = [row["opened"] for row in rows if row["split"] == split]
             assert opened == sorted(opened)  # raising theta opens the gate more often
 
-    @pytest.mark.parametrize("how", ["dataset", "config"])
+    @pytest.mark.parametrize("how", ["dataset", "source"])
     def test_reproduce(self, run, config, tmp_path, how):
-        arguments = ("ham10000", config) if how == "dataset" else (config,)
+        arguments = ("ham10000", config) if how == "dataset" else (config, "--set", "data.source=ham10000:")
         ran = run("reproduce", *arguments, "--out", tmp_path / "out")
         assert ran.code == 0, ran.err
         table = json.loads((tmp_path / "out" / "table_ham10000.json").read_text())
@@ -278,6 +280,15 @@ class TestExperiments:
         assert ours[1]["delta"] == f"{gain:+.2f}%"
         assert table["rows"][0]["accuracy"] == "not run"
         assert table["rows"][1]["paper_delta"] == "+1.72%"
+
+    def test_a_plan_needs_no_more_than_the_tables(self, run, tmp_path, monkeypatch, ham_folder):
+        monkeypatch.chdir(tmp_path)
+        for part in ham_folder.glob("HAM10000_images_part_*"):
+            shutil.rmtree(part)
+        planned = json.loads(run("reproduce", "ham10000", "--data", ham_folder, "--plan", "--json").out)
+        assert len(planned["cells"]) == 30  # five backbones, without and with, three seeds
+        assert planned["seconds"] is None
+        assert not Path("runs").exists()
 
     def test_tables_fit_on_a_narrow_screen(self, run, config, tmp_path):
         wide, narrow = (run("reproduce", "ham10000", config, "--out", tmp_path / "out", columns=c) for c in (200, 80))
@@ -378,10 +389,55 @@ class TestMistakes:
         ran = run("evaluate", write_outputs(tmp_path / "a.npz"))
         assert (ran.code, "for saved outputs there is tdumpra attach" in ran.err) == (2, True)
 
-    def test_a_source_that_the_paper_does_not_know(self, run, tmp_path):
-        (tmp_path / "run.toml").write_text('[data]\nsource = "folder:pictures"\n')
-        ran = run("reproduce", tmp_path / "run.toml", "--plan")
-        assert (ran.code, "say which to compare with" in ran.err) == (2, True)
+    @pytest.mark.parametrize("source", ["folder:pictures", "synthetic:", ""])
+    @pytest.mark.parametrize("named", [(), ("ham10000",)])
+    def test_a_source_that_the_paper_does_not_know(self, run, tmp_path, monkeypatch, source, named):
+        monkeypatch.chdir(tmp_path)
+        Path("run.toml").write_text(f'[data]\nsource = "{source}"\n' if source else "")
+        for plan in (("--plan",), ()):
+            ran = run("reproduce", *named, "run.toml", *plan)
+            assert (ran.code, ran.err.count("\n")) == (2, 1)
+            assert "the paper has tables for ham10000 and isic2019" in ran.err
+        assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
+
+    def test_saved_outputs_of_nobody_knows_what(self, run, config, tmp_path):
+        ran = run("reproduce", config, "--out", tmp_path / "out")
+        assert (ran.code, "tdumpra reproduce ham10000 CONFIG" in " ".join(ran.err.split())) == (2, True)
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (("ham10000",), "needs its images: give their folder with --data DIR"),
+            (("ham10000", "--plan"), "needs its images"),
+            (("ham10000", "--data", "nowhere"), "nowhere"),
+            (("isic2019", "--data", "ham"), "ISIC_2019"),
+            (("ham10000", "--data", "ham", "--weights", "ViT-C=none"), "did you mean 'ViT-B'"),
+            (
+                ("ham10000", "--data", "ham", "--set", "data.source=synthetic:"),
+                "ham10000-paper is synthetic",
+            ),
+        ],
+    )
+    def test_reproduce_without_its_data(self, run, tmp_path, monkeypatch, ham_folder, arguments, message):
+        monkeypatch.chdir(tmp_path)
+        ran = run("reproduce", *arguments)
+        assert (ran.code, ran.err.count("\n")) == (2, 1)
+        assert message in ran.err
+        assert [path.name for path in tmp_path.iterdir()] == ["ham"]
+
+    def test_weights_that_cannot_be_had_are_told_before_anything_is_written(
+        self, run, tmp_path, monkeypatch, ham_folder
+    ):
+        def offline(*_: Any) -> None:
+            raise HubError("no network")
+
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr("tdumpra.networks.build.build_network", offline)
+        ran = run("reproduce", "ham10000", "--data", ham_folder)
+        assert ran.code == 2
+        assert "--weights ConvNeXt-Tiny=FILE" in ran.err
+        assert [path.name for path in tmp_path.iterdir()] == ["ham"]
 
     def test_a_missing_file_and_a_wrong_table(self, run, tmp_path):
         ran = run("evaluate", write_config(tmp_path, [tmp_path / "gone.npz"]), "--out", tmp_path / "out")

@@ -5,11 +5,8 @@ import io
 import json
 from typing import ClassVar
 
-import pytest
-
 from tdumpra.evaluation.over_seeds import Figure
-from tdumpra.experiments import paper
-from tdumpra.experiments.results import ResultTable, undefined_notes
+from tdumpra.experiments.results import ResultTable, Value, undefined_notes, with_means
 
 TABLE = ResultTable(
     title="50 % of R&D_1",
@@ -66,22 +63,31 @@ def test_what_is_undefined_is_told_in_words_once_for_each_reason():
     ]
 
 
-class TestPaper:
-    """The figures against the paper's own arithmetic: its "Delta Acc" follows from its accuracies."""
+class TestMeans:
+    ROWS: ClassVar[list[dict[str, Value]]] = [
+        {"run": run, "seed": seed, "value": value, "split": "test", "accuracy": accuracy, "opened": opened}
+        for run, seed, value, accuracy, opened in (
+            ("a", 0, 0.5, 0.6, 2), ("a", 0, 0.7, 0.7, 3), ("a", 1, 0.5, 0.8, 4), ("a", 1, 0.7, 0.7, 4),
+            ("b", 0, 0.5, 0.1, 1),
+        )
+    ]  # fmt: skip
 
-    DELTAS: ClassVar[dict[str, tuple[float, ...]]] = {
-        "ham10000": (1.72, 2.21, 0.67, 2.61, 0.78),
-        "isic2019": (2.69, 0.96, 0.44, 1.72, 1.25),
-    }
+    def test_the_means_of_a_models_seeds_stand_below_them(self):
+        found = with_means(self.ROWS, own=("value",))
+        assert [(row["run"], row["seed"], row["value"]) for row in found] == [
+            ("a", 0, 0.5), ("a", 0, 0.7), ("a", 1, 0.5), ("a", 1, 0.7), ("a", "mean", 0.5), ("a", "mean", 0.7),
+            ("b", 0, 0.5),
+        ]  # fmt: skip
+        first, second = found[4:6]
+        assert (str(first["accuracy"]), str(second["accuracy"])) == ("0.7000 ± 0.1414", "0.7000 ± 0.0000")
+        assert (first["opened"], first["split"]) == (Figure(3.0, 2**0.5), "test")
 
-    @pytest.mark.parametrize("dataset", paper.DATASETS)
-    def test_relative_gains(self, dataset):
-        for backbone, delta in zip(paper.BACKBONES, self.DELTAS[dataset], strict=True):
-            without, with_method = (paper.reported(dataset, backbone.name, with_method=w) for w in (False, True))
-            before, after = without["accuracy"].mean, with_method["accuracy"].mean
-            assert before is not None
-            assert after is not None
-            assert paper.relative_gain(before, after) == pytest.approx(delta, abs=0.012)
+    def test_what_each_seed_has_of_its_own_has_no_mean(self):
+        rows: list[dict[str, Value]] = [{"run": "a", "seed": seed, "best": seed, "accuracy": 0.5} for seed in (1, 2)]
+        assert with_means(rows, own=("best",))[-1]["best"] is None
 
-    def test_a_backbone_that_the_paper_lacks(self):
-        assert paper.reported("ham10000", "lite0", with_method=True) == {}
+    def test_undefined_for_one_is_undefined_for_the_mean(self):
+        rows: list[dict[str, Value]] = [
+            {"run": "a", "seed": seed, "accuracy": value} for seed, value in ((0, 0.5), (1, "undefined"))
+        ]
+        assert str(with_means(rows)[-1]["accuracy"]) == "undefined"

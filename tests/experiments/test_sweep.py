@@ -52,6 +52,30 @@ def test_all_curves_of_a_run_stand_on_one_gate(tmp_path, monkeypatch) -> None:
     assert not (tmp_path / "run").exists()  # an experiment writes to its own folder alone
 
 
+def test_the_mean_over_seeds_stands_beside_them(tmp_path) -> None:
+    files = [save_problem(tmp_path / f"net_joint_seed{seed}.npz", seed) for seed in (0, 1)]
+    config = Config(outputs=output_files(*files), tune=TuneConfig(preset="paper"))
+
+    def curve(accuracy: float) -> dict[str, Any]:
+        points = [
+            {"value": value, "split": split, "n": 160, "accuracy": accuracy if value == 0.5 else 0.5, "opened": 1}
+            for value in (0.5, 0.6)
+            for split in ("validation", "test")
+        ]
+        return {"gate": "a gate", "chosen": 0.5, "points": points}
+
+    results = {
+        step.name: curve(0.75 if "seed 1" in step.name else 0.5) for step in sweep.steps(config, tmp_path / "out")
+    }
+    tables = sweep.tables(config, results)
+    for name in ("sweep_theta", "sweep_tau", "sweep_lambda"):
+        means = [row for row in tables[name].rows if row["seed"] == "mean" and row["split"] == "test"]
+        assert [str(row["accuracy"]) for row in means] == ["0.6250 ± 0.1768", "0.5000 ± 0.0000"]
+    assert [row["seed"] for row in tables["sweep_summary"].rows].count("mean") == len(sweep.PARAMETERS)
+    (points,) = sweep.mean_points(tables["sweep_theta"]).values()
+    assert [(point["value"], point["accuracy"]) for point in points] == [(0.5, 0.625)] * 2 + [(0.6, 0.5)] * 2
+
+
 def test_the_bank_that_is_moved_is_the_bank_in_use(tmp_path) -> None:
     config = Config(outputs=output_files(save_problem(tmp_path / "mine.npz")), bank=BankConfig(n_prototypes=3, seed=7))
     (outputs,) = sweep.curve_outputs(config)

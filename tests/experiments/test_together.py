@@ -30,17 +30,17 @@ def outputs(folder: Path, *names: str, other: str | None = None) -> Config:
 
 def test_an_ablation_is_of_one_network(tmp_path):
     config = outputs(tmp_path, "a_ce_seed0", "a_joint_seed0", "a_joint_seed1")
-    assert len(ablate.steps(config, tmp_path)) == 2 + 8
+    assert len(ablate.steps(config, tmp_path)) == 3 + 2 * 5  # with the single paths calibrated
     several = outputs(tmp_path, "a_joint_seed0", "b_joint_seed0")
     with pytest.raises(TdumpraError, match=r"the outputs are of 2 \(a, b\)"):
         ablate.steps(several, tmp_path)
-    assert len(reproduce.steps("HAM10000", several, tmp_path)) == 2
+    assert len(reproduce.steps("ham10000", {}, several, tmp_path)) == 2  # both trained with the contrastive loss
 
 
 @pytest.mark.parametrize("other", ["a_joint_seed1", "a_ce_seed0"])
 def test_trainings_of_a_backbone_share_their_test_rows(tmp_path, other):
     config = outputs(tmp_path, "a_joint_seed0", other=other)
-    for steps in (ablate.steps, partial(reproduce.steps, "HAM10000")):
+    for steps in (ablate.steps, partial(reproduce.steps, "ham10000", {})):
         with pytest.raises(TdumpraError, match=f"trainings of one backbone {SHARED}"):
             steps(config, tmp_path)
 
@@ -68,4 +68,4 @@ def test_ids_in_one_file_alone_are_no_contradiction(tmp_path):
     without = save_problem(tmp_path / "a_ce_seed0.npz", leave_out=("id",))
     config = Config(outputs=output_files(with_ids, without))
     results = run(ablate.steps(config, tmp_path / "out"))
-    assert len(ablate.table(config, results).rows) == 6
+    assert len(ablate.table(config, results).rows) == 8

@@ -7,7 +7,7 @@ import re
 import matplotlib as mpl
 import pytest
 
-from tdumpra.report.drawing import COLOURS, Chart, csv_text, new_figure, styled
+from tdumpra.report.drawing import COLOURS, Chart, csv_text, new_figure, set_title, styled
 from tdumpra.report.kit import TEMPLATES
 
 
@@ -42,6 +42,19 @@ def test_the_alternative_text_is_escaped():
 
 def test_a_title_is_escaped_and_stays_text():
     assert ">&lt;script&gt; of a class</text>" in line([1.0], "<script> of a class").svg()
+
+
+@pytest.mark.parametrize("width", [2.8, 4.6, 8.4])
+def test_a_long_title_is_not_cut(width):
+    figure = new_figure(width, 3)
+    axes = figure.subplots()
+    set_title(figure, "site_rosendahl_two-networks_joint_seed0: a reference gate, as the five-clause gate stays shut")
+    figure.draw_without_rendering()
+    box = figure.texts[0].get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.width
+    assert box.y1 <= figure.bbox.height
+    assert axes.get_window_extent().y1 <= box.y0  # the panels make room for it
 
 
 def test_two_charts_share_a_page():

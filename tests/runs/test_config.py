@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,46 @@ def test_the_papers_figures_are_the_defaults():
     assert train.contrastive_reduction == "mean"
     assert Config().network.embedding == 128
     assert Config().bank.n_prototypes == 5
+
+
+def test_a_recipe_fills_what_the_file_leaves_out(tmp_path):
+    text = 'recipe = "paper"\n[train]\nepochs = 3\n[data.framing]\nheight = 96\n[network]\nimage_size = 96\n'
+    config = read_config(write(tmp_path, text), changes=["train.schedule=cosine"])
+    assert config.recipe == "paper"
+    assert (config.train.epochs, config.train.schedule) == (3, "cosine")  # the file's and the command line's win
+    assert (config.data.framing.height, config.data.framing.width, config.network.image_size) == (96, 224, 96)
+    assert (config.train.warmup_epochs, config.train.ema_warmup) == (0.0, False)
+    assert config.train.contrastive_reduction == "sum"
+    assert (config.data.protocol, config.tune.preset, config.seeds) == ("paper", "paper", (0, 1, 2))
+
+
+def test_a_recipe_lies_below_the_files_that_are_extended(tmp_path):
+    (tmp_path / "base.toml").write_text("seeds = [7]\n[train]\nepochs = 3\n")
+    config = read_config(write(tmp_path, 'extends = "base.toml"\nrecipe = "paper"\n'))
+    assert (config.seeds, config.train.epochs, config.train.schedule) == ((7,), 3, "constant")
+
+
+def test_a_written_recipe_keeps_its_name_and_every_value(tmp_path):
+    config = read_config(write(tmp_path, 'recipe = "paper"\n[train]\nepochs = 3\n'))
+    text = config_text(config, tmp_path)
+    assert 'recipe = "paper"' in text
+    assert 'schedule = "constant"' in text
+    assert read_config(write(tmp_path, text)) == config
+    without = "\n".join(line for line in text.splitlines() if not line.startswith("recipe"))
+    assert read_config(write(tmp_path, without)) == replace(config, recipe=None)
+
+
+@pytest.mark.parametrize("changes", [[], ["recipe=papre"]])
+def test_an_unknown_recipe(tmp_path, changes):
+    with pytest.raises(ConfigError, match=r"recipe must be one of 'paper', not 'papre'"):
+        read_config(write(tmp_path, "" if changes else 'recipe = "papre"'), changes=changes)
+
+
+def test_without_a_file_the_changes_say_everything():
+    assert read_config(None) == Config()
+    assert read_config(None, changes=["name=x", "train.epochs=2"], seeds=(3,)).seeds == (3,)
+    with pytest.raises(ConfigError, match=r"--set train\.epochs=0: "):
+        read_config(None, changes=["train.epochs=0"])
 
 
 def test_what_is_written_reads_back_the_same(tmp_path):

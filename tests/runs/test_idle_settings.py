@@ -6,7 +6,7 @@ import pytest
 from tests.support import output_files
 
 from tdumpra.data.images.framing import Framing
-from tdumpra.runs.config import Config, DataConfig, EmbedConfig, NetworkConfig, TrainConfig, TuneConfig
+from tdumpra.runs.config import Config, DataConfig, EmbedConfig, NetworkConfig, TrainConfig, TuneConfig, read_config
 from tdumpra.runs.idle_settings import idle_settings
 
 SAVED = Config(outputs=output_files("net_joint_seed0.npz"))
@@ -21,6 +21,7 @@ SAVED = Config(outputs=output_files("net_joint_seed0.npz"))
         replace(SAVED, tune=TuneConfig(preset="paper")),
         replace(SAVED, data=DataConfig(source="isic2019:x"), train=TrainConfig(contrastive_weight=0.0)),
         replace(SAVED, outputs=output_files("a_seed0.npz", "a_seed1.npz"), tune=TuneConfig(pool_seeds=True)),
+        replace(read_config(None, changes=["recipe=paper"]), outputs=SAVED.outputs),
     ],
 )
 def test_nothing_to_say(config):

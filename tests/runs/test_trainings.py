@@ -36,7 +36,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def test_what_nobody_trained_is_trained_once_and_shared(tmp_path, monkeypatch):
-    """The six rows of the ablation stand on two trainings."""
+    """The rows of the ablation stand on two trainings."""
     config = tiny_experiment(tmp_path)
     assert variant(config).seconds_to_make() is None  # nobody knows yet
     trained = []
@@ -47,10 +47,12 @@ def test_what_nobody_trained_is_trained_once_and_shared(tmp_path, monkeypatch):
         original(config, folder, seed)
 
     monkeypatch.setattr(pixel_stages, "train_and_embed", counted)
-    assert len(run(ablate.steps(config, tmp_path / "out"))) == 6
+    assert len(run(ablate.steps(config, tmp_path / "out"))) == 8  # two of them calibrated
     assert variant(config).seconds_to_make() == 0  # it is there
     other = replace(config, train=replace(config.train, learning_rate=1.0))
     assert (variant(other).seconds_to_make() or 0) > 0  # what was trained tells
+    for network in (replace(config.network, backbone="resnet18"), replace(config.network, image_size=48)):
+        assert variant(replace(config, network=network)).seconds_to_make() is None  # of another network it does not
     assert len(trained) == 2  # with the contrastive loss, and without
     assert all(root.parent == tmp_path / "run" / "trainings" for root in trained)
     assert all(each.finished for each in plan(ablate.steps(config, tmp_path / "out")))

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tdumpra.cli.report import finish_with_report
-from tdumpra.experiments.paper import DATASETS
+from tdumpra.experiments import reproduce as reproduction
+from tdumpra.experiments.pretraining import parse_weights
 from tdumpra.experiments.results import ResultTable
 from tdumpra.report import outcome
 from tdumpra.report.outcome import Experiment, Found
@@ -36,20 +37,22 @@ def experiment_command(
 
 
 def reproduce_command(
-    dataset: str, config: Config | None, out: Path | None = None, *, as_json: bool = False, plan: bool = False
+    dataset: str,
+    config: Config,
+    out: Path | None = None,
+    *,
+    weights: Sequence[str] = (),
+    as_json: bool = False,
+    plan: bool = False,
 ) -> None:
-    """Reproduce the table of a data set; without a name, of the one that the configuration's source names."""
-    if dataset and dataset not in DATASETS:
-        raise ValueError(f"reproduce takes {' or '.join(DATASETS)}, or a run's TOML file, not {dataset!r}")
-    config = config or Config(name=dataset)
-    kind = config.data.source.split(":")[0]
-    if not dataset and kind not in DATASETS and not config.outputs:
-        raise ValueError(
-            f"the paper has tables for {' and '.join(DATASETS)}, and the source of {config.name} is {kind}: say which "
-            f"to compare with, as in  tdumpra reproduce {DATASETS[0]} CONFIG"
-        )
-    dataset = dataset or (kind if kind in DATASETS else DATASETS[0])
-    _run(outcome.reproduce(dataset), config, out, as_json=as_json, only_plan=plan)
+    """Reproduce the table of a data set, which ``dataset`` or the configuration's source names."""
+    dataset = reproduction.which_table(dataset, config)
+    if config.outputs and weights:
+        raise ValueError("outputs are saved ones: --weights is for backbones that are trained")
+    chosen = parse_weights(weights)
+    if not config.outputs:
+        reproduction.open_images(config, metadata_only=True)  # also before a plan: tables are enough for one
+    _run(outcome.reproduce(dataset, chosen), config, out, as_json=as_json, only_plan=plan)
 
 
 def saved_run(config: Config, *, as_json: bool = False, report: bool = True, force: bool = False) -> None:

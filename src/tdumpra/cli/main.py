@@ -21,16 +21,21 @@ from tdumpra import __version__
 from tdumpra.cli import data
 from tdumpra.cli.options import (
     ConfigArgument,
+    DataOption,
     DeviceOption,
     ImagesArgument,
     JsonOption,
+    LesionOption,
     MasksOption,
     ModelArgument,
     OutOption,
     PlanOption,
     SeedsOption,
     SetOption,
+    TrainingImagesOption,
     TrustOption,
+    WeightsOption,
+    paper_settings,
     settings,
 )
 from tdumpra.errors import StopRequestedError, TdumpraError
@@ -233,6 +238,8 @@ _experiment("sweep", _EXPERIMENTS, "Draw the paper's curves of θ and β, and th
 def _reproduce(
     what: Annotated[str, typer.Argument(help="ham10000, isic2019, or a run's TOML file whose source says which.")],
     config: Annotated[Path | None, typer.Argument(help="The run's TOML file.", show_default=False)] = None,
+    data_folder: DataOption = None,
+    weights: WeightsOption = None,
     changes: SetOption = None,
     seeds: SeedsOption = None,
     out: OutOption = None,
@@ -242,10 +249,10 @@ def _reproduce(
     """Make the paper's Tables 1 and 2: backbones with and without the method, its figures beside ours."""
     if config is None and what.endswith(".toml"):
         config, what = Path(what), ""
-    run = None if config is None else settings(config, changes, seeds)
+    run = paper_settings(what, config, data_folder, changes, seeds)
     from tdumpra.cli.experiments import reproduce_command
 
-    reproduce_command(what, run, out, as_json=as_json, plan=plan)
+    reproduce_command(what, run, out, weights=weights or (), as_json=as_json, plan=plan)
 
 
 @app.command("predict", rich_help_panel=_MODELS)
@@ -278,13 +285,9 @@ def _explain(
     model: ModelArgument,
     images: ImagesArgument,
     out: Annotated[Path | None, typer.Option("--out", help="Folder of the pages.", show_default="evidence")] = None,
-    group: Annotated[
-        str | None, typer.Option(help="The lesion or patient that the images show.", show_default=False)
-    ] = None,
+    group: LesionOption = None,
     saliency: Annotated[bool, typer.Option("--saliency", help="Also show what the match rests on.")] = False,
-    training_images: Annotated[
-        Path | None, typer.Option(help="Folder of the training images, if the model lacks them.", show_default=False)
-    ] = None,
+    training_images: TrainingImagesOption = None,
     older: Annotated[Path | None, typer.Option("--images", hidden=True)] = None,
     masks: MasksOption = None,
     as_json: JsonOption = False,

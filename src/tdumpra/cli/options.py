@@ -55,6 +55,19 @@ TrustOption = Annotated[
         show_default=False,
     ),
 ]
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", help='The data set\'s folder: runs with recipe = "paper".', show_default=False),
+]
+WeightsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--weights",
+        metavar="NAME=TAG|FILE",
+        help="Weights that a backbone starts from, as in  ViT-B=vit.safetensors;  repeat it for several.",
+        show_default=False,
+    ),
+]
 MissingOption = Annotated[
     bool, typer.Option("--allow-missing", help="Count and leave out what has no file or no label.")
 ]
@@ -65,24 +78,55 @@ GroupOption = Annotated[
     str | None,
     typer.Option("--group-by", help="The column that says which images belong together.", show_default=False),
 ]
+LesionOption = Annotated[
+    str | None, typer.Option("--group", help="The lesion or patient that the images show.", show_default=False)
+]
+TrainingImagesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--training-images", help="Folder of the training images, if the model lacks them.", show_default=False
+    ),
+]
 DuplicatesOption = Annotated[
     Path | None,
     typer.Option("--duplicates", help="A table from_img,to_img of images whose groups are one.", show_default=False),
 ]
 
 
-def settings(path: Path, changes: list[str] | None, seeds: str | None, out: Path | None = None) -> Config:
+def settings(path: Path | None, changes: list[str] | None, seeds: str | None, out: Path | None = None) -> Config:
     """Read a configuration with the changes of the command line, and say which settings do nothing.
 
-    ``out`` takes the place of the run's folder.
+    Without a file, the changes say everything. ``out`` takes the place of the run's folder.
     """
-    read_toml(path)  # a file that is missing or no TOML is told before torch is loaded
+    if path is not None:
+        read_toml(path)  # a file that is missing or no TOML is told before torch is loaded
     from tdumpra.runs.config import read_config
     from tdumpra.runs.idle_settings import idle_settings
 
     config = read_config(path, changes=changes or (), seeds=None if seeds is None else _parse_seeds(seeds))
     show_notes(idle_settings(config), Console(stderr=True))
     return config if out is None else replace(config, folder=str(out))
+
+
+def paper_settings(
+    dataset: str, path: Path | None, folder: Path | None, changes: list[str] | None, seeds: str | None
+) -> Config:
+    """Read the configuration of ``reproduce``, or make one: the paper's recipe on the data set in ``folder``."""
+    from tdumpra.experiments.paper import DATASETS
+
+    if dataset and dataset not in DATASETS:
+        raise ValueError(f"reproduce takes {' or '.join(DATASETS)}, or a run's TOML file, not {dataset!r}")
+    if path is not None and folder is not None:
+        raise ValueError("--data takes the place of a configuration: give one of them")
+    if path is not None:
+        return settings(path, changes, seeds)
+    if folder is None:
+        raise ValueError(
+            f"reproduce {dataset} needs its images: give their folder with --data DIR, or a configuration whose "
+            f"data.source is {dataset}:DIR"
+        )
+    recipe = ["recipe=paper", f"name={dataset}-paper", f"data.source={dataset}:{folder}"]
+    return settings(None, [*recipe, *(changes or [])], seeds)
 
 
 def _parse_seeds(text: str) -> tuple[int, ...]:

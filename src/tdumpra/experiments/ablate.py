@@ -1,4 +1,8 @@
-"""The paper's Table 3: six variants, each a small change of one configuration over trainings that they share."""
+"""The paper's Table 3: six variants, each a small change of one configuration over trainings that they share.
+
+A single path is the classifier as it is. Where tuning calibrates the classifier (its temperature, a power of the class
+prior), what that alone brings is a row of its own, and no part of what prototypes bring.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from tdumpra.core import metrics
 from tdumpra.core.gate import fuse_linear
 from tdumpra.evaluation.evaluate import gate_report
 from tdumpra.evaluation.metrics_table import HEADINGS
-from tdumpra.evaluation.over_seeds import Figure, mean_and_deviation
+from tdumpra.evaluation.over_seeds import mean_and_deviation
 from tdumpra.experiments import paper
 from tdumpra.experiments.grid import variant_step
 from tdumpra.experiments.results import ResultTable, Value
@@ -24,6 +28,7 @@ from tdumpra.experiments.together import (
     refuse_strangers,
     rows_scored,
 )
+from tdumpra.method.arrays import widen
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs.config import Config, TrainConfig
 from tdumpra.runs.outputs import Outputs, all_outputs, unknown_of_files, variant_outputs
@@ -31,7 +36,7 @@ from tdumpra.runs.steps import Step
 from tdumpra.tuning.fit import Fitted
 from tdumpra.tuning.goal import Goal
 
-Fusion = Literal["none", "fixed", "gated"]
+Fusion = Literal["none", "calibrated", "fixed", "gated"]
 
 
 class Variant(NamedTuple):
@@ -51,6 +56,21 @@ VARIANTS = (
     Variant("+ contrastive loss, EMA, prototypes, fixed fusion", True, "teacher", "fixed"),
     Variant("+ contrastive loss, EMA, prototypes, gated", True, "teacher", "gated"),
 )
+
+
+def calibrates(config: Config) -> bool:
+    """Return whether tuning changes the classifier's own probabilities."""
+    return config.tune.searched().temperatures or config.tune.adjust_prior
+
+
+def variants(config: Config) -> dict[str, Variant]:
+    """Return the rows of the table by their numbers: the paper's six, and the single paths calibrated (1c, 3c)."""
+    rows = {}
+    for number, variant in enumerate(VARIANTS, start=1):
+        rows[str(number)] = variant
+        if variant.fusion == "none" and calibrates(config):
+            rows[f"{number}c"] = variant._replace(name=f"{variant.name}, calibrated", fusion="calibrated")
+    return rows
 
 
 def variant_config(config: Config, variant: Variant) -> Config:
@@ -75,12 +95,12 @@ def steps(config: Config, out: Path) -> list[Step[dict[str, Any]]]:
         refuse_strangers(all_outputs(config), of_one="backbone")
     return [
         _step(_name(number, variant, outputs.seed), variant, outputs, out)
-        for number, variant in enumerate(VARIANTS, start=1)
+        for number, variant in variants(config).items()
         for outputs in variant_outputs(variant_config(config, variant))
     ]
 
 
-def _name(number: int, variant: Variant, seed: int) -> str:
+def _name(number: str, variant: Variant, seed: int) -> str:
     return f"row {number}, seed {seed}: {variant.name}"
 
 
@@ -92,16 +112,16 @@ def _step(name: str, variant: Variant, outputs: Outputs, out: Path) -> Step[dict
 
 
 def score(splits: SplitOutputs, fitted: Fitted, fusion: Fusion, config: Config) -> dict[str, Any]:
-    """A variant's metrics on test, and what it did to the classifier's predictions."""
+    """A variant's metrics on test, and what it did to the predictions of the classifier as it is."""
     decision, y = fitted.tuning.decision, splits.test.y
     decided = decision.decide(splits.test.p, splits.test.z)
-    p, opened, alpha = decided.p, decided.opened, None
-    if fusion == "none":
-        p, opened = decided.p_cls, torch.zeros_like(opened)
+    raw, p, opened, alpha = widen(splits.test.p), decided.p, decided.opened, None
+    if fusion in ("none", "calibrated"):
+        p, opened = raw if fusion == "none" else decided.p_cls, torch.zeros_like(opened)
     elif fusion == "fixed":
         alpha = fixed_alpha(splits, fitted, config)
         p, opened = fuse_linear(decided.p_cls, decided.p_sim, alpha=alpha), torch.ones_like(opened)
-    report = gate_report(decided.p_cls, decided.p_sim, p, y, splits.test.groups, opened=opened)
+    report = gate_report(raw, decided.p_sim, p, y, splits.test.groups, opened=opened)
     changed = {name: report[name] for name in ("opened", "flipped", "fixed", "broken")}
     return {
         **metrics.classification_metrics(p.double().numpy(), y.numpy()),
@@ -124,28 +144,18 @@ def fixed_alpha(splits: SplitOutputs, fitted: Fitted, config: Config) -> float:
 
 
 def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTable:
-    """Six rows, ours beside the paper's; ``results`` by the cells' names."""
-    rows: list[dict[str, Value]] = []
-    protocol = "" if config.outputs else f"Protocol {config.data.protocol}; "
-    settings = f"{protocol}preset {config.tune.preset_name}, objective {config.tune.objective}"
-    notes = [
-        f"{settings[0].upper()}{settings[1:]}; figures of the test rows, everything else chosen on validation.",
-        *unknown_of_files(config),
-        "The paper's rows are of a Swin-B under another split: compare the steps between rows, not the levels.",
-    ]
-    if config.bank.space not in ("teacher", "student"):
-        notes.append(
-            f"bank.space = {config.bank.space!r} is no part of it: the banks live in the networks' own spaces."
-        )
+    """The paper's six rows, ours beside them; ``results`` by the cells' names."""
     if not config.outputs:
         refuse_mixed(results.values())
-    for number, (variant, reported) in enumerate(zip(VARIANTS, paper.ABLATION, strict=True), start=1):
+    rows: list[dict[str, Value]] = []
+    notes = _notes(config)
+    for number, variant in variants(config).items():
         seeds = [outputs.seed for outputs in variant_outputs(variant_config(config, variant))]
         of_seeds = [results[_name(number, variant, seed)] for seed in seeds]
         row: dict[str, Value] = {"number": number, "variant": variant.name, "seeds": len(seeds)}
-        for metric, value in zip(paper.ABLATION_METRICS, reported, strict=True):
+        for i, metric in enumerate(paper.ABLATION_METRICS):
             row[metric] = mean_and_deviation(result[metric] for result in of_seeds) if of_seeds else "no outputs"
-            row[f"paper_{metric}"] = Figure(value)
+            row[f"paper_{metric}"] = paper.ABLATION[int(number) - 1][i] if number.isdigit() else None
         for change in ("fixed", "broken"):
             row[change] = sum(int(result[change]) for result in of_seeds) if of_seeds else None
         rows.append(row)
@@ -166,3 +176,19 @@ def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTab
         notes=notes,
         screen=(*screen, "ece", "fixed", "broken"),
     )
+
+
+def _notes(config: Config) -> list[str]:
+    protocol = "" if config.outputs else f"Protocol {config.data.protocol}; "
+    settings = f"{protocol}preset {config.tune.preset_name}, objective {config.tune.objective}"
+    notes = [
+        f"{settings[0].upper()}{settings[1:]}; figures of the test rows, everything else chosen on validation.",
+        "Single paths are the classifier as it is, and fixed and broken count against its labels.",
+        *unknown_of_files(config),
+        "The paper's rows are of a Swin-B under another split: compare the steps between rows, not the levels.",
+    ]
+    if config.bank.space not in ("teacher", "student"):
+        notes.append(
+            f"bank.space = {config.bank.space!r} is no part of it: the banks live in the networks' own spaces."
+        )
+    return notes

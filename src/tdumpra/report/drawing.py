@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -32,6 +33,7 @@ COLOURS = {
     "c6": "#496d17", "c7": "#54486a",
 }  # fmt: skip
 _DOTS_PER_INCH = 160
+_LETTERS_PER_INCH = 11  # of a title
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: searchable, and in the reader's font
     "svg.hashsalt": "tdumpra",  # the same figure is the same bytes
@@ -107,6 +109,13 @@ def new_figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def set_title(figure: Figure, title: str) -> None:
+    """Write a title above all panels, in as many lines as the figure's width needs."""
+    if title:
+        lines = textwrap.fill(title, int(_LETTERS_PER_INCH * figure.get_figwidth()))
+        figure.suptitle(lines, x=0.01, horizontalalignment="left", fontsize=9, fontweight="bold")
 
 
 def _inline(svg: str, alt: str) -> str:

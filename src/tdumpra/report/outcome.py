@@ -13,6 +13,7 @@ from tdumpra.evaluation.story import gate_story, without_groups
 from tdumpra.experiments import ablate as ablation
 from tdumpra.experiments import reproduce as reproduction
 from tdumpra.experiments import sweep as sweeps
+from tdumpra.experiments.pretraining import Weights
 from tdumpra.experiments.results import ResultTable, comparator_table
 from tdumpra.experiments.together import refuse_strangers
 from tdumpra.report import charts
@@ -41,7 +42,7 @@ class Experiment(NamedTuple):
 
     steps: Callable[[Config, Path], list[Step[Any]]]
     write: Callable[[Config, Results, Path], Found]
-    refuse: Callable[[Config, Path], None] = lambda config, out: None  # a folder that holds what must not be lost
+    refuse: Callable[[Config, Path], None] = lambda config, out: None  # what must not begin, or be lost
 
 
 def _tune_steps(config: Config, out: Path) -> list[Step[Any]]:
@@ -183,6 +184,12 @@ def _write_sweep(config: Config, results: Results, out: Path) -> Found:
         points = of_run["surface"]["points"]
         base = min(points, key=lambda point: point["opened"])["accuracy"]
         drawings[f"surface_{label}.png"] = partial(charts.surface, points, base, label)
+    for name in ("theta", "beta") if drawings else ():
+        for model, points in sweeps.mean_points(tables[f"sweep_{name}"]).items():
+            title = f"{model}: mean over seeds"
+            drawings[f"sweep_{name}_{model}_mean.png"] = partial(
+                charts.gating_curve, points, sweeps.SYMBOLS[name], None, title
+            )
     drawn, sentences = _draw(drawings, out)
     document = {stem: table.to_json() for stem, table in tables.items()}
     shown = []
@@ -195,8 +202,9 @@ def _write_sweep(config: Config, results: Results, out: Path) -> Found:
     return Found(document, shown, sentences, [f"sweep/{name}" for name in (*files, *drawn)])
 
 
-def _write_reproduction(dataset: str, config: Config, results: Results, out: Path) -> Found:
-    table = reproduction.table(dataset, config, results)
+def _write_reproduction(dataset: str, weights: Weights, config: Config, results: Results, out: Path) -> Found:
+    images = None if config.outputs else reproduction.open_images(config, metadata_only=True)
+    table = reproduction.table(dataset, weights, config, results, images)
     files = [path.name for path in table.write(out, f"table_{dataset}")]
     return Found(table.to_json(), [table], [], files)
 
@@ -217,6 +225,10 @@ ablate = Experiment(ablation.steps, _write_ablation)
 sweep = Experiment(sweeps.steps, _write_sweep)
 
 
-def reproduce(dataset: str) -> Experiment:
-    """Return the experiment behind Table 1 or 2."""
-    return Experiment(partial(reproduction.steps, dataset), partial(_write_reproduction, dataset))
+def reproduce(dataset: str, weights: Weights) -> Experiment:
+    """Return the experiment behind Table 1 or 2; ``weights`` are what backbones start from, by the paper's names."""
+    return Experiment(
+        partial(reproduction.steps, dataset, weights),
+        partial(_write_reproduction, dataset, weights),
+        partial(reproduction.refuse, weights),
+    )

@@ -117,7 +117,7 @@ def beside_paper(config: Config | None, evaluation: Mapping[str, Any]) -> dict[s
     if config is None or config.outputs:
         return "the paper’s figures are not shown beside these: saved outputs do not name their data set and backbone"
     kind = config.data.source.split(":")[0]
-    backbone = {each.timm: each.name for each in paper.BACKBONES}.get(config.network.backbone)
+    backbone = {each.architecture: each.name for each in paper.BACKBONES}.get(config.network.backbone.split(".")[0])
     if kind not in paper.DATASETS or backbone is None:
         return f"the paper has no figures for {kind} with {config.network.backbone}"
     theirs = [paper.reported(kind, backbone, with_method=with_method) for with_method in (False, True)]

@@ -1,6 +1,7 @@
 """One run's settings: a tree of frozen dataclasses, read from TOML. Each stage is given its own part.
 
-Defaults are the project's; ``docs/paper-notes.md`` says where they differ from the paper's.
+Defaults are the project's; with ``recipe = "paper"`` they are the paper's, each with its source in
+``docs/paper-notes.md``.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tdumpra.checks import check_count
 from tdumpra.data.batches.augment import AugmentConfig
@@ -19,11 +20,12 @@ from tdumpra.evaluation.settings import EvaluateConfig as EvaluateConfig
 from tdumpra.networks.settings import EmbedConfig as EmbedConfig
 from tdumpra.networks.settings import NetworkConfig as NetworkConfig
 from tdumpra.networks.settings import TrainConfig as TrainConfig
-from tdumpra.toml import ConfigError, Plain, read_tree, to_toml
+from tdumpra.toml import ConfigError, Plain, read_toml, read_tree, to_toml
 from tdumpra.tuning.settings import BankConfig as BankConfig
 from tdumpra.tuning.settings import TuneConfig as TuneConfig
 
 Training = Literal["ce", "joint"]
+Recipe = Literal["paper"]  # each is a file of the folder recipes
 _PATHS = {  # settings that name files; relative ones count from the configuration file that they stand in
     "data": ("source", "test_source", "split_file", "duplicates"),
     "network": ("weights",),
@@ -72,6 +74,7 @@ class Config:
     """Everything about a run."""
 
     name: str = "run"
+    recipe: Recipe | None = None  # values for all that this file leaves out: `"paper"` for the paper's own setting
     folder: str | None = None  # the run's folder, relative to the working folder; runs/NAME if left out
     seeds: tuple[int, ...] = (0,)
     outputs: tuple[OutputFile, ...] = ()  # saved outputs of models trained elsewhere: nothing is trained then
@@ -121,21 +124,33 @@ class Config:
         return tuple(replace(self, data=replace(data, fold=fold)) for fold in range(data.outer_folds))
 
 
-def read_config(path: str | Path, *, changes: Sequence[str] = (), seeds: tuple[int, ...] | None = None) -> Config:
+def read_config(
+    path: str | Path | None, *, changes: Sequence[str] = (), seeds: tuple[int, ...] | None = None
+) -> Config:
     """Read a run's TOML file; a run without a name is called after its file.
+
+    Where the file names a ``recipe``, what it leaves out has the recipe's values, and the project's defaults after
+    these.
 
     Relative paths of files count from the configuration file that names them, those in ``changes`` from the working
     folder. Folders that runs write to or read from (``folder``, ``data.cache``, ``bank.space``,
     ``evaluate.baseline``) always count from the working folder, as ``runs/NAME`` does.
 
     Args:
-        path: the TOML file.
+        path: the TOML file; without one, ``changes`` say everything.
         changes: ``KEY=VALUE`` each, in place of what the file says.
         seeds: in place of the file's.
     """
     if seeds is not None:
         changes = (*changes, f"seeds={list(seeds)}")
-    return read_tree(path, Config, changes=changes, adapt=_from_file, name=Path(path).stem)
+    defaults = {} if path is None else {"name": Path(path).stem}
+    return read_tree(path, Config, changes=changes, adapt=_from_file, below=_recipe, **defaults)
+
+
+def _recipe(content: Plain) -> Plain:
+    """Return the values of the recipe that ``content`` names; an unknown name is refused where all keys are."""
+    name = content.get("recipe")
+    return read_toml(Path(__file__).parent / "recipes" / f"{name}.toml") if name in get_args(Recipe) else {}
 
 
 def config_text(config: Config, folder: Path) -> str:

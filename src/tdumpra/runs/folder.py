@@ -129,6 +129,13 @@ class RunFolder(TrainingFiles):
         """Return whether the configuration here has these settings of training and embedding."""
         return self._says(config, seed, (*_TRAINED_WITH, "embed"))
 
+    def is_of_network(self, config: Config) -> bool:
+        """Return whether the configuration here has the same backbone at the same image size."""
+        if not self.config.exists():
+            return False
+        kept = read_config(self.config).network
+        return (kept.backbone, kept.image_size) == (config.network.backbone, config.network.image_size)
+
     @property
     def has_tables(self) -> bool:
         """Return whether all tables are there, whatever they were made with."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 
-from tdumpra.runs.config import Config, DataConfig
+from tdumpra.runs.config import Config, DataConfig, read_config
 from tdumpra.runs.outputs import all_outputs
 
 _OF_TRAINING = ("data", "augment", "network", "train", "embed")
@@ -36,8 +36,8 @@ def _seeds_pooled(config: Config) -> Counter[tuple[str, int | None]]:
 
 
 def _given(config: Config) -> Iterator[str]:
-    """Yield the settings of data and training that differ from their defaults."""
-    plain = Config()
+    """Yield the settings of data and training that differ from their defaults, or from the recipe's."""
+    plain = read_config(None, changes=[] if config.recipe is None else [f"recipe={config.recipe}"])
     if config.seeds != plain.seeds:
         yield "seeds"
     for section in _OF_TRAINING:

@@ -66,14 +66,16 @@ def _made(path: Path, digest: str) -> dict[str, Any]:
 def seconds_to_train(config: Config, folder: RunFolder, seed: int) -> float | None:
     """Estimate how long an experiment would train; 0 where nothing needs training, ``None`` where nobody knows.
 
-    The estimate comes from trainings below the same run: their last step, and how many views they took in a second.
+    The estimate comes from trainings of the same backbone at the same image size below the same run: their last step,
+    and how many views they took in a second.
     """
     if is_made(folder, config, seed):
         return 0.0
     known = []
     for path in sorted(run_root(config).rglob("metrics.jsonl")):
-        rows = [row for row in RunFolder(path.parent).read_metrics() if "images_per_second" in row]
-        if rows:
+        other = RunFolder(path.parent)
+        rows = [row for row in other.read_metrics() if "images_per_second" in row]
+        if rows and other.is_of_network(config):
             views = 2 * config.train.batch_size * rows[-1]["step"]
             known.append(views / max(1e-9, median(row["images_per_second"] for row in rows)))
     return max(known, default=None)
