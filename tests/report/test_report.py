@@ -48,7 +48,7 @@ def test_the_headline_is_the_gates_count(page, evaluation):
     assert gate["opened"] > 0  # else there is nothing to check
     said = page.one("h1").text
     assert f"opened on {gate['opened']} of {gate['n']} cases" in said
-    assert f"fixed {gate['fixed']} and broke {gate['broken']}" in said
+    assert f"{gate['fixed']} fixed, {gate['broken']} broken" in said
 
 
 def test_the_contents_lead_to_sections_that_exist(page):

@@ -10,6 +10,7 @@ import numpy as np
 
 from tdumpra.core.chances import chances
 from tdumpra.core.gate import GateThresholds
+from tdumpra.evaluation.story import moved
 from tdumpra.experiments.surface import BETA, REFERENCE, THETA, gate_surface
 from tdumpra.method.decision import Decided, Decision
 from tdumpra.method.output_files import SplitOutputs
@@ -35,12 +36,7 @@ def gate_story(material: Material) -> dict[str, Any]:
         did = "Tuning left the gate shut: no prediction on test differs from the calibrated classifier’s."
     else:
         kind = "the calibrated gate" if gate["calibrated"] else "the five clauses"
-        other = gate["flipped"] - gate["fixed"] - gate["broken"]
-        did = (
-            f"Tuning chose {kind}. On test the gate opened {gate['opened']:,} times and moved {gate['flipped']:,} "
-            f"labels: {gate['fixed']:,} from wrong to right, {gate['broken']:,} from right to wrong, {other:,} from "
-            "wrong to wrong."
-        )
+        did = f"Tuning chose {kind}. On test the gate opened {gate['opened']:,} times and {moved(gate)}."
     guarantee = (
         "The α bound holds: an open gate always follows retrieval."
         if gate["guarantees_similarity"]

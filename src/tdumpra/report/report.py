@@ -10,6 +10,7 @@ from tdumpra.artifacts import make_folder, write_bytes
 from tdumpra.report import cases, charts, gate_sections, kit, sections
 from tdumpra.report.material import Material
 from tdumpra.report.qualitative import qualitative
+from tdumpra.report.subgroups import subgroups
 from tdumpra.report.summary import summarise
 
 FOLDER, INDEX = "report", "index.html"
@@ -49,7 +50,7 @@ def write_page(
         calibration=_calibration(evaluation),
         coverage=_coverage(evaluation),
         sweeps=gate_sections.curves(splits, decision) if splits and decision else no_cases,
-        parts=sections.parts(evaluation),
+        parts=subgroups(material),
         bank=sections.prototypes(material, decision.bank) if decision else no_cases,
         training=_training(material),
         data=sections.data_and_split(splits, material.class_names, material.split_notes) if splits else no_cases,

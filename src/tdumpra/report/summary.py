@@ -7,21 +7,25 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from tdumpra.evaluation.metrics_table import METRICS
+from tdumpra.evaluation.story import moved
 from tdumpra.report.kit import sentence, signed
 
 LEVEL = 0.05  # below it a difference is called more than chance
 Verdict = Literal["better", "worse", "chance", "shut", "idle"]
 Tone = Literal["", "unproven", "good", "bad"]
 
+VERDICTS: dict[Verdict, str] = {
+    "shut": "never opened", "idle": "fixed and broke nothing", "chance": "not better than chance",
+    "better": "better than chance", "worse": "worse than no gate",
+}  # fmt: skip
+_OPENED = "The gate opened on {opened:,} of {cases} and {moved}; that is "
 _SENTENCES = {
     "shut": "The gate stayed shut on all {cases}: every prediction is the classifier’s own.",
-    "idle": "The gate opened on {opened:,} of {cases}, but fixed and broke no prediction.",
-    "chance": "The gate opened on {opened:,} of {cases}, fixed {fixed:,} and broke {broken:,}: not better than chance.",
-    "better": "The gate opened on {opened:,} of {cases}, fixed {fixed:,} and broke {broken:,}: better than chance.",
-    "worse": "The gate opened on {opened:,} of {cases}, fixed {fixed:,} and broke {broken:,}: worse than no gate.",
+    "idle": "The gate opened on {opened:,} of {cases} and {moved}: no prediction is better or worse for it.",
+    **{kind: f"{_OPENED}{VERDICTS[kind]}." for kind in ("chance", "better", "worse")},
     "tests": "Fixed against broken: {tests}. With 95 % confidence the gate breaks fewer than {harm:.1%} of cases.",
-    "ambiguous": "On the {n:,} ambiguous cases, those of which the classifier is less than {below:.0%} sure, accuracy "
-    "went from {before:.4f} to {after:.4f}.",
+    "unsure": "On the {n:,} cases of which the classifier is less than {below:.0%} sure, accuracy went from "
+    "{before:.4f} to {after:.4f}.",
     "headroom": "An oracle that always followed the right path would reach an accuracy of {oracle:.4f}: {room:.1f} "
     "points of headroom, of which the gate took {taken}.",
     "worth": "Against what needs no bank: {worth}",
@@ -116,7 +120,7 @@ def p_text(p: float) -> str:
 def _counts(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     gate, seeds = evaluation["gate"], len(evaluation.get("seeds", ()))
     cases = f"{gate['n']:,} cases" if seeds < 2 else f"{gate['n']:,} cases of {seeds} seeds"
-    return {"cases": cases, **{key: gate[key] for key in ("opened", "fixed", "broken")}}
+    return {"cases": cases, "opened": gate["opened"], "moved": moved(gate)}
 
 
 def _change(evaluation: Mapping[str, Any], metric: str, words: str) -> Tile:
@@ -154,7 +158,7 @@ def _sentences(evaluation: Mapping[str, Any]) -> Iterator[Said]:
         yield Said("tests", {"tests": ", ".join(said), "harm": gate["harm_upper"]})
     if part is not None and part["n"]:
         before, after = (part["comparators"][name]["accuracy"] for name in ("student", "gate"))
-        yield Said("ambiguous", {"n": part["n"], "below": part["below"], "before": before, "after": after})
+        yield Said("unsure", {"n": part["n"], "below": part["below"], "before": before, "after": after})
     if gate.get("headroom") is not None and gate["headroom"] > 0:
         taken = signed(100 * (gate["accuracy"] - gate["classifier_accuracy"]), 1)
         yield Said("headroom", {"oracle": gate["oracle_accuracy"], "room": 100 * gate["headroom"], "taken": taken})
