@@ -447,7 +447,11 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("params", "error", "message"),
         [
-            ({"preset": "papre"}, ValueError, "preset must be one of default, paper, paper-swapped.*, not 'papre'"),
+            (
+                {"preset": "papre"},
+                ValueError,
+                "preset must be one of default, free, paper.*, not 'papre'",
+            ),
             ({"preset": ["default"]}, ValueError, "preset must be one of"),
             ({"objective": "auc"}, ValueError, r"objective must be one of balanced_accuracy, .*, not 'auc'"),
             ({"n_prototypes": 0}, ValueError, "n_prototypes must be at least 1, not 0"),

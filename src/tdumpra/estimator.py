@@ -57,7 +57,8 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         n_prototypes: prototypes per class, K.
         objective: what tuning maximises while accuracy does not fall: ``balanced_accuracy``, ``accuracy``, ``macro_f1``
             ``nll`` or ``cost``.
-        preset: ``default``, ``paper``, ``paper-swapped``, ``rebalancing``, or a :class:`tdumpra.tuning.presets.Preset`.
+        preset: ``default``, ``free``, ``paper``, ``paper-swapped``, ``rebalancing``, or a
+            :class:`tdumpra.tuning.presets.Preset`.
         n_classes: only needed where some class has no training row.
         adjust_prior: also divide the classifier by a power of the class prior, chosen by the same objective. This,
             unlike the temperature, changes labels of rows whose gate is shut.

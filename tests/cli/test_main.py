@@ -60,7 +60,10 @@ def test_json_is_all_that_is_printed(demo_file, tmp_path):
     ("arguments", "sentence"),
     [
         (("attach", "none.npz"), "none.npz does not exist"),
-        (("attach", "{demo}", "--preset", "papr"), "tune.preset must be one of 'default', 'paper', 'paper-swapped'"),
+        (
+            ("attach", "{demo}", "--preset", "papr"),
+            "tune.preset must be one of 'default', 'free', 'paper'",
+        ),
         (("attach", "{demo}", "--objective", "luck"), "objective must be one of"),
         (("attach", "{demo}", "--n-prototypes", "0"), "n_prototypes must be at least 1, not 0"),
         (("data", "audit", "ham10000:nowhere"), "nowhere"),

@@ -26,6 +26,7 @@ N_CLASSES, WIDTH = 4, 8
 ROWS = {"train": 240, "val": 200, "test": 160}
 Case = Callable[[Path], Any]
 Arrays = dict[str, np.ndarray]
+FREE = ("--preset", "free")
 
 
 def command(*arguments: Any) -> Any:
@@ -112,7 +113,7 @@ def experiment(*name: str, seeds: tuple[int, ...]) -> Case:
     """Run an experiment over a model trained on cross-entropy alone and one on the joint objective."""
 
     def case(folder: Path) -> Any:
-        path = config(folder, ("net_ce", "net_joint"), seeds, "")
+        path = config(folder, ("net_ce", "net_joint"), seeds, 'preset = "free"')
         found = command(*name, path, "--out", folder / "out")
         return evaluation_figures(found) if name == ("evaluate",) else figures(found)
 
@@ -125,7 +126,7 @@ def classifier(**params: Any) -> Case:
     def case(folder: Path) -> Any:
         arrays = make_outputs(0, 0)
         train, val, test = ({k: v[arrays["split"] == part] for k, v in arrays.items()} for part in range(3))
-        model = tdumpra.DualPathClassifier(n_prototypes=3, **params)
+        model = tdumpra.DualPathClassifier(n_prototypes=3, preset="free", **params)
         model.fit(train["z"], train["y"], train["group"], ids=train["id"])
         model.tune(val["p"], val["z"], val["y"], val["group"])
         model.save(folder / "model.safetensors")
@@ -215,6 +216,8 @@ def run(folder: Path) -> Any:
         deterministic = true
         [bank]
         n_prototypes = 2
+        [tune]
+        preset = "free"
         [evaluate]
         bootstrap = 50
         """
@@ -225,20 +228,22 @@ def run(folder: Path) -> Any:
 
 
 CASES: dict[str, Case] = {
-    "attach": attach(whole=("intervals", "ambiguous")),
+    "attach": attach(*FREE, whole=("intervals", "ambiguous")),
     "attach_paper": attach("--preset", "paper"),
     "attach_rebalancing": attach("--preset", "rebalancing", "--objective", "macro_f1"),
-    "attach_adjusted": attach("--adjust-prior"),
-    "certify": partial(tune_and_evaluate, tune="certify = true"),
+    "attach_adjusted": attach(*FREE, "--adjust-prior"),
+    "certify": partial(tune_and_evaluate, tune='preset = "free"\ncertify = true'),
     "certify_holm": partial(
-        tune_and_evaluate, tune='certify = true\nlevel = 0.2\ncorrection = "holm"\nadjust_prior = true', seeds=(2,)
+        tune_and_evaluate,
+        tune='preset = "free"\ncertify = true\nlevel = 0.2\ncorrection = "holm"\nadjust_prior = true',
+        seeds=(2,),
     ),
-    "folds": partial(tune_and_evaluate, tune="folds = 3"),
-    "training_rows": partial(tune_and_evaluate, tune="folds = 2\ntraining_rows = true", seeds=(1,)),
-    "pool_seeds": partial(tune_and_evaluate, tune="pool_seeds = true", seeds=(0, 1, 2)),
+    "folds": partial(tune_and_evaluate, tune='preset = "free"\nfolds = 3'),
+    "training_rows": partial(tune_and_evaluate, tune='preset = "free"\nfolds = 2\ntraining_rows = true', seeds=(1,)),
+    "pool_seeds": partial(tune_and_evaluate, tune='preset = "free"\npool_seeds = true', seeds=(0, 1, 2)),
     "costs": partial(
         tune_and_evaluate,
-        tune='objective = "cost"\ncosts = [[0, 1, 1, 1], [1, 0, 1, 1], [1, 1, 0, 1], [9, 9, 9, 0]]',
+        tune='preset = "free"\nobjective = "cost"\ncosts = [[0, 1, 1, 1], [1, 0, 1, 1], [1, 1, 0, 1], [9, 9, 9, 0]]',
         seeds=(0,),
     ),
     "teacher": partial(tune_and_evaluate, tune='classifier = "teacher"\npreset = "paper-swapped"', seeds=(0,)),

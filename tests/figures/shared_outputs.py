@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.figures.cases import command
+from tests.figures.cases import FREE, command
 from tests.figures.condense import evaluation_figures
 
 OUTPUTS = Path(os.environ.get("TDUMPRA_OUTPUTS", Path(__file__).parents[3] / "shared" / "outputs"))
@@ -24,17 +24,18 @@ def attach(name: str) -> Callable[[Path], Any]:
     """Attach the second path to one file."""
 
     def case(folder: Path) -> Any:
-        return key_figures(command("attach", OUTPUTS / f"{name}.npz", "--out", folder / "out", "--no-report"))
+        return key_figures(command("attach", OUTPUTS / f"{name}.npz", "--out", folder / "out", *FREE, "--no-report"))
 
     return case
 
 
-def evaluate(tune: str) -> Callable[[Path], Any]:
+def evaluate(how: str) -> Callable[[Path], Any]:
     """Evaluate two networks over three seeds, tuned in one of the ways there are."""
 
     def case(folder: Path) -> Any:
         files = [str(OUTPUTS / f"two_networks_seed{seed}.npz") for seed in range(3)]
         path = folder / "saved.toml"
+        tune = f"preset = 'free'\n{how}"
         path.write_text(f"outputs = {json.dumps(files)}\n[tune]\n{tune}\n[evaluate]\nbootstrap = 100\n")
         found = command("evaluate", path, "--out", folder / "out")
         return key_figures(found)

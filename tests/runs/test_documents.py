@@ -15,6 +15,7 @@ from tdumpra.evaluation.comparators import COMPARATORS
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs.config import BankConfig, Config, EvaluateConfig, TuneConfig
 from tdumpra.runs.documents import (
+    Part,
     case_of,
     evaluated,
     gate_document,
@@ -104,11 +105,11 @@ def test_a_baseline_is_scored_and_its_seed_is_the_runs(tmp_path):
     table = write_test_table(tmp_path / "seed-3", splits)
     config = Config(evaluate=EvaluateConfig(bootstrap=0, baseline=str(tmp_path)))
     fitted = fit(splits, BANK, TuneConfig(), preset=SMALL)
-    scored = evaluated(splits, (), fitted, config, 3).document["comparators"]
+    scored = evaluated([Part(splits, (), fitted)], config, 3).document["comparators"]
     right = table.logits.argmax(1) == splits.test.y
     assert scored["baseline"]["accuracy"] == pytest.approx(right.double().mean().item())
     with pytest.raises(ArtifactError, match=r"evaluate\.baseline = .* of seed 0: there are seed-3"):
-        evaluated(splits, (), fitted, config, 0)
+        evaluated([Part(splits, (), fitted)], config, 0)
 
 
 def test_a_baseline_that_did_not_test_these_images(tmp_path):

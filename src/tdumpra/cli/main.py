@@ -121,7 +121,7 @@ def _demo(
 def _attach(
     outputs: Annotated[Path, typer.Argument(help="Saved outputs: .npz, .csv or .parquet.", show_default=False)],
     out: OutOption = None,
-    preset: Annotated[str, typer.Option(help="default, paper, paper-swapped or rebalancing.")] = "default",
+    preset: Annotated[str, typer.Option(help="default, free, paper, paper-swapped or rebalancing.")] = "default",
     objective: Annotated[str, typer.Option(help="balanced_accuracy, accuracy, macro_f1 or nll.")] = "balanced_accuracy",
     n_prototypes: Annotated[int, typer.Option(help="Prototypes per class.")] = 5,
     adjust_prior: Annotated[bool, typer.Option(help="Also divide by a fitted power of the class prior.")] = False,

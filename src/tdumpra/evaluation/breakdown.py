@@ -1,20 +1,17 @@
-"""Figures for parts of the test rows (classes, subgroups, referral), and what retrieval is worth."""
+"""Figures for parts of the test rows: classes, subgroups, referral, costs."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from tdumpra.core import metrics, selective
-from tdumpra.core.bootstrap import percentile_interval
 from tdumpra.core.significance import clopper_pearson_upper
 from tdumpra.evaluation.settings import EvaluateConfig
-from tdumpra.tuning.goal import LOSSES, Goal, objective_name
 
 Array = np.ndarray
 _MOST_VALUES = 12  # of a numeric column that is taken as it is; one with more is cut into quarters
@@ -102,9 +99,9 @@ def calibration(p: Float[Array, "n c"], y: Int[Array, " n"]) -> dict[str, Any]:
 
 
 def selective_figures(
-    p: Float[Array, "n c"], y: Int[Array, " n"], chosen_on: tuple[Array, Array] | None, *, refer_risk: float
+    p: Float[Array, "n c"], y: Int[Array, " n"], thresholds: Float[Array, " n"] | None, *, refer_risk: float
 ) -> dict[str, Any]:
-    """Return risk against coverage, and the operating point whose threshold validation chose for ``refer_risk``."""
+    """Return risk against coverage, and the operating point at ``thresholds``, which validation chose by row."""
     confidence, wrong = p.max(1), p.argmax(1) != y
     curve = selective.risk_coverage(confidence, wrong)
     shown = np.unique(np.linspace(0, len(y) - 1, _CURVE_POINTS).round().astype(int))
@@ -114,15 +111,15 @@ def selective_figures(
         "excess_aurc": area - selective.best_area(wrong),
         "curve": {"coverage": curve.coverage[shown].tolist(), "risk": curve.risk[shown].tolist()},
     }
-    if chosen_on is not None:
-        p_val, y_val = chosen_on
-        threshold = selective.refer_below(p_val.max(1), p_val.argmax(1) != y_val, risk=refer_risk)
-        point = selective.operating_point(confidence, wrong, threshold)
-        is_answered = confidence >= threshold
+    if thresholds is not None:
+        is_answered = confidence >= thresholds
         answered, errors = int(is_answered.sum()), int(wrong[is_answered].sum())
+        chosen = list(dict.fromkeys(thresholds.tolist()))
         figures["refer"] = {
             "target_risk": refer_risk,
-            **point._asdict(),
+            "threshold": chosen[0] if len(chosen) == 1 else chosen,  # a list: of each outer fold
+            "coverage": answered / len(y),
+            "risk": errors / answered if answered else float("nan"),
             "answered": answered,
             "referred": len(y) - answered,
             "risk_upper": clopper_pearson_upper(errors, answered) if answered else float("nan"),
@@ -136,66 +133,3 @@ def decision_costs(p: Float[Array, "n c"], y: Int[Array, " n"], costs: Float[Arr
         "likeliest": float(metrics.cost_by_row(p.argmax(1), y, costs).mean()),
         "cheapest": float(metrics.cost_by_row(metrics.cheapest_decision(p, costs), y, costs).mean()),
     }
-
-
-def retrieval_worth(
-    on_validation: Mapping[str, Tensor],
-    y_val: Tensor,
-    scores: Mapping[str, Mapping[str, float]],
-    replicates: Mapping[str, Mapping[str, Array]],
-    goal: Goal,
-    *,
-    with_bank: Set[str],
-    level: float,
-) -> dict[str, Any]:
-    """Compare the best comparator that uses the bank with the best that does not, at no loss of accuracy.
-
-    Each side's champion is chosen on validation for the same goal; test compares the two, by ``scores`` and, for the
-    interval, ``replicates``.
-    """
-    floor = goal.score(on_validation["student"], y_val).accuracy
-    on_val = {name: goal.score(p, y_val) for name, p in on_validation.items() if name != "oracle"}
-
-    def champion(names: Set[str]) -> str:
-        harmless = [name for name in on_val if name in names and on_val[name].accuracy >= floor]
-        return max(harmless, key=lambda name: round(on_val[name].objective, 12), default="student")
-
-    ours, rival = champion(with_bank), champion(on_val.keys() - with_bank)
-    metric, sign = (goal.objective, -1 if goal.objective in LOSSES else 1)
-    difference = sign * (scores[ours][metric] - scores[rival][metric])
-    low = high = float("nan")
-    winner = "not tested"
-    if replicates:
-        low, high = percentile_interval(sign * (replicates[ours][metric] - replicates[rival][metric]), level)
-        winner = "retrieval" if low > 0 else "no retrieval" if high < 0 else "neither"
-    found = {
-        "objective": goal.objective,
-        "with_bank": ours,
-        "without_bank": rival,
-        "with_bank_value": scores[ours][metric],
-        "without_bank_value": scores[rival][metric],
-        "difference": difference,
-        "interval": [low, high],
-        "with_bank_accuracy": scores[ours]["accuracy"],
-        "without_bank_accuracy": scores[rival]["accuracy"],
-        "winner": winner,
-    }
-    return {**found, "sentence": _worth_sentence(found, level)}
-
-
-_WINNERS = {
-    "retrieval": "retrieval won: {with_bank} beats {without_bank}, each the best of its side on validation",
-    "no retrieval": "retrieval lost: {without_bank}, which needs no bank, beats {with_bank}",
-    "not tested": "{with_bank} (with the bank) against {without_bank} (without) was not tested",
-    "neither": "nobody won between {with_bank} (with the bank) and {without_bank} (without)",
-}
-
-
-def _worth_sentence(found: Mapping[str, Any], level: float) -> str:
-    difference, (low, high) = found["difference"], found["interval"]
-    span = "no interval" if np.isnan(low) else f"{level:.0%} interval {low:+.4f} to {high:+.4f}".replace("-", "−")
-    return (
-        f"{_WINNERS[found['winner']].format(**found)}: {objective_name(found['objective'])} "
-        f"{'better' if difference >= 0 else 'worse'} by {abs(difference):.4f} with the bank ({span}), at accuracy "
-        f"{found['with_bank_accuracy']:.4f} against {found['without_bank_accuracy']:.4f}"
-    )

@@ -13,8 +13,8 @@ are absent. To add one, put it into a dictionary beside :data:`COMPARATORS`. Thi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,9 +23,8 @@ from tdumpra.core.calibration import adjust_prior, apply_temperature, fit_temper
 from tdumpra.core.neighbours import cache_affinity, nearest_neighbour_shares
 from tdumpra.core.risk import bayes_gate
 from tdumpra.core.rowwise import normalise, widen
-from tdumpra.method.bank import PrototypeBank
-from tdumpra.method.decision import Decided, Decision
-from tdumpra.method.outputs import ScoredOutputs, TrainOutputs, ValidationOutputs
+from tdumpra.evaluation.case import Case as Case
+from tdumpra.method.decision import Decision
 from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.presets import PRESETS, Preset
 from tdumpra.tuning.search import Search
@@ -34,43 +33,6 @@ from tdumpra.tuning.tune import choose_prior_exponent, tune
 CACHE_SHARPNESS = (1.0, 3.0, 5.5, 10.0, 20.0)  # around the 5.5 of Tip-Adapter's paper
 CACHE_WEIGHT = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Case:
-    """Everything a comparator may use. Comparators fit on ``validation``, for ``goal``."""
-
-    train: TrainOutputs | None  # absent after loading a saved model, which keeps no training row
-    validation: ValidationOutputs | None
-    test: ScoredOutputs
-    decision: Decision
-    decided: Decided  # the decision's own result on the test rows
-    pool: ValidationOutputs | None = None  # validation rows of all seeds, where the decision was chosen on them
-    unseen_bank: PrototypeBank | None = None  # one without validation rows, where the decision's own holds them
-    goal: Goal = field(default_factory=Goal)  # what everything was tuned for
-    fits: dict[str, Any] = field(default_factory=dict, init=False, repr=False)  # kept for the validation rows
-
-    @property
-    def choice(self) -> ValidationOutputs | None:
-        """Return the rows on which the decision, and thus a comparator's own settings, are chosen."""
-        return self.pool if self.pool is not None else self.validation
-
-    def fitted(self, name: str, fit: Callable[[], T]) -> T:
-        """Return what a comparator fits on train and validation rows, fitting it at the first call only."""
-        if name not in self.fits:
-            self.fits[name] = fit()
-        found: T = self.fits[name]
-        return found
-
-    def on_validation(self) -> Case | None:
-        """Return the case with the validation rows in place of test, for choices that test must not make."""
-        if self.validation is None:
-            return None
-        decision = replace(self.decision, bank=self.unseen_bank or self.decision.bank)
-        decided = decision.decide(self.validation.p, self.validation.z)
-        case = replace(self, test=self.validation, decision=decision, decided=decided)
-        case.fits.update(self.fits)
-        return case
 
 
 Posterior = Callable[[Case], Tensor | None]

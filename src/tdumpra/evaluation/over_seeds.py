@@ -72,7 +72,8 @@ def over_seeds(by_seed: Mapping[int, SeedResult]) -> dict[str, Any]:
         "seeds": list(by_seed),
         "rows": first["rows"],
         "grouped": first["grouped"],
-        "tuning": _tuning({seed: each["tuning"] for seed, each in evaluations.items()}),
+        "tuning": told_apart("seed", {seed: each["tuning"] for seed, each in evaluations.items()}),
+        "certified": _agreed(each.get("certified") for each in evaluations.values()),
         "notes": list(dict.fromkeys(note for each in evaluations.values() for note in each.get("notes", ()))),
         "comparators": {name: {metric: f.mean for metric, f in of.items()} for name, of in figures.items()},
         "comparators_std": {name: {metric: f.std for metric, f in of.items()} for name, of in figures.items()},
@@ -90,12 +91,20 @@ def over_seeds(by_seed: Mapping[int, SeedResult]) -> dict[str, Any]:
     }
 
 
-def _tuning(by_seed: Mapping[str, str]) -> str:
-    """Tell each seed's tuning; once, where they made one choice together."""
-    sentences = set(by_seed.values())
+def _agreed(certified: Iterable[bool | None]) -> bool | None:
+    """Return whether the gates of all seeds are certified; ``None`` where no certificate was asked for."""
+    known = list(certified)
+    return None if all(each is None for each in known) else all(known)
+
+
+def told_apart(what: str, by_number: Mapping[Any, str]) -> str:
+    """Tell a sentence of each seed or fold; once, where there is one, or they made one choice together."""
+    sentences = set(by_number.values())
+    if len(by_number) == 1:
+        return sentences.pop()
     if len(sentences) == 1:
-        return f"for all seeds: {sentences.pop()}"
-    return "; ".join(f"seed {seed}: {sentence}" for seed, sentence in by_seed.items())
+        return f"for all {what}s: {sentences.pop()}"
+    return "; ".join(f"{what} {number}: {sentence}" for number, sentence in by_number.items())
 
 
 class SeedRows(NamedTuple):

@@ -24,7 +24,6 @@ from tdumpra.runs.outputs import Outputs, all_outputs, unknown_of_files, variant
 from tdumpra.runs.steps import Step
 from tdumpra.tuning.fit import Fitted
 from tdumpra.tuning.goal import Goal
-from tdumpra.tuning.presets import PRESETS
 
 Fusion = Literal["none", "fixed", "gated"]
 
@@ -114,7 +113,7 @@ def fixed_alpha(splits: SplitOutputs, fitted: Fitted, config: Config) -> float:
     def objective(alpha: float) -> float:
         return goal.score(fuse_linear(decided.p_cls, decided.p_sim, alpha=alpha), validation.y).objective
 
-    return max(sorted(PRESETS[config.tune.preset].alpha, reverse=True), key=objective)
+    return max(sorted(config.tune.searched().alpha, reverse=True), key=objective)
 
 
 def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTable:

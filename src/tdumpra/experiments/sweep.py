@@ -31,7 +31,7 @@ from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs.config import Config
 from tdumpra.runs.outputs import Outputs, TrainedOutputs, all_outputs
 from tdumpra.runs.steps import Step
-from tdumpra.tuning.presets import PRESETS, Preset
+from tdumpra.tuning.presets import Preset
 from tdumpra.tuning.result import Tuning
 
 MARGIN = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
@@ -86,7 +86,7 @@ def curve_outputs(config: Config) -> tuple[Outputs, ...]:
 
 
 def _step(config: Config, outputs: Outputs, parameter: str, out: Path) -> Step[dict[str, Any]]:
-    preset = replace(PRESETS[config.tune.preset], gates=("clauses",))
+    preset = replace(config.tune.searched(), gates=("clauses",))
     plain = replace(config, tune=replace(config.tune, certify=False, folds=0, training_rows=False))
     return variant_step(
         out, _name(outputs, parameter), {"sweep": parameter}, replace(outputs, config=plain),
@@ -156,7 +156,7 @@ def _widths(bench: _Bench, config: Config) -> list[_Point]:
 
 
 def _bank(bench: _Bench, z: Tensor, k: int, config: Config) -> PrototypeBank:
-    train, merge = bench.splits.train, PRESETS[config.tune.preset].merge_above
+    train, merge = bench.splits.train, config.tune.searched().merge_above
     lesions = lesion_of_each_row(train.groups, len(train))
     k = min(k, max(len(np.unique(lesions[(train.y == c).numpy()])) for c in range(int(train.y.max()) + 1)))
     n_classes, seed = bench.splits.n_classes, config.bank.seed

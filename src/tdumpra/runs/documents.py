@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from tdumpra.data.sources.tables import read_frame
 from tdumpra.errors import InputFileError
 from tdumpra.evaluation.comparators import Case
 from tdumpra.evaluation.evaluate import evaluate, gate_report
-from tdumpra.evaluation.over_seeds import SeedResult
+from tdumpra.evaluation.over_seeds import SeedResult, told_apart
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs.config import Config, TuneConfig
 from tdumpra.runs.tables import OutputsTable, refuse_other_labels, run_with_tables
@@ -25,6 +26,14 @@ from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.pooled import pooled
 
 ID_COLUMNS = ("id", "image_id", "image")
+
+
+class Part(NamedTuple):
+    """What one outer fold, or a seed without folds, is evaluated from."""
+
+    splits: SplitOutputs
+    others: Sequence[SplitOutputs]  # seeds whose validation rows had a say in the choice
+    fitted: Fitted
 
 
 def case_of(splits: SplitOutputs, others: Sequence[SplitOutputs], fitted: Fitted, settings: TuneConfig) -> Case:
@@ -86,23 +95,38 @@ def gate_document(
     }
 
 
-def evaluated(
-    splits: SplitOutputs, others: Sequence[SplitOutputs], fitted: Fitted, config: Config, seed: int
-) -> SeedResult:
-    """Score one seed: its part of ``evaluation.json``, what the gate gained by lesion, and the replicates."""
-    asked = replace(config.evaluate, class_names=config.evaluate.class_names or splits.class_names)
-    splits = with_asked(splits, config, seed)
-    case = case_of(splits, others, fitted, config.tune)
-    found = evaluate(case, settings=asked)
+def evaluated(parts: Sequence[Part], config: Config, seed: int) -> SeedResult:
+    """Score one seed: its part of ``evaluation.json``, what the gate gained by lesion, and the replicates.
+
+    Several ``parts`` are the outer folds of that seed: test rows are counted together, others are the mean of a fold.
+    """
+    asked = replace(config.evaluate, class_names=config.evaluate.class_names or parts[0].splits.class_names)
+    shown = [part._replace(splits=with_asked(part.splits, config, seed)) for part in parts]
+    cases = [case_of(*part, config.tune) for part in shown]
+    found = evaluate(cases, settings=asked)
+    splits, fits = [part.splits for part in parts], [part.fitted for part in parts]
     document = {
         "version": __version__,
-        "rows": {"train": len(splits.train), "val": len(splits.validation), "test": len(splits.test)},
-        "grouped": splits.test.groups is not None,
-        "tuning": fitted.verdict(),
-        "notes": [str(note) for note in fitted.tuning.notes],
+        "rows": {
+            "train": round(fmean(len(each.train) for each in splits)),
+            "val": round(fmean(len(each.validation) for each in splits)),
+            "test": sum(len(each.test) for each in splits),
+        },
+        "grouped": splits[0].test.groups is not None,
+        "tuning": told_apart("fold", dict(enumerate(fitted.verdict() for fitted in fits))),
+        "certified": _certified(fits),
+        "notes": list(dict.fromkeys(str(note) for fitted in fits for note in fitted.tuning.notes)),
         **found.document,
     }
     return SeedResult(document, found.gained, found.compared)
+
+
+def _certified(fits: Sequence[Fitted]) -> bool | None:
+    """Return whether every gate in use is certified; ``None`` where no certificate was asked for."""
+    certificates = [fitted.certificate for fitted in fits]
+    if all(each is None for each in certificates):
+        return None
+    return all(each is not None and each.granted for each in certificates)
 
 
 def with_asked(splits: SplitOutputs, config: Config, seed: int) -> SplitOutputs:

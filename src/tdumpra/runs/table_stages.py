@@ -19,13 +19,13 @@ from tdumpra.method.bank import SCHEMA as BANK_SCHEMA
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.bank_health import BankHealth, bank_health
 from tdumpra.method.output_files import SplitOutputs
-from tdumpra.runs.documents import evaluated, gate_document, metadata_fingerprint
+from tdumpra.runs.documents import Part, evaluated, gate_document, metadata_fingerprint
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.outputs import Outputs, TrainedOutputs
 from tdumpra.runs.steps import Step, digest, read_kept, write_kept
 from tdumpra.runs.tables import OutputsTable, tables_fingerprint
 from tdumpra.tuning.fit import Fitted, cluster, fit
-from tdumpra.tuning.presets import PRESETS, Preset
+from tdumpra.tuning.presets import Preset
 
 GATE_KIND, GATE_SCHEMA = "gate", 1
 
@@ -61,7 +61,7 @@ def health_of(bank: PrototypeBank, outputs: Outputs, splits: SplitOutputs) -> Ba
 def _bank_made_from(outputs: Outputs) -> str:
     config = outputs.config
     settings = {name: value for name, value in asdict(config.bank).items() if name != "thumbnails"}
-    merge_above = PRESETS[config.tune.preset].merge_above
+    merge_above = config.tune.searched().merge_above
     return digest({**outputs.own_identity(), "bank": settings, "merge_above": merge_above})
 
 
@@ -73,7 +73,7 @@ def _kept_bank(outputs: Outputs) -> PrototypeBank | None:
 def _make_bank(outputs: Outputs, splits: SplitOutputs) -> PrototypeBank:
     config, path = outputs.config, RunFolder(outputs.place).bank
     bank = cluster(
-        splits.train, config.bank, PRESETS[config.tune.preset], n_classes=splits.n_classes,
+        splits.train, config.bank, config.tune.searched(), n_classes=splits.n_classes,
         class_names=splits.class_names,
     )  # fmt: skip
     _keep_artifact(path, BANK_KIND, BANK_SCHEMA, bank.to_artifact(), _bank_made_from(outputs))
@@ -101,8 +101,8 @@ def gate_made_from(outputs: Outputs, preset: Preset | None = None) -> str:
     """Name everything that the tuned gate depends on."""
     config = outputs.config
     bank = {name: value for name, value in asdict(config.bank).items() if name != "thumbnails"}
-    other = {} if preset is None else {"preset": asdict(preset)}
-    return digest({**outputs.identity(), "bank": bank, "tune": asdict(config.tune), **other})
+    tune = {**asdict(config.tune), "preset": asdict(preset or config.tune.searched())}  # what its name stands for
+    return digest({**outputs.identity(), "bank": bank, "tune": tune})
 
 
 def tune_step(outputs: Outputs) -> Step[Fitted]:
@@ -175,9 +175,8 @@ def evaluate_step(outputs: Outputs) -> Step[SeedResult]:
 
     def make() -> SeedResult:
         fitted = tune_step(outputs).result()
-        found = evaluated(
-            outputs.load(), [other.load() for other in outputs.others], fitted, outputs.config, outputs.seed
-        )
+        part = Part(outputs.load(), [other.load() for other in outputs.others], fitted)
+        found = evaluated([part], outputs.config, outputs.seed)
         made_from = evaluation_made_from(outputs)
         compared = write_kept(
             folder.compared, "compared", made_from, {"gained": found.gained, "compared": found.compared}

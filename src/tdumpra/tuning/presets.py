@@ -51,8 +51,13 @@ class Preset:
 
 _PAPER_THETA = (0.5, 0.6, 0.7, 0.8, 0.9)
 
-PRESETS: dict[str, Preset] = {
-    "default": Preset(gates=("clauses", "calibrated")),
+_FREE = Preset(gates=("clauses", "calibrated"))
+
+PresetName = Literal["default", "free", "paper", "paper-swapped", "rebalancing"]
+PRESETS: dict[PresetName, Preset] = {
+    "default": _FREE,
+    # Both kinds of gate and all thresholds, down to a gate that asks nothing of retrieval.
+    "free": _FREE,
     # The paper's setting: its theta grid, its alpha, no temperatures, prototypes as they come.
     "paper": Preset(
         kappa=(20.0,), theta=_PAPER_THETA, delta=(0.05,), alpha=(0.9,), rule=("linear",), temperatures=False,

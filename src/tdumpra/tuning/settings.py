@@ -7,6 +7,7 @@ from typing import Literal
 
 from tdumpra.checks import check_count, check_unit_interval
 from tdumpra.core.metrics import Objective
+from tdumpra.tuning.presets import PRESETS, Preset, PresetName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ class BankConfig:
 class TuneConfig:
     """How the gate is chosen on validation outputs."""
 
-    preset: Literal["default", "paper", "paper-swapped", "rebalancing"] = "default"
+    preset: PresetName = "default"
     objective: Objective = "balanced_accuracy"
     costs: tuple[tuple[float, ...], ...] = ()  # truth × decision; needed for the objective "cost", else only reported
     adjust_prior: bool = False
@@ -55,3 +56,7 @@ class TuneConfig:
             raise ValueError("pool_seeds excludes certify and folds: it chooses on the validation rows of all seeds")
         if self.training_rows and not self.folds:
             raise ValueError("training_rows is for cross-fitting: set folds too")
+
+    def searched(self) -> Preset:
+        """Return the candidates that are searched."""
+        return PRESETS[self.preset]
