@@ -9,7 +9,7 @@ import torch
 
 from tdumpra.evaluation.breakdown import banded_column
 from tdumpra.evaluation.comparators import words_of
-from tdumpra.evaluation.evaluate import gate_report
+from tdumpra.evaluation.gate_report import gate_report
 from tdumpra.method.decision import Decided
 from tdumpra.method.outputs import ScoredOutputs
 from tdumpra.report.material import Material
