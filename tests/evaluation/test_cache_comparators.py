@@ -16,8 +16,8 @@ from tdumpra.evaluation.comparators import (
     CACHE_SHARPNESS,
     CACHE_WEIGHT,
     COMPARATORS,
-    best_harmless,
 )
+from tdumpra.evaluation.rivals import best_harmless
 from tdumpra.tuning.goal import Goal
 
 
@@ -82,5 +82,9 @@ def test_the_first_of_equals_and_no_harm():
     worse = torch.tensor([[0.1, 0.9]] * 3 + [[0.9, 0.1]])  # one right
     better = torch.tensor([[0.9, 0.1]] * 2 + [[0.1, 0.9]] * 2)
     goal = Goal("balanced_accuracy")
-    assert best_harmless([("same", p), ("worse", worse), ("better", better), ("too", better)], p, y, goal) == "better"
-    assert best_harmless([("same", p), ("worse", worse)], p, y, goal) == "same"
+    assert best_harmless([("same", p), ("worse", worse), ("better", better), ("too", better)], p, y, goal) == (
+        "better",
+        True,
+    )
+    assert best_harmless([("same", p), ("worse", worse)], p, y, goal) == ("same", True)
+    assert best_harmless([("worse", worse), ("worse still", worse)], p, y, goal) == ("worse", False)

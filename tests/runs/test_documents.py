@@ -25,19 +25,24 @@ from tdumpra.runs.documents import (
 )
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.tables import OutputsTable
-from tdumpra.tuning.fit import fit
+from tdumpra.tuning.fit import cluster, fit
 from tdumpra.tuning.presets import PRESETS
 
 
 def test_comparators_are_fitted_on_the_rows_that_the_gate_was_chosen_on():
     splits, other = splits_of(0), splits_of(1)
     fitted = fit(splits, BANK, TuneConfig(), preset=SMALL, others=[other])
-    case = case_of(splits, [other], fitted, TuneConfig())
+    case = case_of(splits, [other], fitted, Config())
     assert case.validation is splits.validation
     assert case.pool is not None
     assert torch.equal(case.pool.p, torch.cat([splits.validation.p, other.validation.p]))
     assert len(case.pool) == 400
-    assert case_of(splits, [], fitted, TuneConfig()).pool is None
+    scores, own = case.choice_scores(20.0), fitted.tuning.decision.bank.class_scores(splits.validation.z, kappa=20.0)
+    assert scores is not None
+    assert torch.equal(scores[:200], own)
+    theirs = cluster(other.train, Config().bank, PRESETS["default"], n_classes=4, class_names=other.class_names)
+    assert torch.equal(scores[200:], theirs.class_scores(other.validation.z, kappa=20.0))  # each by its own bank
+    assert case_of(splits, [], fitted, Config()).pool is None
 
 
 def test_the_gates_document_counts_the_rows_that_were_chosen_on():
@@ -174,7 +179,7 @@ class TestCrossFitted:
         validation = noise.validation
         memorised = fitted.tuning.decision.decide(validation.p, validation.z).p_sim
         assert (memorised.argmax(1) == validation.y).double().mean() > 0.8  # what must not be used
-        rehearsal = case_of(noise, [], fitted, TuneConfig(folds=3)).on_validation()
+        rehearsal = case_of(noise, [], fitted, Config(tune=TuneConfig(folds=3))).on_validation()
         assert rehearsal is not None
         assert (rehearsal.decided.p_sim.argmax(1) == validation.y).double().mean() < 0.5
         for comparator in (COMPARATORS[name].posterior for name in ("similarity", "calibrated_gate", "paper_gate")):
@@ -188,7 +193,9 @@ class TestCrossFitted:
     def test_gates_beside_ours_are_not_tuned_on_rows_of_the_bank(self, noise):
         """Else they would trust retrieval, which knows validation by heart and nothing of test."""
         settings = TuneConfig(folds=3)
-        case = case_of(noise, [], fit(noise, BankConfig(n_prototypes=120), settings, preset=SMALL), settings)
+        case = case_of(
+            noise, [], fit(noise, BankConfig(n_prototypes=120), settings, preset=SMALL), Config(tune=settings)
+        )
         posterior = COMPARATORS["calibrated_gate"].posterior(case)
         assert posterior is not None
         before, after = ((p.argmax(1) == case.test.y).double().mean() for p in (case.test.p, posterior))

@@ -18,6 +18,7 @@ from tdumpra.tuning.goal import Goal
 
 Array = np.ndarray
 T = TypeVar("T")
+_CHOSEN = "settings of "  # names the fits that are a comparator's own settings
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -31,6 +32,7 @@ class Case:
     decided: Decided  # the decision's own result on the test rows
     pool: ValidationOutputs | None = None  # validation rows of all seeds, where the decision was chosen on them
     unseen_bank: PrototypeBank | None = None  # one without validation rows, where the decision's own holds them
+    pool_scores: Callable[[float], Tensor] | None = None  # retrieval's class scores of ``pool`` for a kappa
     goal: Goal = field(default_factory=Goal)  # what everything was tuned for
     fits: dict[str, Any] = field(default_factory=dict, init=False, repr=False)  # kept for the validation rows
 
@@ -45,6 +47,21 @@ class Case:
             self.fits[name] = fit()
         found: T = self.fits[name]
         return found
+
+    def chosen(self, name: str, choose: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the settings that a comparator chooses for itself, which the evaluation lists under ``rivals``."""
+        return self.fitted(_CHOSEN + name, choose)
+
+    def choices(self) -> dict[str, dict[str, Any]]:
+        """Return what each comparator has chosen for itself."""
+        return {name.removeprefix(_CHOSEN): each for name, each in self.fits.items() if name.startswith(_CHOSEN)}
+
+    def choice_scores(self, kappa: float) -> Tensor | None:
+        """Return retrieval's class scores of the rows of choice, by a bank that holds none of them."""
+        if self.pool is not None:
+            return None if self.pool_scores is None else self.pool_scores(kappa)
+        bank = self.unseen_bank or self.decision.bank
+        return None if self.validation is None else bank.class_scores(self.validation.z, kappa=kappa)
 
     def on_validation(self) -> Case | None:
         """Return the case with the validation rows in place of test, for choices that test must not make."""

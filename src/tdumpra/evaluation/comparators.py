@@ -12,31 +12,38 @@ are absent. To add one, put it into a dictionary beside :data:`COMPARATORS`. Thi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tdumpra.core.calibration import adjust_prior, apply_temperature, fit_temperature
+from tdumpra.core.calibration import fit_temperature
 from tdumpra.core.neighbours import cache_affinity, nearest_neighbour_shares
 from tdumpra.core.risk import bayes_gate
 from tdumpra.core.rowwise import normalise, widen
 from tdumpra.evaluation.case import Case as Case
-from tdumpra.method.decision import Decision
-from tdumpra.tuning.goal import Goal
+from tdumpra.evaluation.rivals import (
+    Parts,
+    adjusted,
+    as_given,
+    best_harmless,
+    calibrated,
+    mean_of_networks,
+    mean_of_paths,
+    on_test,
+    ungated,
+)
 from tdumpra.tuning.presets import PRESETS, Preset
 from tdumpra.tuning.search import Search
-from tdumpra.tuning.tune import choose_prior_exponent, tune
+from tdumpra.tuning.tune import tune
 
 CACHE_SHARPNESS = (1.0, 3.0, 5.5, 10.0, 20.0)  # around the 5.5 of Tip-Adapter's paper
 CACHE_WEIGHT = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-T = TypeVar("T")
 
 
 Posterior = Callable[[Case], Tensor | None]
-_Parts = tuple[Tensor, Tensor]  # a posterior on the rows of choice, and on the test rows
 
 
 class Comparator(NamedTuple):
@@ -46,47 +53,6 @@ class Comparator(NamedTuple):
     posterior: Posterior
     needs_bank: bool = True
     rival: bool = False  # whether the gate is compared with it row by row, over seeds
-
-
-def _on_test(parts: _Parts | None) -> Tensor | None:
-    return None if parts is None else parts[1]
-
-
-def _as_given(case: Case, column: str) -> Tensor | None:
-    p = getattr(case.test, column)
-    return None if p is None else widen(p)
-
-
-def _given(case: Case, column: str) -> _Parts | None:
-    """Return a posterior as it was given; ``None`` unless both parts have it."""
-    chosen_on, test = (getattr(rows, column, None) for rows in (case.choice, case.test))
-    return None if chosen_on is None or test is None else (widen(chosen_on), widen(test))
-
-
-def _calibrated(case: Case, column: str) -> _Parts | None:
-    """Return a posterior with a temperature fitted on the rows of choice."""
-    parts, rows = _given(case, column), case.choice
-    if parts is None or rows is None:
-        return None
-    fitted = case.fitted(f"temperature of {column}", lambda: fit_temperature(parts[0].log(), rows.y))
-    return apply_temperature(parts[0], fitted), apply_temperature(parts[1], fitted)
-
-
-def _mean(case: Case) -> _Parts | None:
-    own, other = _calibrated(case, "p"), _calibrated(case, "p_second")
-    return None if own is None or other is None else ((own[0] + other[0]) / 2, (own[1] + other[1]) / 2)
-
-
-def _adjusted(case: Case, name: str, parts: _Parts | None) -> Tensor | None:
-    """Divide by the power of the class prior that scores best on the rows of choice."""
-    rows, prior = case.choice, case.decision.prior
-    if parts is None or rows is None:
-        return None
-    exponent = case.fitted(
-        f"prior exponent of {name}",
-        lambda: choose_prior_exponent(parts[0], rows.y, prior, case.goal),
-    )
-    return adjust_prior(parts[1], prior, exponent)
 
 
 def knn(case: Case) -> Tensor | None:
@@ -109,7 +75,8 @@ def single_prototype(case: Case) -> Tensor | None:
     def scores(z: Tensor) -> Tensor:
         return (normalise(z).to(means) @ means.T).masked_fill(~present, -torch.inf)
 
-    tau = case.fitted("single_prototype", lambda: fit_temperature(scores(validation.z), validation.y))
+    chosen = case.chosen("single_prototype", lambda: {"tau": fit_temperature(scores(validation.z), validation.y)})
+    tau: float = chosen["tau"]
     return (scores(case.test.z) / tau).softmax(1)
 
 
@@ -129,15 +96,16 @@ def tip_adapter(case: Case) -> Tensor | None:
     def adapted(p: Tensor, affinities: Tensor, weight: float) -> Tensor:
         return (p.log() + weight * affinities.to(p)).softmax(1)
 
-    def choose() -> tuple[float, float]:
+    def choose() -> dict[str, float]:
         p_val = widen(validation.p)
         on_val = dict(zip(CACHE_SHARPNESS, affinity(validation.z, CACHE_SHARPNESS), strict=True))
         grid = [(sharpness, weight) for sharpness in CACHE_SHARPNESS for weight in (0.0, *CACHE_WEIGHT)]
-        candidates = (((s, w), adapted(p_val, on_val[s], w)) for s, w in grid)
-        return best_harmless(candidates, p_val, validation.y, case.goal)
+        candidates = ((pair, adapted(p_val, on_val[pair[0]], pair[1])) for pair in grid)
+        (sharpness, weight), _ = best_harmless(candidates, p_val, validation.y, case.goal)
+        return {"sharpness": sharpness, "weight": weight}
 
-    sharpness, weight = case.fitted("tip_adapter", choose)
-    return adapted(widen(case.test.p), affinity(case.test.z, (sharpness,))[0], weight)
+    chosen = case.chosen("tip_adapter", choose)
+    return adapted(widen(case.test.p), affinity(case.test.z, (chosen["sharpness"],))[0], chosen["weight"])
 
 
 def _gate_of(case: Case, name: str, preset: Preset) -> Tensor | None:
@@ -147,10 +115,9 @@ def _gate_of(case: Case, name: str, preset: Preset) -> Tensor | None:
         return None
     bank, prior = case.unseen_bank or case.decision.bank, case.decision.prior
 
-    def choose() -> Decision:
-        return tune(bank, validation, prior, Search(preset, case.goal)).decision
-
-    return replace(case.fitted(name, choose), bank=case.decision.bank).decide(case.test.p, case.test.z).p
+    decision = case.fitted(name, lambda: tune(bank, validation, prior, Search(preset, case.goal)).decision)
+    case.chosen(name, decision.to_json)
+    return replace(decision, bank=case.decision.bank).decide(case.test.p, case.test.z).p
 
 
 def oracle(case: Case) -> Tensor:
@@ -166,28 +133,40 @@ def _alone(words: str, posterior: Posterior) -> Comparator:
     return Comparator(words, posterior, needs_bank=False, rival=True)
 
 
+def _adjusted(name: str, words: str, parts: Callable[[Case], Parts | None], *, needs_bank: bool = False) -> Comparator:
+    """Divide a posterior by the power of the class prior that scores best on the rows of choice."""
+    return Comparator(
+        f"{words}, {_PRIOR}",
+        lambda case: on_test(case, name, adjusted(case, name, parts(case))),
+        needs_bank,
+        rival=True,
+    )
+
+
 _PRIOR = "corrected for how common each class is"  # divided by a fitted power of the class prior
 COMPARATORS: dict[str, Comparator] = {
-    "baseline": _alone("another run’s classifier alone", lambda case: _as_given(case, "p_baseline")),
-    "student": _alone("classifier alone", lambda case: _as_given(case, "p")),
-    "teacher": _alone("averaged classifier (teacher) alone", lambda case: _as_given(case, "p_teacher")),
+    "baseline": _alone("another run’s classifier alone", lambda case: as_given(case, "p_baseline")),
+    # the classifier as it is; what calibration alone brings is the row below it
+    "student": _alone("classifier alone", lambda case: as_given(case, "p")),
+    "teacher": _alone("averaged classifier (teacher) alone", lambda case: as_given(case, "p_teacher")),
     # fitted also where the decision uses no temperature
-    "temperature": _alone("classifier, confidence recalibrated", lambda case: _on_test(_calibrated(case, "p"))),
+    "temperature": _alone(
+        "classifier, confidence recalibrated", lambda case: on_test(case, "temperature", calibrated(case, "p"))
+    ),
     # the fair rival, since retrieval ignores the class prior too
-    "logit_adjusted": _alone(f"classifier, {_PRIOR}", lambda case: _adjusted(case, "classifier", _given(case, "p"))),
-    "teacher_adjusted": _alone(
-        f"teacher, {_PRIOR}", lambda case: _adjusted(case, "teacher", _given(case, "p_teacher"))
-    ),
+    "logit_adjusted": _adjusted("logit_adjusted", "classifier", lambda case: calibrated(case, "p")),
+    "teacher_adjusted": _adjusted("teacher_adjusted", "teacher", lambda case: calibrated(case, "p_teacher")),
     # of the network in whose space the bank lives, where that is another run's
-    "second": _alone("second network’s classifier alone", lambda case: _on_test(_calibrated(case, "p_second"))),
-    "second_adjusted": _alone(
-        f"second network, {_PRIOR}", lambda case: _adjusted(case, "second", _calibrated(case, "p_second"))
+    "second": _alone(
+        "second network’s classifier alone", lambda case: on_test(case, "second", calibrated(case, "p_second"))
     ),
+    "second_adjusted": _adjusted("second_adjusted", "second network", lambda case: calibrated(case, "p_second")),
     # two networks are better than one, with a bank or without: a bank in a space of its own must beat this
-    "ensemble": _alone("both networks’ classifiers averaged, without stored cases", lambda case: _on_test(_mean(case))),
-    "ensemble_adjusted": _alone(
-        f"both networks averaged, {_PRIOR}", lambda case: _adjusted(case, "ensemble", _mean(case))
+    "ensemble": _alone(
+        "both networks’ classifiers averaged, without stored cases",
+        lambda case: on_test(case, "ensemble", mean_of_networks(case)),
     ),
+    "ensemble_adjusted": _adjusted("ensemble_adjusted", "both networks averaged", mean_of_networks),
     "knn": Comparator("similar cases alone: the 16 nearest training cases", knn),
     "single_prototype": Comparator("similar cases alone: one average case per class", single_prototype),
     "tip_adapter": Comparator("classifier plus every training case", tip_adapter),
@@ -195,6 +174,15 @@ COMPARATORS: dict[str, Comparator] = {
     "average": Comparator(
         "classifier and similar cases, half and half, without a gate",
         lambda case: (case.decided.p_cls + case.decided.p_sim) / 2,
+        rival=True,
+    ),
+    "average_adjusted": _adjusted(
+        "average_adjusted", "classifier and similar cases, half and half", mean_of_paths, needs_bank=True
+    ),
+    # the gate's own dials on every row: what is left for the gate to bring is the choice of rows
+    "ungated": Comparator(
+        f"classifier and similar cases, weighted, {_PRIOR}, without a gate",
+        lambda case: on_test(case, "ungated", ungated(case)),
         rival=True,
     ),
     # the five clauses with the paper's grid of theta, its alpha of 0.9, and no temperatures
@@ -211,13 +199,3 @@ COMPARATORS: dict[str, Comparator] = {
 def words_of(name: str) -> str:
     """Return a comparator's words; none for one that is not in the table."""
     return COMPARATORS[name].words if name in COMPARATORS else ""
-
-
-def best_harmless(candidates: Iterable[tuple[T, Tensor]], p: Tensor, y: Tensor, goal: Goal) -> T:
-    """Return the candidate whose posterior scores best at no lower accuracy than ``p``; the first of equals.
-
-    One candidate must leave ``p`` as it is, so that there always is an answer.
-    """
-    floor = goal.score(p, y).accuracy
-    scored = [(key, goal.score(posterior, y)) for key, posterior in candidates]
-    return max((pair for pair in scored if pair[1].accuracy >= floor), key=lambda pair: pair[1].objective)[0]

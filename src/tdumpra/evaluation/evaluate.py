@@ -122,12 +122,21 @@ def _document(
         name: breakdown.selective_figures(p, y, _refer_below(scored, name, settings), refer_risk=settings.refer_risk)
         for name, p in posteriors.items()
     }
+    document["rivals"] = _rivals(scored)
     if costs is not None:
         document["costs"] = {name: breakdown.decision_costs(p, y, costs) for name, p in posteriors.items()}
     if all("student" in of_case for of_case in scored.on_validation):
         document["retrieval_worth"] = _worth(scored, comparators, replicates, settings)
     document["undefined"] = [each.to_json() for each in undefined_figures(document)]
     return document
+
+
+def _rivals(scored: Scored) -> dict[str, Any]:
+    """Return what each rival chose on validation; of several folds, a list."""
+    chosen = [case.choices() for case in scored.cases]
+    if len(chosen) == 1:
+        return chosen[0]
+    return {name: [of_case[name] for of_case in chosen] for name in chosen[0] if name in scored.posteriors}
 
 
 def _worth(

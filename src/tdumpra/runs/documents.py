@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tdumpra import __version__
 from tdumpra.artifacts import fingerprint
@@ -18,10 +20,11 @@ from tdumpra.errors import InputFileError
 from tdumpra.evaluation.comparators import Case
 from tdumpra.evaluation.evaluate import evaluate, gate_report
 from tdumpra.evaluation.over_seeds import SeedResult, told_apart
+from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.output_files import SplitOutputs
-from tdumpra.runs.config import Config, TuneConfig
+from tdumpra.runs.config import Config
 from tdumpra.runs.tables import OutputsTable, refuse_other_labels, run_with_tables
-from tdumpra.tuning.fit import Fitted
+from tdumpra.tuning.fit import Fitted, cluster
 from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.pooled import pooled
 
@@ -36,19 +39,37 @@ class Part(NamedTuple):
     fitted: Fitted
 
 
-def case_of(splits: SplitOutputs, others: Sequence[SplitOutputs], fitted: Fitted, settings: TuneConfig) -> Case:
+def case_of(splits: SplitOutputs, others: Sequence[SplitOutputs], fitted: Fitted, config: Config) -> Case:
     """Put together what :func:`tdumpra.evaluation.evaluate.evaluate` scores.
 
     ``others`` are the seeds whose validation rows had a say in the choice.
     """
-    decision = fitted.tuning.decision
+    decision, settings = fitted.tuning.decision, config.tune
+    parts = (splits, *others)
+
+    @cache
+    def banks() -> list[PrototypeBank]:
+        """Cluster the other seeds' banks, each row being matched by its own."""
+        clustered = [
+            cluster(
+                each.train, config.bank, settings.searched(), n_classes=each.n_classes, class_names=each.class_names
+            )
+            for each in others
+        ]
+        return [decision.bank, *clustered]
+
+    def pool_scores(kappa: float) -> Tensor:
+        matched = zip(banks(), parts, strict=True)
+        return torch.cat([bank.class_scores(part.validation.z, kappa=kappa) for bank, part in matched])
+
     return Case(
         train=splits.train,
         validation=splits.validation,
         test=splits.test,
         decision=decision,
         decided=decision.decide(splits.test.p, splits.test.z),
-        pool=pooled([part.validation for part in (splits, *others)]) if others else None,
+        pool=pooled([part.validation for part in parts]) if others else None,
+        pool_scores=pool_scores if others else None,
         unseen_bank=fitted.unseen_bank,
         goal=Goal.check(settings.objective, settings.costs, n_classes=splits.n_classes),
     )
@@ -102,7 +123,7 @@ def evaluated(parts: Sequence[Part], config: Config, seed: int) -> SeedResult:
     """
     asked = replace(config.evaluate, class_names=config.evaluate.class_names or parts[0].splits.class_names)
     shown = [part._replace(splits=with_asked(part.splits, config, seed)) for part in parts]
-    cases = [case_of(*part, config.tune) for part in shown]
+    cases = [case_of(*part, config) for part in shown]
     found = evaluate(cases, settings=asked)
     splits, fits = [part.splits for part in parts], [part.fitted for part in parts]
     document = {
