@@ -37,8 +37,8 @@ from tdumpra.method.outputs import (
 from tdumpra.toml import from_plain
 from tdumpra.tuning.fit import Fitted, cluster, tune_bank
 from tdumpra.tuning.goal import Goal, check_objective
-from tdumpra.tuning.presets import Preset
-from tdumpra.tuning.search import Search, check_preset
+from tdumpra.tuning.presets import Preset, check_preset
+from tdumpra.tuning.search import Search
 from tdumpra.tuning.settings import BankConfig, TuneConfig
 
 KIND, SCHEMA = "dual-path classifier", 2

@@ -123,6 +123,10 @@ def _mistake(content: Plain, kind: type[Any]) -> str | None:
 
 def from_plain(content: Plain, kind: type[T], where: str = "") -> T:
     """Build a dataclass from plain values; keys that are left out keep their defaults."""
+    try:
+        content = kind.complete(content) if hasattr(kind, "complete") else content  # a table that extends another
+    except ValueError as error:
+        raise ConfigError(f"{where}{error}") from error
     hints = typing.get_type_hints(kind)
     fields = {field.name: hints[field.name] for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     values = {}
@@ -191,7 +195,7 @@ def _convert_union(value: Any, kinds: tuple[Any, ...], name: str) -> Any:
     if value is None and type(None) in kinds:
         return None
     problems = []
-    for kind in kinds:
+    for kind in sorted(kinds, key=lambda kind: dataclasses.is_dataclass(kind) != isinstance(value, dict)):
         if kind is type(None):
             continue
         try:

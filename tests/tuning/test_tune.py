@@ -24,6 +24,7 @@ from tdumpra.tuning.result import Setting, Tuning
 from tdumpra.tuning.search import Search
 from tdumpra.tuning.tune import choose, choose_prior_exponent, tune
 
+FREE = Search(PRESETS["free"])
 SMALL = Preset(
     fused_exponent=(0.0, 0.5),
     kappa=(5.0, 20.0),
@@ -162,23 +163,23 @@ class TestChoice:
         base = replace(tuning.base, objective=0.5, accuracy=0.5)
         curve = tuning.curve
         curve.objective[:], curve.accuracy[:], curve.opened[:] = 0.6, 0.5, 9
-        strictest = choose(curve, base)
+        strictest = choose(curve, base, FREE)
         assert strictest.kappa == 5.0
         assert strictest.thresholds == GateThresholds(theta=0.5, beta=0.6, margin=0.3, delta=0.1, alpha=0.3)
         curve.opened[1, 1, 1, 1, 2, 2, 1, 1] = 8
-        loosest = choose(curve, base)
+        loosest = choose(curve, base, FREE)
         assert (loosest.kappa, loosest.rule, loosest.tau, loosest.opened) == (20.0, "log-linear", curve.tau[1], 8)
         assert loosest.thresholds == GateThresholds(theta=0.9, beta=0.0, margin=0.1, delta=0.02, alpha=0.8)
         curve.objective[0, 0, 0, 1] = 0.7  # a better objective outweighs openings
-        assert choose(curve, base).objective == 0.7
+        assert choose(curve, base, FREE).objective == 0.7
 
     def test_a_difference_in_the_last_bits_is_a_tie(self):
         curve = tune_on(0).curve
         curve.objective[:], curve.accuracy[:], curve.opened[:] = 0.6, 0.5, 9
         curve.objective[-1] += 1e-15
         base = Setting(1.0, 1.0, "linear", None, 0.6 - 1e-15, 0.5, 0)
-        assert choose(curve, base).thresholds is None
-        assert choose(curve, replace(base, objective=0.5)).kappa == 5.0
+        assert choose(curve, base, FREE).thresholds is None
+        assert choose(curve, replace(base, objective=0.5), FREE).kappa == 5.0
 
     def test_do_no_harm(self):
         """A setting with the best objective is no candidate where accuracy falls, by as little as one row."""
@@ -186,9 +187,9 @@ class TestChoice:
         curve.objective[:], curve.accuracy[:], curve.opened[:] = 0.6, 0.8, 9
         curve.objective[0], curve.accuracy[0] = 0.9, 0.8 - 1 / 200
         base = Setting(1.0, 1.0, "linear", None, 0.5, 0.8, 0)
-        assert (choose(curve, base).kappa, choose(curve, base).objective) == (20.0, 0.6)
+        assert (choose(curve, base, FREE).kappa, choose(curve, base, FREE).objective) == (20.0, 0.6)
         curve.accuracy[:] = 0.79
-        assert choose(curve, base).thresholds is None
+        assert choose(curve, base, FREE).thresholds is None
 
     @pytest.mark.parametrize("seed", range(5))
     @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -286,13 +287,13 @@ class TestPresets:
         preset = PRESETS[name]
         assert (preset.kappa, preset.delta, preset.alpha, preset.rule) == ((20.0,), (0.05,), (alpha,), ("linear",))
         assert preset.theta == (0.5, 0.6, 0.7, 0.8, 0.9)
-        assert preset.merge_above is None
+        assert preset.merge_above == 1
         decision = tune_on(0, preset).decision
         assert (decision.kappa, decision.tau, decision.temperature) == (20.0, 1.0, 1.0)
         assert (decision.rule, decision.prior_exponent) == ("linear", 0.0)
 
     def test_default_searches_at_least_ten_thousand_combinations(self):
-        preset = PRESETS["default"]
+        preset = PRESETS["free"]
         grid = (preset.kappa, preset.theta, preset.beta, preset.margin, preset.delta, preset.alpha, preset.rule)
         assert math.prod(len(values) for values in grid) >= 10_000
         assert preset.temperatures

@@ -191,6 +191,17 @@ def fuse_rows(
     return fused if prior is None else adjust_prior(fused, prior, exponent)
 
 
+def is_first_choice(
+    fused: Float[Tensor, "n c"], p_cls: Float[Tensor, "n c"], p_sim: Float[Tensor, "n c"]
+) -> Bool[Tensor, " n"]:
+    """Return where the fused label is the classifier's or retrieval's first choice, not a class that both rank lower.
+
+    A clause of our own: without it, fusing may lift a class that neither path named.
+    """
+    label = fused.argmax(-1)
+    return (label == p_cls.argmax(-1)) | (label == p_sim.argmax(-1))
+
+
 def fuse(
     p_cls: Float[Tensor, "n c"], p_sim: Float[Tensor, "n c"], thresholds: GateThresholds, *, rule: FusionRule
 ) -> Fused:

@@ -120,7 +120,7 @@ def table(config: Config, results: Mapping[str, Mapping[str, Any]]) -> ResultTab
     """Six rows, ours beside the paper's; ``results`` by the cells' names."""
     rows: list[dict[str, Value]] = []
     protocol = "" if config.outputs else f"Protocol {config.data.protocol}; "
-    settings = f"{protocol}preset {config.tune.preset}, objective {config.tune.objective}"
+    settings = f"{protocol}preset {config.tune.preset_name}, objective {config.tune.objective}"
     notes = [
         f"{settings[0].upper()}{settings[1:]}; figures of the test rows, everything else chosen on validation.",
         *unknown_of_files(config),

@@ -142,7 +142,7 @@ def _title(dataset: str, config: Config) -> str:
 
 
 def _notes(config: Config, rows: list[dict[str, Value]]) -> list[str]:
-    tuned = f"prototypes and gate (preset {config.tune.preset}, tuned for {config.tune.objective} on validation)"
+    tuned = f"prototypes and gate (preset {config.tune.preset_name}, tuned for {config.tune.objective} on validation)"
     notes = [
         f"Without: files that were trained with cross-entropy alone. With: the other files, {tuned}. Which images they "
         "are outputs of is not known: compare with the paper's figures only if it is the same data set."

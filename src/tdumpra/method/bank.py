@@ -84,7 +84,7 @@ class PrototypeBank:
             n_classes: C; needed only where some class has no training row, which is otherwise refused.
             seed: of the clustering.
             ids: names of the rows, shown as evidence; row numbers if left out.
-            merge_above: merge prototypes of a class with a larger cosine than this; ``None`` keeps them all.
+            merge_above: merge prototypes of a class with a larger cosine than this; ``None`` or 1 keeps all.
             engine: another k-means engine, for instance :func:`tdumpra.method.bank_faiss.faiss_lloyd`.
             class_names: for warnings; numbers if left out.
         """
@@ -229,7 +229,7 @@ def _cluster(
         warnings.filterwarnings("ignore", message=".*distinct directions")
         result = spherical_kmeans(z[rows], k, seed=seed, engine=engine)
     centers, assignment = result.centers, result.assignment
-    if merge_above is not None:
+    if merge_above is not None and merge_above < 1:
         centers, assignment = _merge_near_duplicates(z[rows], centers, assignment, merge_above)
     return _Clusters(rows, centers, assignment, len(result.centers) - len(centers))
 

@@ -13,7 +13,15 @@ from torch import Tensor
 from tdumpra.artifacts import Artifact
 from tdumpra.core.calibration import adjust_prior, apply_temperature
 from tdumpra.core.chances import CalibratedGate, calibrated_gate_opens
-from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds, fuse_where_open, gate_opens, gate_signals
+from tdumpra.core.gate import (
+    FusionRule,
+    GateSignals,
+    GateThresholds,
+    fuse_where_open,
+    gate_opens,
+    gate_signals,
+    is_first_choice,
+)
 from tdumpra.core.posterior import similarity_posterior
 from tdumpra.core.rowwise import widen
 from tdumpra.method.bank import PrototypeBank
@@ -48,6 +56,7 @@ class Decision:
     prior_exponent: float = 0.0  # of the classifier's posterior, on every row; 0: no adjustment
     fused_exponent: float = 0.0  # of the fused posterior, where the gate is open
     calibrated: CalibratedGate | None = None  # one more clause: retrieval's fitted chance of being right is ahead
+    first_choices_only: bool = False  # one more: the fused label is the first choice of one of the paths
 
     @property
     def guarantees_similarity(self) -> bool:
@@ -72,7 +81,7 @@ class Decision:
 
     def decide(self, p: Float[Tensor, "n c"], z: Float[Tensor, "n d"]) -> Decided:
         """Fuse checked rows, all signals kept."""
-        parts = list(self.chunks(p, z)) or [self._decide(widen(p), z)]
+        parts = list(self.chunks(p, z)) or [self.decide_posteriors(p, self.similarity(z))]
         p_final, opened, signals, *paths = zip(*parts, strict=True)
         joined = GateSignals(*(torch.cat(column) for column in zip(*signals, strict=True)))
         return Decided(torch.cat(p_final), torch.cat(opened), joined, *(torch.cat(each) for each in paths))
@@ -80,20 +89,32 @@ class Decision:
     def chunks(self, p: Float[Tensor, "n c"], z: Float[Tensor, "n d"]) -> Iterator[Decided]:
         """Fuse checked rows some thousands at a time, in order, in bounded memory."""
         for start in range(0, len(p), _CHUNK):
-            yield self._decide(widen(p[start : start + _CHUNK]), z[start : start + _CHUNK])
+            rows = slice(start, start + _CHUNK)
+            yield self.decide_posteriors(p[rows], self.similarity(z[rows]))
 
-    def _decide(self, p: Tensor, z: Tensor) -> Decided:
-        p_cls, p_sim = self.classifier(p), self.similarity(z).to(p)
+    def decide_posteriors(self, p: Float[Tensor, "n c"], p_sim: Float[Tensor, "n c"]) -> Decided:
+        """Fuse the classifier's rows with retrieval's posterior for them."""
+        p_cls = self.classifier(widen(p))
+        p_sim = p_sim.to(p_cls)
         signals = gate_signals(p_cls, p_sim)
-        opened = self.opens(signals)
-        alpha, prior = self.thresholds.alpha, self.prior.to(p_cls)
-        fused = fuse_where_open(
-            p_cls, p_sim, opened, alpha=alpha, rule=self.rule, prior=prior, exponent=self.fused_exponent
-        )
+        opened = self._opens(signals)
+        fused = self.fused(p_cls, p_sim, opened)
+        if self.first_choices_only:
+            opened = opened & is_first_choice(fused, p_cls, p_sim)
+            fused = torch.where(opened[:, None], fused, p_cls)
         return Decided(fused, opened, signals, p_cls, p_sim)
 
-    def opens(self, signals: GateSignals) -> Bool[Tensor, " n"]:
-        """Return where the gate is open: the paper's clauses, and the calibrated one where there is one."""
+    def fused(
+        self, p_cls: Float[Tensor, "n c"], p_sim: Float[Tensor, "n c"], opened: Bool[Tensor, " n"]
+    ) -> Float[Tensor, "n c"]:
+        """Return both posteriors fused where ``opened``, else the classifier's."""
+        alpha, prior = self.thresholds.alpha, self.prior.to(p_cls)
+        return fuse_where_open(
+            p_cls, p_sim, opened, alpha=alpha, rule=self.rule, prior=prior, exponent=self.fused_exponent
+        )
+
+    def _opens(self, signals: GateSignals) -> Bool[Tensor, " n"]:
+        """Return where the signals open the gate: the paper's clauses, and the calibrated one where there is one."""
         opened = gate_opens(signals, self.thresholds)
         return opened if self.calibrated is None else opened & calibrated_gate_opens(signals, self.calibrated)
 
@@ -103,6 +124,7 @@ class Decision:
             "thresholds": asdict(self.thresholds),
             "calibrated": self.calibrated and asdict(self.calibrated),
             "guarantees_similarity": self.guarantees_similarity,
+            "first_choices_only": self.first_choices_only,
             **{name: getattr(self, name) for name in _SETTINGS},
         }
 
@@ -120,5 +142,6 @@ class Decision:
             prior=tensors["prior"],
             thresholds=GateThresholds(**settings["thresholds"]),
             calibrated=settings["calibrated"] and from_plain(settings["calibrated"], CalibratedGate),
+            first_choices_only=settings.get("first_choices_only", False),  # a clause that older files do not know
             **{name: settings[name] for name in _SETTINGS},
         )

@@ -108,9 +108,10 @@ def gate_document(
             "accuracy": tuning.best.accuracy - tuning.base.accuracy,
             **{name: report[name] for name in ("opened", "flipped", "fixed", "broken")},
         },
+        "asked": tuning.best.asked,
         "decision": tuning.decision.to_json(),
         "certificate": fitted.certificate and fitted.certificate.to_json(),
-        "out_of_fold": fitted.estimate and {**fitted.estimate._asdict(), "sentence": fitted.estimate.sentence()},
+        "out_of_fold": fitted.estimate and fitted.estimate.to_json(),
         "notes": [str(note) for note in tuning.notes],
         "settings": asdict(config.tune),
     }

@@ -144,7 +144,10 @@ def fitted_variant(outputs: Outputs, out: Path, preset: Preset | None = None) ->
         if (artifact := _kept_artifact(place, GATE_KIND, GATE_SCHEMA, made_from)) is not None:
             return Fitted.from_artifact(artifact)
     config, others = outputs.config, [other.load() for other in outputs.others]
-    fitted = fit(outputs.load(), config.bank, config.tune, preset=preset, others=others, made=_kept_bank(outputs))
+    fitted = fit(
+        outputs.load(), config.bank, config.tune, preset=preset, others=others, judge=False,
+        made=_kept_bank(outputs),
+    )  # fmt: skip
     _keep_artifact(path, GATE_KIND, GATE_SCHEMA, fitted.to_artifact(), made_from)
     return fitted
 

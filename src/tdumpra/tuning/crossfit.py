@@ -1,9 +1,13 @@
-"""Tuning where validation is small: a bank from train and validation together, every row judged out of fold.
+"""What a choice earns on rows that had no say in it, and tuning where validation is small.
 
-Whole lesions are dealt into folds. A fold's rows are matched against a bank built from the other folds, so that no row
-meets a prototype made of itself or of its own lesion; on all these out-of-fold scores one gate is chosen, and the bank
-that goes into use is built from everything. How good the choice is, is estimated by choosing once more for each fold
-from the others alone.
+The best of thousands of settings looks better on the rows that it was chosen on than it is. So whole lesions are dealt
+into folds, and for each fold everything, temperatures included, is chosen once more from the others
+(:func:`out_of_fold`): what these choices earn on the rows that they did not see estimates what the one choice on all
+rows earns on new ones.
+
+Where validation is small, :func:`cross_fit` makes the bank from train and validation together. A fold's rows are
+matched against a bank built from the other folds, so that no row meets a prototype made of itself or of its own lesion;
+on all these out-of-fold scores one gate is chosen, and the bank that goes into use is built from everything.
 
 Rows that the network was trained on are part of the bank, not of the choice: a network is surer of them, and their
 embeddings lie closer to their classes, than on anything new. ``training_rows=True`` lets them in, for outputs whose
@@ -13,8 +17,9 @@ training rows were predicted out of fold too; it is refused where they plainly w
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -23,10 +28,12 @@ from torch import Tensor
 from tdumpra.checks import check_count
 from tdumpra.core.calibration import class_prior
 from tdumpra.core.groups import group_folds
+from tdumpra.core.metrics import Objective
+from tdumpra.core.posterior import similarity_posterior
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decided
-from tdumpra.method.outputs import TrainOutputs, ValidationOutputs, join
-from tdumpra.tuning.goal import Goal
+from tdumpra.method.outputs import ScoredOutputs, TrainOutputs, ValidationOutputs, join
+from tdumpra.tuning.goal import Goal, objective_name, shown_value
 from tdumpra.tuning.result import Tuning
 from tdumpra.tuning.search import DEFAULT_SEARCH, Search
 from tdumpra.tuning.tune import refuse_other_than_validation, tune_on_scores
@@ -35,6 +42,8 @@ Array = np.ndarray
 LeftOut = Literal["fold", "seed"]
 BankMaker = Callable[[TrainOutputs], PrototypeBank]
 _SEED = 0
+_FOLDS = 5
+_ESTIMATE_SEED = 2  # neither that of cross-fitting nor that of the certificate's halves
 _PLAINLY = 0.05  # training accuracy so far above validation's was not predicted out of fold
 
 
@@ -51,15 +60,67 @@ class Estimate(NamedTuple):
     broken: int
     fixable: int  # rows that retrieval has right and the classifier wrong
     left_out: LeftOut = "fold"
+    maximised: Objective = "balanced_accuracy"  # what ``objective`` is
+    by_class: tuple[tuple[int, int, int], ...] = ()  # rows gained, lost and falsely called, for each class
+
+    @property
+    def survives(self) -> bool:
+        """Return whether something was gained on rows that had no say: a better objective at no lower accuracy."""
+        gained = round(self.objective, 12) > round(self.base_objective, 12)
+        return gained and round(self.accuracy, 12) >= round(self.base_accuracy, 12)
+
+    @property
+    def gain(self) -> str:
+        """Return the figures before and after, in words."""
+        accuracy = f"accuracy {self.base_accuracy:.4f} to {self.accuracy:.4f}"
+        if self.maximised == "accuracy":
+            return accuracy
+        before, after = (shown_value(self.maximised, each) for each in (self.base_objective, self.objective))
+        return f"{objective_name(self.maximised)} {before:.4f} to {after:.4f}, {accuracy}"
 
     def sentence(self) -> str:
         """Say what was earned."""
         how = "out of fold" if self.left_out == "fold" else "chosen without the seed that it is judged on"
+        where = f"on rows that had no say in the choice ({how}, {self.rows:,} rows)"
+        if not self.opened:
+            return f"{where} the gate never opened"
         return (
-            f"{how}, on {self.rows:,} rows, the gate opened {self.opened} times, fixed {self.fixed} predictions and "
-            f"broke {self.broken} (retrieval was right on {self.fixable} of the classifier's errors): accuracy "
-            f"{self.base_accuracy:.4f} to {self.accuracy:.4f}"
+            f"{where} the gate opened {self.opened} times, fixed {self.fixed} predictions and broke {self.broken} "
+            f"(retrieval was right on {self.fixable} of the classifier's errors): {self.gain}"
         )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**self._asdict(), "survives": self.survives, "sentence": self.sentence()}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Estimate:
+        """Read what :meth:`to_json` returned; older files lack the last fields."""
+        known = {name: content[name] for name in cls._fields if name in content}
+        return cls(**{**known, "by_class": tuple(map(tuple, known.get("by_class", ())))})
+
+
+def out_of_fold(
+    bank: PrototypeBank, rows: ScoredOutputs, scores: Mapping[float, Tensor], prior: Tensor, search: Search
+) -> Estimate | None:
+    """Estimate what a choice on ``rows`` earns on others: choose on four folds of lesions, apply to the fifth.
+
+    ``scores`` are retrieval's, for each kappa. ``None`` where the rows are of fewer than two lesions.
+    """
+    folds = min(_FOLDS, len(np.unique(rows.lesions())))
+    if folds < 2:
+        return None
+    fold = group_folds(rows.groups, rows.y.numpy(), folds, seed=_ESTIMATE_SEED)
+    in_part = replace(search, preset=search.preset.for_share(1 - 1 / folds))
+    decided, y = [], []
+    for number in range(folds):
+        held_out = torch.from_numpy(fold == number)
+        of_rest = {kappa: values[~held_out] for kappa, values in scores.items()}
+        decision = tune_on_scores(bank, rows.rows(fold != number), of_rest, prior, in_part).decision
+        p_sim = similarity_posterior(scores[decision.kappa][held_out], tau=decision.tau)
+        decided.append(decision.decide_posteriors(rows.p[held_out], p_sim))
+        y.append(rows.y[held_out])
+    return estimate(decided, torch.cat(y), search.goal)
 
 
 def cross_fit(
@@ -85,16 +146,17 @@ def cross_fit(
     scores = {kappa: _out_of_fold_scores(banks, rows.z, fold_of_row, kappa) for kappa in search.preset.kappa}
     prior = class_prior(pool.y, validation.n_classes)
 
-    def choose(bank: PrototypeBank, keep: Array) -> Tuning:
+    def choose(bank: PrototypeBank, keep: Array, wanted: Search) -> Tuning:
         of_rows = {kappa: values[torch.from_numpy(keep)] for kappa, values in scores.items()}
-        return tune_on_scores(bank, rows.rows(keep), of_rows, prior, search)
+        return tune_on_scores(bank, rows.rows(keep), of_rows, prior, wanted)
 
+    in_part = replace(search, preset=search.preset.for_share(1 - 1 / folds))
     decided, y = [], []
     for number in np.unique(fold_of_row):
         held_out = rows.rows(fold_of_row == number)
-        decided.append(choose(banks[number], fold_of_row != number).decision.decide(held_out.p, held_out.z))
+        decided.append(choose(banks[number], fold_of_row != number, in_part).decision.decide(held_out.p, held_out.z))
         y.append(held_out.y)
-    tuning = choose(make_bank(pool), np.ones(len(rows), dtype=bool))
+    tuning = choose(make_bank(pool), np.ones(len(rows), dtype=bool), search)
     return tuning, estimate(decided, torch.cat(y), search.goal)
 
 
@@ -149,4 +211,16 @@ def estimate(decided: list[Decided], y: Tensor, goal: Goal, *, left_out: LeftOut
         broken=int((was_right & ~is_right).sum()),
         fixable=int(((p_sim.argmax(1) == y) & ~was_right).sum()),
         left_out=left_out,
+        maximised=goal.objective,
+        by_class=_moved_by_class(p_cls.argmax(1), p.argmax(1), y, n_classes=p.shape[1]),
     )
+
+
+def _moved_by_class(before: Tensor, after: Tensor, y: Tensor, *, n_classes: int) -> tuple[tuple[int, int, int], ...]:
+    """Count for each class its rows that became right, its rows that became wrong, and others newly called it."""
+    gained, lost = (after == y) & (before != y), (after != y) & (before == y)
+    called = (after != y) & (after != before)
+    columns = (labels[rows].bincount(minlength=n_classes).tolist() for labels, rows in (
+        (y, gained), (y, lost), (after, called),
+    ))  # fmt: skip
+    return tuple(zip(*columns, strict=True))

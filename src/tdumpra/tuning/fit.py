@@ -15,13 +15,14 @@ from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import TrainOutputs, ValidationOutputs
 from tdumpra.tuning.certify import Certificate, certify
-from tdumpra.tuning.crossfit import BankMaker, Estimate, cross_fit
+from tdumpra.tuning.crossfit import BankMaker, Estimate, cross_fit, out_of_fold
+from tdumpra.tuning.notes import Note
 from tdumpra.tuning.pooled import tune_over_seeds
 from tdumpra.tuning.presets import Preset
 from tdumpra.tuning.result import Tuning
 from tdumpra.tuning.search import Search
 from tdumpra.tuning.settings import BankConfig, TuneConfig
-from tdumpra.tuning.tune import tune
+from tdumpra.tuning.tune import refuse_other_than_validation, tune_on_scores
 
 
 class Fitted(NamedTuple):
@@ -41,7 +42,7 @@ class Fitted(NamedTuple):
         """Say in a sentence how the gate was chosen, proven or estimated."""
         if self.certificate is not None and not self.certificate.granted:
             return self.certificate.sentence()
-        parts = (self.tuning, self.certificate, self.estimate)
+        parts = (self.certificate, self.estimate, self.tuning)  # what rows without a say tell comes first
         return "; ".join(part.sentence() for part in parts if part is not None)
 
     def to_artifact(self) -> Artifact:
@@ -51,7 +52,7 @@ class Fitted(NamedTuple):
         meta = {
             **tuning.meta,
             "certificate": self.certificate and self.certificate.to_json(),
-            "estimate": self.estimate and self.estimate._asdict(),
+            "estimate": self.estimate and self.estimate.to_json(),
             "unseen_bank": unseen.meta,
         }
         return Artifact({**tuning.tensors, **prefixed("unseen", unseen.tensors)}, meta)
@@ -64,7 +65,7 @@ class Fitted(NamedTuple):
         return cls(
             tuning=Tuning.from_artifact(artifact),
             certificate=Certificate.from_json(meta["certificate"]) if meta["certificate"] else None,
-            estimate=Estimate(**meta["estimate"]) if meta["estimate"] else None,
+            estimate=Estimate.from_json(meta["estimate"]) if meta["estimate"] else None,
             unseen_bank=PrototypeBank.from_artifact(Artifact(unseen, meta["unseen_bank"])) if unseen else None,
         )
 
@@ -76,7 +77,7 @@ def fit(
     *,
     preset: Preset | None = None,
     others: Sequence[SplitOutputs] = (),
-    judge: bool = False,
+    judge: bool = True,
     made: PrototypeBank | None = None,
 ) -> Fitted:
     """Build the bank from train and choose everything else on validation.
@@ -87,12 +88,14 @@ def fit(
         settings: what is searched.
         preset: used in place of the one that ``settings`` names.
         others: further seeds whose validation rows take part in the choice, each scored by its own model and bank.
-        judge: with ``others``, also estimate what the choice earns on a seed that took no part in it.
+        judge: also estimate what the choice earns on rows that had no say in it, even where the preset does without.
         made: the bank of ``splits.train`` under these settings, if it was clustered before.
     """
     search = Search.check(
-        preset or settings.preset, settings.objective, settings.costs, settings.adjust_prior, n_classes=splits.n_classes
-    )
+        preset or settings.preset, settings.objective, settings.costs, settings.adjust_prior,
+        n_classes=splits.n_classes, max_asked=settings.max_asked, tolerance=settings.tolerance,
+    )  # fmt: skip
+    judge = judge or search.preset.must_survive
 
     def make_bank(train: TrainOutputs) -> PrototypeBank:
         return cluster(train, bank, search.preset, n_classes=splits.n_classes, class_names=splits.class_names)
@@ -101,9 +104,10 @@ def fit(
     if others and not settings.folds:
         banks = [made, *(make_bank(each.train) for each in others)]
         tuning, estimate = tune_over_seeds([splits, *others], banks, search, judge=judge)
-        return Fitted(tuning, estimate=estimate)
+        return _judged(Fitted(tuning, estimate=estimate), search)
     prior = class_prior(splits.train.y, splits.n_classes)
-    return tune_bank(made, splits.validation, prior, search, settings, train=splits.train, make_bank=make_bank)
+    rows = splits.validation
+    return tune_bank(made, rows, prior, search, settings, train=splits.train, make_bank=make_bank, judge=judge)
 
 
 def tune_bank(
@@ -115,6 +119,7 @@ def tune_bank(
     *,
     train: TrainOutputs | None,
     make_bank: BankMaker,
+    judge: bool = True,
 ) -> Fitted:
     """Tune a clustered bank on validation alone, with a proof, or in folds over train and validation."""
     if settings.folds:
@@ -123,11 +128,26 @@ def tune_bank(
         tuning, estimate = cross_fit(
             train, validation, make_bank, search, folds=settings.folds, training_rows=settings.training_rows
         )
-        return Fitted(tuning, estimate=estimate, unseen_bank=bank)
+        return _judged(Fitted(tuning, estimate=estimate, unseen_bank=bank), search)
     if settings.certify:
         proof = certify(bank, validation, prior, search, level=settings.level, correction=settings.correction)
         return Fitted(*proof)
-    return Fitted(tune(bank, validation, prior, search))
+    refuse_other_than_validation(validation)
+    scores = {kappa: bank.class_scores(validation.z, kappa=kappa) for kappa in search.preset.kappa}
+    tuning = tune_on_scores(bank, validation, scores, prior, search)
+    judged = out_of_fold(bank, validation, scores, prior, search) if judge else None
+    return _judged(Fitted(tuning, estimate=judged), search)
+
+
+def _judged(fitted: Fitted, search: Search) -> Fitted:
+    """Note a gain that rows without a say do not confirm; the gate stays shut, if the preset asks for it."""
+    tuning, estimate = fitted.tuning, fitted.estimate
+    if tuning.is_shut or estimate is None or estimate.survives:
+        return fitted
+    note = Note("not survived" if search.preset.must_survive else "not kept up", {"gain": estimate.gain})
+    if search.preset.must_survive:
+        tuning = tuning.kept_shut()
+    return fitted._replace(tuning=replace(tuning, notes=(*tuning.notes, note)))
 
 
 def cluster(

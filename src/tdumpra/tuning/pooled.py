@@ -1,23 +1,25 @@
 """One choice for several seeds, on the validation rows of all of them, each scored by its own model and bank.
 
 How good the choice is, is estimated by leaving seeds out in turn: what the others choose is applied to the one that had
-no say. That is unbiased only where seeds hold out lesions of their own, so there is no estimate where they share any.
+no say. That is unbiased only where seeds hold out lesions of their own; where they share any, folds of lesions are left
+out in place of seeds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tdumpra.core.calibration import class_prior
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import ValidationOutputs, join
-from tdumpra.tuning.crossfit import Estimate, estimate
+from tdumpra.tuning.crossfit import Estimate, estimate, out_of_fold
 from tdumpra.tuning.notes import Note
 from tdumpra.tuning.result import Tuning
 from tdumpra.tuning.search import Search
@@ -33,8 +35,8 @@ def tune_over_seeds(
 ) -> tuple[Tuning, Estimate | None]:
     """Choose once for all ``parts``, each with its own of ``banks``.
 
-    Return the first part's tuning, and an estimate of what the choice earns on a part that had no say (if ``judge``, at
-    the cost of one more choice for each part).
+    Return the first part's tuning, and an estimate of what the choice earns on rows that had no say (if ``judge``, at
+    the cost of one more choice for each part or fold).
     """
     n_classes = parts[0].n_classes
     priors = [class_prior(part.train.y, n_classes) for part in parts]
@@ -44,32 +46,31 @@ def tune_over_seeds(
         for bank, part in zip(banks, parts, strict=True)
     ]
 
-    def choose(numbers: list[int]) -> Tuning:
+    def choose(numbers: list[int], wanted: Search) -> Tuning:
         rows = pooled([parts[i].validation for i in numbers])
-        of_rows = {kappa: torch.cat([scores[i][kappa] for i in numbers]) for kappa in search.preset.kappa}
-        return tune_on_scores(banks[numbers[0]], rows, of_rows, prior, search)
+        return tune_on_scores(banks[numbers[0]], rows, _of_seeds(scores, numbers), prior, wanted)
 
     def decision_of(number: int, tuning: Tuning) -> Decision:
         return replace(tuning.decision, bank=banks[number], prior=priors[number])
 
-    everyone = list(range(len(parts)))
-    left_out = None
-    if judge and len(parts) > 1 and _apart([part.validation for part in parts]):
+    everyone, validations = list(range(len(parts))), [part.validation for part in parts]
+    apart, judged = _apart(validations), None
+    if judge and apart:
+        in_part = replace(search, preset=search.preset.for_share(1 - 1 / len(parts)))
         decided = [
-            decision_of(i, choose([j for j in everyone if j != i])).decide(rows.p, rows.z)
-            for i, rows in enumerate(part.validation for part in parts)
+            decision_of(i, choose([j for j in everyone if j != i], in_part)).decide(rows.p, rows.z)
+            for i, rows in enumerate(validations)
         ]
-        left_out = estimate(decided, torch.cat([part.validation.y for part in parts]), search.goal, left_out="seed")
-    tuning = choose(everyone)
-    notes = (*tuning.notes, *_notes(parts, left_out))
-    return replace(tuning, decision=decision_of(0, tuning), notes=notes), left_out
+        judged = estimate(decided, torch.cat([rows.y for rows in validations]), search.goal, left_out="seed")
+    elif judge:
+        judged = out_of_fold(banks[0], pooled(validations), _of_seeds(scores, everyone), prior, search)
+    tuning = choose(everyone, search)
+    notes = tuning.notes if apart else (*tuning.notes, Note("shared lesions", {}))
+    return replace(tuning, decision=decision_of(0, tuning), notes=notes), judged
 
 
-def _notes(parts: Sequence[SplitOutputs], left_out: Estimate | None) -> list[Note]:
-    notes = [] if _apart([part.validation for part in parts]) else [Note("shared lesions", {})]
-    if left_out is not None and left_out.accuracy < left_out.base_accuracy:
-        notes.append(Note("lost on other seeds", {"before": left_out.base_accuracy, "after": left_out.accuracy}))
-    return notes
+def _of_seeds(scores: Sequence[Mapping[float, Tensor]], numbers: list[int]) -> dict[float, Tensor]:
+    return {kappa: torch.cat([scores[i][kappa] for i in numbers]) for kappa in scores[0]}
 
 
 def pooled(parts: Sequence[ValidationOutputs]) -> ValidationOutputs:

@@ -31,8 +31,9 @@ class Setting:
     objective: float
     accuracy: float
     opened: int
-    calibrated: CalibratedGate | None = None  # with thresholds that hold nothing back
+    calibrated: CalibratedGate | None = None  # with thresholds that ask for no more than the preset's bounds
     fused_exponent: float = 0.0
+    asked: float = 0.0  # share of the rows on which the classifier's confidence lies below theta
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -63,15 +64,16 @@ class Curve:
     """Objective, accuracy and openings of every combination.
 
     Axes of the five clauses: kappa, rule, alpha, fused_exponent, theta, beta, margin, delta. Of the calibrated gate:
-    kappa, rule, alpha, fused_exponent, advantage.
+    kappa, rule, alpha, fused_exponent, theta, advantage. Where several tau are searched, kappa is listed once for each.
     """
 
     axes: dict[str, tuple[float | str, ...]]
-    tau: tuple[float, ...]  # fitted for each kappa
+    tau: tuple[float, ...]  # for each kappa
     similarity_nll: tuple[float, ...]  # of retrieval alone, for each kappa
     objective: Array
     accuracy: Array
     opened: Array
+    asked: tuple[float, ...] = ()  # for each theta, the share of rows on which the classifier's confidence lies below
 
     def __repr__(self) -> str:
         axes = " × ".join(f"{len(values)} {name}" for name, values in self.axes.items())
@@ -81,7 +83,8 @@ class Curve:
         """Return tensors under ``name``, and the axes."""
         tensors = {array: torch.from_numpy(getattr(self, array)) for array in _CURVE_ARRAYS}
         return Artifact(
-            prefixed(name, tensors), {"axes": self.axes, "tau": self.tau, "similarity_nll": self.similarity_nll}
+            prefixed(name, tensors),
+            {"axes": self.axes, "tau": self.tau, "similarity_nll": self.similarity_nll, "asked": self.asked},
         )
 
     @classmethod
@@ -92,12 +95,23 @@ class Curve:
             axes={axis: tuple(values) for axis, values in meta["axes"].items()},
             tau=tuple(meta["tau"]),
             similarity_nll=tuple(meta["similarity_nll"]),
+            asked=tuple(meta.get("asked", ())),  # older files do not know it
             **{array: tensors[array].numpy() for array in _CURVE_ARRAYS},
         )
 
 
+def shut_setting(curve: Curve, base: Setting) -> Setting:
+    """Return the shut gate, with the concentration under which retrieval alone is most likely."""
+    likeliest = int(np.argmin(curve.similarity_nll))
+    return replace(base, kappa=float(curve.axes["kappa"][likeliest]), tau=curve.tau[likeliest])
+
+
 _CURVE_ARRAYS = ("objective", "accuracy", "opened")
 _PLAIN = ("objective", "n_rows", "n_disagreements", "n_tried")  # of a tuning, as they go into a file
+_SHUT_BY = {  # by the kind of a note
+    "too few disagreements": "the paths disagree on too few of them to judge a gate",
+    "not survived": "what the best of them gained did not survive on rows that had no say in the choice",
+}
 _BETTER = {False: ("raises", "raised"), True: ("lowers", "lowered")}  # by whether the objective is a loss
 
 
@@ -163,6 +177,11 @@ class Tuning:
         """Return whether the gate is kept shut: nothing was better than the classifier, or nothing was proven."""
         return self.best.thresholds is None
 
+    def kept_shut(self) -> Tuning:
+        """Return the same search with the gate kept shut, at the concentration under which retrieval is likeliest."""
+        best = shut_setting(self.curve, self.base)
+        return replace(self, decision=best.apply_to(self.decision), best=best)
+
     def sentence(self) -> str:
         """Say what was chosen and why."""
         tried = f"{self.n_tried or self.curve.objective.size:,} settings were tried on {self.n_rows:,} validation rows"
@@ -172,11 +191,13 @@ class Tuning:
                 f"{tried}; the classifier and retrieval never disagree on them, so there is nothing to decide "
                 "and the gate stays shut"
             )
+        if self.is_shut and (why := next((_SHUT_BY[note.kind] for note in self.notes if note.kind in _SHUT_BY), "")):
+            return f"{tried}; {why}, so the gate stays shut"
         if self.is_shut:
             return f"{tried}; none {bettered} {name} without lowering accuracy, so the gate stays shut"
         before, after = (shown_value(self.objective, each.objective) for each in (self.base, self.best))
         unharmed = f" at accuracy {self.best.accuracy:.4f} (before: {self.base.accuracy:.4f})"
         return (
-            f"{tried}; the best ({self.best.gate}) {better} {name} from {before:.4f} to {after:.4f}"
+            f"{tried}; on those same rows the best ({self.best.gate}) {better} {name} from {before:.4f} to {after:.4f}"
             f"{'' if self.objective == 'accuracy' else unharmed}, open on {self.best.opened} rows"
         )

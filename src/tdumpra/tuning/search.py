@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,18 +20,17 @@ from tdumpra.core.chances import (
     confidence_features,
     fit_chance,
 )
-from tdumpra.core.gate import GateSignals, GateThresholds, fuse_rows, gate_opens, gate_signals
+from tdumpra.core.gate import GateSignals, GateThresholds, fuse_rows, gate_opens, gate_signals, is_first_choice
 from tdumpra.core.groups import group_folds
 from tdumpra.core.metrics import ClassCounts
 from tdumpra.core.search import Axis, above, below, tally
 from tdumpra.method.outputs import ScoredOutputs
 from tdumpra.tuning.goal import Goal
-from tdumpra.tuning.presets import PRESETS, Preset
+from tdumpra.tuning.presets import PRESETS, Preset, check_preset
+from tdumpra.tuning.settings import check_cost_limits
 
 Array = np.ndarray
 _FOLDS, _FOLD_SEED = 5, 0
-# clauses that always hold, except where the classifier is certain: the calibrated gate decides
-LEAST_ASKED = GateThresholds(theta=1.0, beta=0.0, margin=0.0, delta=0.0, alpha=0.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +40,8 @@ class Search:
     preset: Preset = PRESETS["default"]
     goal: Goal = field(default_factory=Goal)
     adjust_for_prior: bool = False
+    max_asked: float = 1.0  # largest share of the rows on which the classifier's confidence may lie below theta
+    tolerance: float = 0.0  # of the objective, given up for the theta that asks about the fewest rows
 
     @classmethod
     def check(
@@ -51,21 +52,28 @@ class Search:
         adjust_prior: bool = False,
         *,
         n_classes: int,
+        max_asked: float = 1.0,
+        tolerance: float = 0.0,
     ) -> Search:
         """Build a search from a user's settings, or say which of them is wrong."""
-        return cls(check_preset(preset), Goal.check(objective, costs, n_classes=n_classes), adjust_prior)
+        goal = Goal.check(objective, costs, n_classes=n_classes)
+        check_cost_limits(max_asked, tolerance)
+        return cls(check_preset(preset), goal, adjust_prior, float(max_asked), float(tolerance))
+
+    def within(self, gamma_cls: Tensor, n_classes: int) -> Search:
+        """Return the same search with candidates within the preset's bounds and the share that may be asked about.
+
+        Where a theta would ask about too many of the rows, the largest that does not takes its place.
+        """
+        preset = self.preset
+        if self.max_asked < 1:
+            ordered = gamma_cls.double().sort().values
+            most = float(ordered[int(self.max_asked * len(ordered))]) if len(ordered) else 1.0
+            preset = replace(preset, most_theta=min(preset.most_theta, most))
+        return replace(self, preset=preset.bounded(n_classes))
 
 
 DEFAULT_SEARCH = Search()
-
-
-def check_preset(preset: str | Preset) -> Preset:
-    """Return the preset of that name; a :class:`Preset` is returned as it is."""
-    if isinstance(preset, Preset):
-        return preset
-    if not isinstance(preset, str) or preset not in PRESETS:
-        raise ValueError(f"preset must be one of {', '.join(PRESETS)} or a Preset, not {preset!r}")
-    return PRESETS[preset]
 
 
 class Searched(NamedTuple):
@@ -82,6 +90,7 @@ class FittedChances(NamedTuple):
     classifier: Weights
     similarity: Weights
     out_of_fold: Array  # of the rows on which the paths disagree
+    least: GateThresholds  # what the gate asks for besides
 
 
 def search_clauses(p_cls: Tensor, p_sim: Tensor, y: Tensor, search: Search, prior: Tensor) -> Searched:
@@ -108,15 +117,24 @@ def clause_axes(
 
 
 def search_calibrated(
-    p_cls: Tensor, p_sim: Tensor, y: Tensor, out_of_fold: Array, search: Search, prior: Tensor
+    p_cls: Tensor, p_sim: Tensor, y: Tensor, fit: FittedChances, search: Search, prior: Tensor
 ) -> Searched:
     """Score all combinations of rule, alpha, power and lead, each row by weights fitted without its group."""
     signals = gate_signals(p_cls, p_sim)
     disagree = signals.label_cls != signals.label_sim
-    # a classifier that leaves no doubt at all is not asked, here as in use
-    asked = gate_opens(signals, LEAST_ASKED)[disagree].numpy()
-    axes = (above(np.where(asked, out_of_fold, -np.inf), search.preset.advantage),)
+    # a classifier that leaves no doubt at all is not asked, here as in use; nor is retrieval below the bounds
+    asked = gate_opens(signals, fit.least)[disagree].numpy()
+    axes = (
+        below(signals.gamma_cls[disagree].numpy(), calibrated_theta(search)),
+        above(np.where(asked, fit.out_of_fold, -np.inf), search.preset.advantage),
+    )
     return _score_grid(axes, p_cls, p_sim, y, disagree, search, prior)
+
+
+def calibrated_theta(search: Search) -> tuple[float, ...]:
+    """Return the calibrated gate's candidates of theta: the bound, unless a cheaper gate is asked for."""
+    most = search.preset.most_theta
+    return tuple(dict.fromkeys((*search.preset.theta, most))) if search.tolerance else (most,)
 
 
 def _score_grid(
@@ -139,7 +157,10 @@ def _score_grid(
     for rule, alpha, exponent in itertools.product(preset.rule, preset.alpha, preset.fused_exponent):
         fused = fuse_rows(p_cls, p_sim, alpha=alpha, rule=rule, prior=prior, exponent=exponent)
         loss_change = goal.row_loss(fused.double().numpy(), moving) - loss_before
-        moved = tally(axes, before, fused.argmax(1).numpy(), moving, loss_change, n_classes=n_classes)
+        opens = is_first_choice(fused, p_cls, p_sim).numpy() if preset.first_choices_only else slice(None)
+        of_rows = tuple(Axis(axis.values, axis.first_open[opens]) for axis in axes)
+        after = fused.argmax(1).numpy()
+        moved = tally(of_rows, before[opens], after[opens], moving[opens], loss_change[opens], n_classes=n_classes)
         counts = ClassCounts(base.correct + moved.correct, base.support, base.predicted + moved.predicted)
         value = goal.value(counts, base_loss.sum() + moved.loss, n_rows)
         grids.append((value, metrics.accuracy(counts), moved.opened))
@@ -147,7 +168,7 @@ def _score_grid(
     return Searched(*(np.stack(column).reshape(shape) for column in zip(*grids, strict=True)))
 
 
-def fit_chances(p_cls: Tensor, p_sim: Tensor, rows: ScoredOutputs) -> FittedChances | None:
+def fit_chances(p_cls: Tensor, p_sim: Tensor, rows: ScoredOutputs, least: GateThresholds) -> FittedChances | None:
     """Fit the calibrated gate on all disagreements, and without each fold in turn; ``None`` if there are few."""
     signals = gate_signals(p_cls, p_sim)
     disagree = signals.label_cls != signals.label_sim
@@ -171,7 +192,7 @@ def fit_chances(p_cls: Tensor, p_sim: Tensor, rows: ScoredOutputs) -> FittedChan
         held_out = fold == number
         part = GateSignals(*(signal[torch.from_numpy(held_out)] for signal in signals))
         out_of_fold[held_out] = advantage(part, *fit(~held_out)).numpy()
-    return FittedChances(*fit(np.ones(len(y), dtype=bool)), out_of_fold)
+    return FittedChances(*fit(np.ones(len(y), dtype=bool)), out_of_fold, least)
 
 
 def stacked(searched: list[Searched]) -> Searched:

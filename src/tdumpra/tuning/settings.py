@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from tdumpra.checks import check_count, check_unit_interval
 from tdumpra.core.metrics import Objective
-from tdumpra.tuning.presets import PRESETS, Preset, PresetName
+from tdumpra.tuning.presets import Preset, PresetName, check_preset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class BankConfig:
 class TuneConfig:
     """How the gate is chosen on validation outputs."""
 
-    preset: PresetName = "default"
+    preset: PresetName | Preset = "default"  # a table [tune.preset] is one of your own
     objective: Objective = "balanced_accuracy"
     costs: tuple[tuple[float, ...], ...] = ()  # truth × decision; needed for the objective "cost", else only reported
     adjust_prior: bool = False
@@ -41,10 +42,13 @@ class TuneConfig:
     correction: Literal["fixed-sequence", "holm"] = "fixed-sequence"
     folds: int = 0  # cross-fit over train and validation in so many folds; 0 tunes on validation alone
     pool_seeds: bool = False  # one choice for all seeds, on the validation rows of all: each scored by its own seed
+    max_asked: float = 1.0  # largest share of validation rows that theta may leave to the second network
+    tolerance: float = 0.0  # of the objective, given up for the theta that asks about the fewest rows
     training_rows: bool = False  # when cross-fitting, score training rows too: only if they were predicted out of fold
 
     def __post_init__(self) -> None:
         check_unit_interval(self.level, "level")
+        check_cost_limits(self.max_asked, self.tolerance)
         check_count(self.folds, "folds", least=0)
         if self.folds == 1:
             raise ValueError("folds must be 0, or at least 2")
@@ -59,4 +63,16 @@ class TuneConfig:
 
     def searched(self) -> Preset:
         """Return the candidates that are searched."""
-        return PRESETS[self.preset]
+        return check_preset(self.preset)
+
+    @property
+    def preset_name(self) -> str:
+        """Return the preset's name, for a sentence."""
+        return self.preset if isinstance(self.preset, str) else "of your own"
+
+
+def check_cost_limits(max_asked: float, tolerance: float) -> None:
+    """Refuse a share of rows to ask about, or a part of the objective to give up for it, that means nothing."""
+    check_unit_interval(max_asked, "max_asked")
+    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < math.inf:
+        raise ValueError(f"tolerance must be a number, 0 or more, not {tolerance!r}")

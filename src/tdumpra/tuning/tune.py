@@ -2,12 +2,13 @@
 
 Two rules govern the choice. *Do no harm*: a setting whose validation accuracy is lower than the classifier's is no
 candidate, whatever its objective. *Least intervention*: among equals the gate that opens least wins, so that a gate
-which wins nothing stays shut.
+which wins nothing stays shut. A preset may ask for more: bounds that no gate passes, and enough cases to judge by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,14 +25,14 @@ from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
 from tdumpra.method.outputs import ScoredOutputs, ValidationOutputs
 from tdumpra.tuning.goal import Goal
-from tdumpra.tuning.notes import validation_notes
+from tdumpra.tuning.notes import Note, validation_notes
 from tdumpra.tuning.presets import Preset
-from tdumpra.tuning.result import Curve, Setting, Tuning
+from tdumpra.tuning.result import Curve, Setting, Tuning, shut_setting
 from tdumpra.tuning.search import (
     DEFAULT_SEARCH,
-    LEAST_ASKED,
     FittedChances,
     Search,
+    calibrated_theta,
     fit_chances,
     search_calibrated,
     search_clauses,
@@ -39,6 +40,7 @@ from tdumpra.tuning.search import (
 )
 
 Array = np.ndarray
+_Floats = tuple[float, ...]
 PRIOR_EXPONENTS = tuple(np.round(np.linspace(0, 1, 21), 2).tolist())
 
 
@@ -76,37 +78,49 @@ def tune_on_scores(
     p_cls = adjust_prior(calibrated, prior, exponent)
     # the accuracy that must not fall is that of p, before any adjustment
     base = Setting(1.0, 1.0, "linear", None, goal.score(p_cls, y).objective, goal.score(p, y).accuracy, 0)
+    gamma_cls = p_cls.amax(1)
+    search = search.within(gamma_cls, p.shape[1])
+    preset = search.preset
 
-    taus = [fit_temperature(scores[kappa], y) if preset.temperatures else 1.0 for kappa in preset.kappa]
+    kappas, taus = _concentrations(scores, y, preset)
     posteriors = [
-        similarity_posterior(scores[kappa], tau=tau).to(p_cls) for kappa, tau in zip(preset.kappa, taus, strict=True)
+        similarity_posterior(scores[kappa], tau=tau).to(p_cls) for kappa, tau in zip(kappas, taus, strict=True)
     ]
     losses = [metrics.negative_log_likelihood(p_sim.double().numpy(), y.numpy()) for p_sim in posteriors]
-    found: dict[str, Any] = {"tau": tuple(taus), "similarity_nll": tuple(losses)}
+    found: dict[str, Any] = {"tau": taus, "similarity_nll": tuple(losses)}
 
     clauses = search if "clauses" in preset.gates else replace(search, preset=_one_candidate_each(preset))
     searched = stacked([search_clauses(p_cls, p_sim, y, clauses, prior) for p_sim in posteriors])
-    curve = Curve(axes=_clause_curve_axes(clauses.preset), **found, **searched._asdict())
-    contenders = [choose(curve, base)] if "clauses" in preset.gates else []
+    axes = {**_clause_curve_axes(clauses.preset), "kappa": kappas}
+    curve = Curve(axes=axes, **found, **searched._asdict(), asked=_asked(gamma_cls, axes["theta"]))
+    contenders = [choose(curve, base, search)] if "clauses" in preset.gates else []
 
     calibrated_curve = None
-    wanted = posteriors if "calibrated" in preset.gates else []
-    fits = [fit for p_sim in wanted if (fit := fit_chances(p_cls, p_sim, rows)) is not None]
+    wanted, least = posteriors if "calibrated" in preset.gates else [], preset.least_asked(p.shape[1])
+    fits = [fit for p_sim in wanted if (fit := fit_chances(p_cls, p_sim, rows, least)) is not None]
     if len(fits) == len(posteriors):
         of_fit = zip(posteriors, fits, strict=True)
-        searched = stacked(
-            [search_calibrated(p_cls, p_sim, y, fit.out_of_fold, search, prior) for p_sim, fit in of_fit]
-        )
-        axes = {**_outer_axes(preset), "advantage": tuple(sorted(preset.advantage, reverse=True))}
-        calibrated_curve = Curve(axes=axes, **found, **searched._asdict())
-        contenders.append(choose(calibrated_curve, base, fits))
-    # the first of equals: the paper's clauses
-    best = max(contenders, key=lambda each: (round(each.objective, 12), -each.opened), default=_shut(curve, base))
+        searched = stacked([search_calibrated(p_cls, p_sim, y, fit, search, prior) for p_sim, fit in of_fit])
+        axes = {
+            **_outer_axes(preset), "kappa": kappas, "theta": tuple(sorted(calibrated_theta(search))),
+            "advantage": tuple(sorted(preset.advantage, reverse=True)),
+        }  # fmt: skip
+        calibrated_curve = Curve(axes=axes, **found, **searched._asdict(), asked=_asked(gamma_cls, axes["theta"]))
+        contenders.append(choose(calibrated_curve, base, search, fits))
     shut = Decision(
-        bank=bank, thresholds=GateThresholds.shut(), temperature=temperature, prior=prior, prior_exponent=exponent
-    )
-    n_disagreements = max(int((p_cls.argmax(1) != p_sim.argmax(1)).sum()) for p_sim in posteriors)
+        bank=bank, thresholds=GateThresholds.shut(), temperature=temperature, prior=prior, prior_exponent=exponent,
+        first_choices_only=preset.first_choices_only,
+    )  # fmt: skip
+    disagreeing = [(p_cls.argmax(1) != p_sim.argmax(1)).numpy() for p_sim in posteriors]
+    n_disagreements = max(int(rows_of.sum()) for rows_of in disagreeing)
+    lesions = max(len(np.unique(rows.lesions()[rows_of])) for rows_of in disagreeing)
     tried = [curve if "clauses" in preset.gates else None, calibrated_curve]
+    n_tried = sum(each.objective.size for each in tried if each is not None)
+    notes = list(validation_notes(y, p.shape[1], n_disagreements, n_tried))
+    best = _best_of(contenders, search) or shut_setting(curve, base)
+    if 0 < lesions < preset.least_disagreeing:
+        notes.append(Note("too few disagreements", {"lesions": lesions, "needed": preset.least_disagreeing}))
+        best = shut_setting(curve, base)
     return Tuning(
         decision=best.apply_to(shut),
         objective=goal.objective,
@@ -117,37 +131,62 @@ def tune_on_scores(
         contenders=tuple(contenders),
         n_rows=len(y),
         n_disagreements=n_disagreements,
-        n_tried=sum(each.objective.size for each in tried if each is not None),
-        notes=validation_notes(y, p.shape[1], n_disagreements),
+        n_tried=n_tried,
+        notes=tuple(notes),
     )
 
 
-def choose(curve: Curve, base: Setting, fits: list[FittedChances] | None = None) -> Setting:
+def _concentrations(scores: Mapping[float, Tensor], y: Tensor, preset: Preset) -> tuple[_Floats, _Floats]:
+    """Return the kappa and the tau of each similarity posterior that is tried."""
+    if preset.tau:
+        kappas, taus = zip(*itertools.product(preset.kappa, preset.tau), strict=True)
+        return kappas, taus
+    return preset.kappa, tuple(fit_temperature(scores[k], y) if preset.temperatures else 1.0 for k in preset.kappa)
+
+
+def _asked(gamma_cls: Tensor, thetas: Iterable[Any]) -> _Floats:
+    """Return the share of rows on which the classifier's confidence lies below each theta."""
+    return tuple(float((gamma_cls < theta).double().mean()) for theta in thetas)
+
+
+def _best_of(contenders: list[Setting], search: Search) -> Setting | None:
+    """Return the best of the kinds of gate, or within the tolerance the one that asks least."""
+    top = max((round(each.objective, 12) for each in contenders), default=0.0)
+    open_ones = [each for each in contenders if each.thresholds is not None]
+    if search.tolerance and open_ones:
+        close = [each for each in open_ones if round(each.objective, 12) >= top - search.tolerance]
+        return min(close, key=lambda each: (each.asked, -round(each.objective, 12), each.opened))
+    # the first of equals: the paper's clauses
+    return max(contenders, key=lambda each: (round(each.objective, 12), -each.opened), default=None)
+
+
+def choose(curve: Curve, base: Setting, search: Search, fits: list[FittedChances] | None = None) -> Setting:
     """Choose the best objective at no lower accuracy; among equals the fewest openings, then the strictest thresholds.
 
     Where nothing beats the shut gate, that is the choice, with the concentration under which retrieval alone is most
     likely. A calibrated gate's curve comes with its ``fits``.
     """
-    index = _best_index(curve, base)
-    return _shut(curve, base) if index is None else setting_at(curve, index, fits)
+    index = _best_index(curve, base, search)
+    return shut_setting(curve, base) if index is None else setting_at(curve, index, fits)
 
 
 def setting_at(curve: Curve, index: tuple[int, ...], fits: list[FittedChances] | None = None) -> Setting:
     """Return the combination at one place of a curve; a calibrated one needs its fits, one for each kappa."""
     at = {name: axis[i] for (name, axis), i in zip(curve.axes.items(), index, strict=True)}
-    alpha = float(at["alpha"])
-    clauses = {name: float(at[name]) for name in ("theta", "beta", "margin", "delta")} if fits is None else {}
-    fit = None if fits is None else fits[index[0]]
+    place = dict(zip(curve.axes, index, strict=True))
+    fit = None if fits is None else fits[place["kappa"]]
+    clauses = {name: float(at[name]) for name in ("theta", "beta", "margin", "delta", "alpha") if name in at}
     return Setting(
         kappa=float(at["kappa"]),
-        tau=curve.tau[index[0]],
+        tau=curve.tau[place["kappa"]],
         rule=at["rule"],  # type: ignore[arg-type]
-        thresholds=replace(LEAST_ASKED, alpha=alpha, **clauses),
+        thresholds=GateThresholds(**clauses) if fit is None else replace(fit.least, **clauses),
         objective=float(curve.objective[index]),
         accuracy=float(curve.accuracy[index]),
         opened=int(curve.opened[index]),
         calibrated=None if fit is None else CalibratedGate(fit.classifier, fit.similarity, float(at["advantage"])),
         fused_exponent=float(at["fused_exponent"]),
+        asked=curve.asked[place["theta"]],
     )
 
 
@@ -160,22 +199,26 @@ def choose_prior_exponent(p: Tensor, y: Tensor, prior: Tensor, goal: Goal) -> fl
     return max(harmless, key=lambda exponent: scores[exponent].objective)  # the first, hence smallest, of equals
 
 
-def _best_index(curve: Curve, base: Setting) -> tuple[int, ...] | None:
+def _best_index(curve: Curve, base: Setting, search: Search) -> tuple[int, ...] | None:
     """Return the place of the best harmless setting; ``None`` where none beats ``base``.
 
     Figures are compared to twelve decimals: sums taken in another order differ in the last bits.
     """
-    objective = np.where(curve.accuracy >= base.accuracy, curve.objective, -np.inf).round(12)
+    allowed = (curve.accuracy >= base.accuracy) & (curve.opened >= search.preset.least_opened)
+    objective = np.where(allowed, curve.objective, -np.inf).round(12)
     top = objective.max()
     if not top > round(base.objective, 12):
         return None
+    if search.tolerance:
+        close = (objective >= top - search.tolerance) & (objective > round(base.objective, 12))
+        of_theta = close.any(axis=tuple(i for i, name in enumerate(curve.axes) if name != "theta"))
+        theta = int(np.argmax(of_theta))  # the smallest, which asks least
+        here = np.arange(len(of_theta)) == theta
+        axis = list(curve.axes).index("theta")
+        objective = np.where(here.reshape([-1 if i == axis else 1 for i in range(objective.ndim)]), objective, -np.inf)
+        top = objective.max()
     equals = np.argwhere(objective == top)  # in the grid's order: strict before loose on each axis
     return tuple(int(i) for i in equals[np.argmin(curve.opened[tuple(equals.T)])])
-
-
-def _shut(curve: Curve, base: Setting) -> Setting:
-    likeliest = int(np.argmin(curve.similarity_nll))
-    return replace(base, kappa=float(curve.axes["kappa"][likeliest]), tau=curve.tau[likeliest])
 
 
 def _outer_axes(preset: Preset) -> dict[str, tuple[float | str, ...]]:
