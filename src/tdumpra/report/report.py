@@ -38,7 +38,7 @@ def write_page(
         lead=_lead(material, leak),
         back_link=back_link,
         contents=list(_CONTENTS.items()),
-        summary=summarise(evaluation, leak),
+        summary=summarise(evaluation, leak, [material.tuning]),
         results=sections.results(evaluation),
         paper=sections.beside_paper(material.config, evaluation),
         gate=gate_sections.gate_story(material),

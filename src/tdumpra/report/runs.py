@@ -139,7 +139,7 @@ def _over_seeds(
         name=name,
         lead=f"{len(materials)} seeds of one configuration, scored on {evaluation['rows']['test']:,} test cases of "
         f"{len(first.class_names)} classes each.",
-        summary=summarise(evaluation),
+        summary=summarise(evaluation, gates=[material.tuning for material in materials.values()]),
         results=sections.results(evaluation),
         paired=sections.paired(evaluation),
         paper=sections.beside_paper(first.config, evaluation),

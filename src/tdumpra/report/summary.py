@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from tdumpra.evaluation.metrics_table import METRICS
 from tdumpra.evaluation.story import moved
 from tdumpra.report.kit import sentence, signed
 
+_FROM_VALIDATION = "expected from validation:"
 LEVEL = 0.05  # below it a difference is called more than chance
 Verdict = Literal["better", "worse", "chance", "shut", "idle"]
 Tone = Literal["", "unproven", "good", "bad"]
@@ -23,6 +24,11 @@ _SENTENCES = {
     "shut": "The gate stayed shut on all {cases}: every prediction is the classifier’s own.",
     "idle": "The gate opened on {opened:,} of {cases} and {moved}: no prediction is better or worse for it.",
     **{kind: f"{_OPENED}{VERDICTS[kind]}." for kind in ("chance", "better", "worse")},
+    "certified": "This gate is certified: {sentence}. What that promises: {guarantee}.",
+    "not granted": "This gate is not certified: {sentence}.",
+    "not asked": "This gate is not certified: no certificate was asked for (tune.certify), and what a test of one data "
+    "set shows may be its luck.",
+    "estimate": "Before the test was looked at, validation said: {sentence}.",
     "tests": "Fixed against broken: {tests}. With 95 % confidence the gate breaks fewer than {harm:.1%} of cases.",
     "unsure": "On the {n:,} cases of which the classifier is less than {below:.0%} sure, accuracy went from "
     "{before:.4f} to {after:.4f}.",
@@ -55,12 +61,13 @@ class Said(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A figure that stands out, what it is, its interval, and for a change whether it is proven."""
+    """A figure that stands out, what it is, its interval, for a change whether it is proven, and what was expected."""
 
     value: str
     words: str
     interval: str = ""
     tone: Tone = ""
+    expected: str = ""
 
 
 class Summary(NamedTuple):
@@ -68,30 +75,75 @@ class Summary(NamedTuple):
 
     headline: Said
     verdict: Verdict
+    standing: list[Said]  # whether the gate is certified, and what validation promised
     tiles: list[Tile]
     sentences: list[Said]
     cautions: list[Said]
 
 
-def summarise(evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None = None) -> Summary:
-    """Return the top of a report, from one seed's evaluation or from several seeds together."""
-    gate, scores = evaluation["gate"], evaluation["comparators"]
+def summarise(
+    evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None = None, gates: Sequence[Mapping[str, Any]] = ()
+) -> Summary:
+    """Return the top of a report, from one seed's evaluation or from several seeds together.
+
+    ``gates`` are the contents of ``gate.json``, one for each tuning behind the evaluation.
+    """
+    gate, scores, expected = evaluation["gate"], evaluation["comparators"], Expected.of(gates)
     tiles = [
-        Tile(f"{gate['opened'] / gate['n']:.1%}", f"of cases opened the gate ({gate['opened']:,} of {gate['n']:,})"),
-        Tile(f"{gate['fixed']:,} : {gate['broken']:,}", "predictions fixed : broken"),
-        _change(evaluation, "accuracy", "accuracy"),
-        _change(evaluation, "balanced_accuracy", "balanced accuracy"),
+        Tile(f"{gate['opened'] / gate['n']:.1%}", f"of cases opened the gate ({gate['opened']:,} of {gate['n']:,})",
+             expected=expected.share("opened")),
+        Tile(f"{gate['fixed']:,} : {gate['broken']:,}", "predictions fixed : broken", expected=expected.counts()),
+        _change(evaluation, "accuracy", "accuracy")._replace(expected=expected.gain("accuracy")),
+        _change(evaluation, "balanced_accuracy", "balanced accuracy")._replace(
+            expected=expected.gain("balanced_accuracy")
+        ),
         _change(evaluation, "ece", "calibration error"),
-    ]
+    ]  # fmt: skip
     alone, after = (scores.get(name, {}).get("ece") for name in ("temperature", "gate"))
     if alone is not None and after is not None:  # the gate uses a fitted temperature, which deserves its share
         ece = tiles[-1]
         tone: Tone = "unproven" if ece.tone == "good" and alone <= after else ece.tone
         tiles[-1] = ece._replace(words=f"{ece.words}; a temperature alone: {alone:.4f}", tone=tone)
     return Summary(
-        Said(verdict(gate), _counts(evaluation)), verdict(gate), tiles, list(_sentences(evaluation)),
-        list(_cautions(evaluation, leak)),
+        Said(verdict(gate), _counts(evaluation)), verdict(gate), list(_standing(evaluation, gates)), tiles,
+        list(_sentences(evaluation)), list(_cautions(evaluation, leak)),
     )  # fmt: skip
+
+
+class Expected(NamedTuple):
+    """What validation rows that had no say in the choice promised; of several tunings, all of them together."""
+
+    estimates: list[Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, gates: Sequence[Mapping[str, Any]]) -> Expected:
+        """Take the estimates; one that several seeds share counts once."""
+        found: list[Mapping[str, Any]] = []
+        for gate in gates:
+            estimate = gate.get("out_of_fold")
+            if estimate and estimate not in found:
+                found.append(estimate)
+        return cls(found)
+
+    def share(self, count: str) -> str:
+        """Return a count as a share of the rows."""
+        rows = sum(each["rows"] for each in self.estimates)
+        return f"{_FROM_VALIDATION} {sum(each[count] for each in self.estimates) / rows:.1%}" if rows else ""
+
+    def counts(self) -> str:
+        """Return fixed against broken predictions."""
+        fixed, broken, rows = (sum(each[key] for each in self.estimates) for key in ("fixed", "broken", "rows"))
+        return f"{_FROM_VALIDATION} {fixed:,} : {broken:,} of {rows:,}" if rows else ""
+
+    def gain(self, metric: str) -> str:
+        """Return the mean gain in a metric that was estimated: accuracy, and the objective."""
+        if metric == "accuracy":
+            gains = [each["accuracy"] - each["base_accuracy"] for each in self.estimates]
+        else:
+            gains = [
+                each["objective"] - each["base_objective"] for each in self.estimates if each["maximised"] == metric
+            ]
+        return f"{_FROM_VALIDATION} {signed(sum(gains) / len(gains))}" if gains else ""
 
 
 def headline(evaluation: Mapping[str, Any]) -> str:
@@ -148,6 +200,18 @@ def _change(evaluation: Mapping[str, Any], metric: str, words: str) -> Tile:
         if low is not None:
             interval = f"{level:.0%} interval of the latter: {low:.3f} to {high:.3f}"
     return Tile(signed(after - before), f"{words}: {before:.4f} → {after:.4f}", interval, tone)
+
+
+def _standing(evaluation: Mapping[str, Any], gates: Sequence[Mapping[str, Any]]) -> Iterator[Said]:
+    """Say whether the gate in use is certified, and what the choice earned on rows that had no say in it."""
+    proofs = [gate["certificate"] for gate in gates if gate.get("certificate")]
+    kind = {True: "certified", False: "not granted", None: "not asked"}
+    if "certified" in evaluation:
+        said = "; ".join(dict.fromkeys(each["sentence"] for each in proofs)) or "see each seed"
+        promise = "; ".join(dict.fromkeys(each["guarantee"] for each in proofs))
+        yield Said(kind[evaluation["certified"]], {"sentence": said, "guarantee": promise})
+    for estimate in Expected.of(gates).estimates:
+        yield Said("estimate", {"sentence": estimate["sentence"]})
 
 
 def _sentences(evaluation: Mapping[str, Any]) -> Iterator[Said]:
