@@ -173,3 +173,55 @@ def test_every_sentence_is_finished() -> None:
     said = [str(each) for each in summarise({**evaluation(**room), **found}).sentences]
     assert "Against what needs no bank: neither won." in said
     assert all(each.endswith(".") and "{" not in each and ".." not in each for each in said)
+
+
+ESTIMATE = {
+    "rows": 200, "opened": 30, "fixed": 9, "broken": 5, "accuracy": 0.82, "base_accuracy": 0.8, "objective": 0.66,
+    "base_objective": 0.6, "maximised": "balanced_accuracy", "sentence": "out of fold nine were fixed",
+}  # fmt: skip
+
+
+class TestStanding:
+    @pytest.mark.parametrize(("certified", "kind"), [(True, "certified"), (False, "not granted"), (None, "not asked")])
+    def test_certified_or_not_or_not_asked(self, certified, kind):
+        said = summarise({**evaluation(), "certified": certified}).standing
+        assert said is not None
+        assert said.kind == kind
+        assert str(said).endswith(".")
+
+    def test_an_evaluation_that_does_not_say(self):
+        assert summarise(evaluation()).standing is None
+
+    def test_proof_and_estimate_are_sentences_of_their_own(self):
+        proof = {"sentence": "with 400 lesions 2 points can be proven; certified", "guarantee": "a promise"}
+        document = {**evaluation(), "tuning": f"tried; {proof['sentence']}; {ESTIMATE['sentence']}"}
+        told = summarise(document, gates=[{"certificate": proof, "out_of_fold": ESTIMATE}]).sentences
+        assert values(told, "tuning") == {"tuning": "tried"}
+        assert values(told, "certificate") == proof
+        assert values(told, "estimate") == {"sentence": ESTIMATE["sentence"]}
+
+    def test_a_failed_proof_is_not_told_twice(self):
+        proof = {"sentence": "not certified, so the gate stays shut", "guarantee": "a promise"}
+        told = summarise({**evaluation(), "tuning": proof["sentence"]}, gates=[{"certificate": proof}]).sentences
+        assert "tuning" not in kinds(told)
+        assert "certificate" in kinds(told)
+
+
+class TestExpected:
+    def test_beside_the_figures_of_test(self):
+        tiles = summarise(evaluation(), gates=[{"out_of_fold": ESTIMATE}]).tiles
+        assert [tile.expected.rpartition(": ")[2] for tile in tiles[2:]] == ["+0.0200", "+0.0600", ""]
+        assert tiles[0].expected.endswith("15.0%")
+        assert tiles[1].expected.endswith("9 : 5 of 200")
+
+    def test_only_what_was_estimated(self):
+        of_f1 = {**ESTIMATE, "maximised": "macro_f1"}
+        assert summarise(evaluation(), gates=[{"out_of_fold": of_f1}]).tiles[3].expected == ""
+        assert {tile.expected for tile in summarise(evaluation(), gates=[{"out_of_fold": None}]).tiles} == {""}
+
+    def test_tunings_are_taken_together_and_a_shared_one_once(self):
+        other = {**ESTIMATE, "fixed": 1, "accuracy": 0.8}
+        gates = [{"out_of_fold": each} for each in (ESTIMATE, other, ESTIMATE)]
+        tiles = summarise(evaluation(), gates=gates).tiles
+        assert tiles[1].expected.endswith("10 : 10 of 400")
+        assert tiles[2].expected.endswith("+0.0100")

@@ -24,11 +24,11 @@ _SENTENCES = {
     "shut": "The gate stayed shut on all {cases}: every prediction is the classifier’s own.",
     "idle": "The gate opened on {opened:,} of {cases} and {moved}: no prediction is better or worse for it.",
     **{kind: f"{_OPENED}{VERDICTS[kind]}." for kind in ("chance", "better", "worse")},
-    "certified": "This gate is certified: {sentence}. What that promises: {guarantee}.",
-    "not granted": "This gate is not certified: {sentence}.",
-    "not asked": "This gate is not certified: no certificate was asked for (tune.certify), and what a test of one data "
-    "set shows may be its luck.",
-    "estimate": "Before the test was looked at, validation said: {sentence}.",
+    "certified": "This gate is certified: it was proven on lesions that took no part in choosing it.",
+    "not granted": "This gate is not certified: a proof was tried and did not succeed.",
+    "not asked": "This gate is not certified: no certificate was asked for.",
+    "certificate": "The certificate: {sentence}. It promises: {guarantee}.",
+    "estimate": "What validation promised: {sentence}.",
     "tests": "Fixed against broken: {tests}. With 95 % confidence the gate breaks fewer than {harm:.1%} of cases.",
     "unsure": "On the {n:,} cases of which the classifier is less than {below:.0%} sure, accuracy went from "
     "{before:.4f} to {after:.4f}.",
@@ -75,7 +75,7 @@ class Summary(NamedTuple):
 
     headline: Said
     verdict: Verdict
-    standing: list[Said]  # whether the gate is certified, and what validation promised
+    standing: Said | None  # whether the gate is certified, where the evaluation says
     tiles: list[Tile]
     sentences: list[Said]
     cautions: list[Said]
@@ -105,8 +105,8 @@ def summarise(
         tone: Tone = "unproven" if ece.tone == "good" and alone <= after else ece.tone
         tiles[-1] = ece._replace(words=f"{ece.words}; a temperature alone: {alone:.4f}", tone=tone)
     return Summary(
-        Said(verdict(gate), _counts(evaluation)), verdict(gate), list(_standing(evaluation, gates)), tiles,
-        list(_sentences(evaluation)), list(_cautions(evaluation, leak)),
+        Said(verdict(gate), _counts(evaluation)), verdict(gate), _standing(evaluation), tiles,
+        list(_sentences(evaluation, gates)), list(_cautions(evaluation, leak)),
     )  # fmt: skip
 
 
@@ -202,19 +202,14 @@ def _change(evaluation: Mapping[str, Any], metric: str, words: str) -> Tile:
     return Tile(signed(after - before), f"{words}: {before:.4f} → {after:.4f}", interval, tone)
 
 
-def _standing(evaluation: Mapping[str, Any], gates: Sequence[Mapping[str, Any]]) -> Iterator[Said]:
-    """Say whether the gate in use is certified, and what the choice earned on rows that had no say in it."""
-    proofs = [gate["certificate"] for gate in gates if gate.get("certificate")]
-    kind = {True: "certified", False: "not granted", None: "not asked"}
-    if "certified" in evaluation:
-        said = "; ".join(dict.fromkeys(each["sentence"] for each in proofs)) or "see each seed"
-        promise = "; ".join(dict.fromkeys(each["guarantee"] for each in proofs))
-        yield Said(kind[evaluation["certified"]], {"sentence": said, "guarantee": promise})
-    for estimate in Expected.of(gates).estimates:
-        yield Said("estimate", {"sentence": estimate["sentence"]})
+def _standing(evaluation: Mapping[str, Any]) -> Said | None:
+    """Say whether the gate in use is certified."""
+    if "certified" not in evaluation:
+        return None
+    return Said({True: "certified", False: "not granted", None: "not asked"}[evaluation["certified"]], {})
 
 
-def _sentences(evaluation: Mapping[str, Any]) -> Iterator[Said]:
+def _sentences(evaluation: Mapping[str, Any], gates: Sequence[Mapping[str, Any]]) -> Iterator[Said]:
     gate, part = evaluation["gate"], evaluation.get("ambiguous")
     if gate["opened"]:
         tests = {"sign_flip_p": "sign-flip test over lesions", "mcnemar_p": "exact McNemar test"}
@@ -240,7 +235,19 @@ def _sentences(evaluation: Mapping[str, Any]) -> Iterator[Said]:
         rare, common = ("gained", "lost") if changes[1] > 0 else ("lost", "gained")
         yield Said("parted_ways", {"rare": rare, "common": common})
     if "by_seed" not in evaluation:  # several seeds have as many sentences, in a place of their own
-        yield Said("tuning", {"tuning": evaluation["tuning"]})
+        yield from _chosen(evaluation["tuning"], gates)
+
+
+def _chosen(tuning: str, gates: Sequence[Mapping[str, Any]]) -> Iterator[Said]:
+    """Tell how the gate was chosen, what was proven, and what was estimated, each in a sentence of its own."""
+    proofs = [gate["certificate"] for gate in gates if gate.get("certificate")]
+    estimates = Expected.of(gates).estimates
+    for said in (*proofs, *estimates):
+        tuning = tuning.removeprefix(said["sentence"]).replace(f"; {said['sentence']}", "")
+    if tuning:
+        yield Said("tuning", {"tuning": tuning})
+    yield from (Said("certificate", {"sentence": each["sentence"], "guarantee": each["guarantee"]}) for each in proofs)
+    yield from (Said("estimate", {"sentence": each["sentence"]}) for each in estimates)
 
 
 def _cautions(evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None) -> Iterator[Said]:
