@@ -69,6 +69,9 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             the gate shut unless its benefit is proven on lesions that took no part in choosing it; ``crossfit``, for
             small validation sets, builds the bank from train and validation and chooses out of fold.
         folds: number of folds of ``crossfit``.
+        max_asked: largest share of validation rows on which the classifier's confidence may lie below theta: they need
+            the second network.
+        tolerance: of the objective, given up for the theta that asks about the fewest rows.
 
     Attributes:
         bank_: the :class:`PrototypeBank` of the training rows.
@@ -78,7 +81,7 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tuning_: what was tried and what won, the whole curve included.
         decision_: bank, temperatures and thresholds as they are applied.
         certificate_: with ``certified``, what was tested and whether anything was proven; else ``None``.
-        estimate_: with ``crossfit``, what the rule of choice earned out of fold; else ``None``.
+        estimate_: what the rule of choice earned on rows that had no say in it; ``None`` with ``certified``.
     """
 
     def __init__(
@@ -93,6 +96,8 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         costs: Any = None,
         selection: Selection = "validation",
         folds: int = 5,
+        max_asked: float = 1.0,
+        tolerance: float = 0.0,
     ) -> None:
         self.n_prototypes = n_prototypes
         self.objective = objective
@@ -103,6 +108,8 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.costs = costs
         self.selection = selection
         self.folds = folds
+        self.max_asked = max_asked
+        self.tolerance = tolerance
 
     def fit(
         self,
@@ -142,7 +149,10 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             p_val, z_val, y, groups, n_classes=bank.n_classes, width=bank.width, suffix="_val"
         )
         check_groups_apart({"training": self._train}, validation.groups, "validation")
-        search = Search.check(self.preset, self.objective, self.costs, self.adjust_prior, n_classes=bank.n_classes)
+        search = Search.check(
+            self.preset, self.objective, self.costs, self.adjust_prior, n_classes=bank.n_classes,
+            max_asked=self.max_asked, tolerance=self.tolerance,
+        )  # fmt: skip
 
         def make_bank(train: TrainOutputs) -> PrototypeBank:
             return self._cluster(train, bank.n_classes, names)

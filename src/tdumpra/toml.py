@@ -123,8 +123,9 @@ def _mistake(content: Plain, kind: type[Any]) -> str | None:
 
 def from_plain(content: Plain, kind: type[T], where: str = "") -> T:
     """Build a dataclass from plain values; keys that are left out keep their defaults."""
+    complete = getattr(kind, "complete", None)  # of a class whose tables may extend others
     try:
-        content = kind.complete(content) if hasattr(kind, "complete") else content  # a table that extends another
+        content = complete(content) if complete else content
     except ValueError as error:
         raise ConfigError(f"{where}{error}") from error
     hints = typing.get_type_hints(kind)

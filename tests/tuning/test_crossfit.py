@@ -48,7 +48,7 @@ def test_no_row_is_judged_by_its_own_lesion():
     assert sum(map(len, left_out)) == len(everything)
     assert tuning.n_rows == estimate.rows == len(problem.val.y)
     assert tuning.decision.bank.exemplars  # train and validation ids alike
-    assert "out of fold, on 200 rows" in estimate.sentence()
+    assert "out of fold, 200 rows" in estimate.sentence()
 
 
 def test_the_estimate_is_counted_row_by_row():

@@ -1,18 +1,24 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tests.support import BANK, SMALL, equal_tensors, splits_of, with_own_lesions
 
 from tdumpra import PrototypeBank
 from tdumpra.artifacts import read_artifact, write_artifact
+from tdumpra.core.calibration import class_prior
+from tdumpra.core.groups import group_folds
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.tuning import fit as fitting
 from tdumpra.tuning.fit import Fitted, cluster, fit
 from tdumpra.tuning.presets import PRESETS
+from tdumpra.tuning.search import Search
 from tdumpra.tuning.settings import BankConfig, TuneConfig
+from tdumpra.tuning.tune import tune
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +38,7 @@ class TestArtifact:
         fitted = fit(splits, BANK, settings)
         again = written_and_read(fitted, tmp_path / "fitted.safetensors")
         assert (again.certificate, again.estimate) == (fitted.certificate, fitted.estimate)
-        assert (again.certificate is not None, again.estimate is not None) == (settings.certify, settings.folds > 0)
+        assert (again.certificate is not None) == (again.estimate is None) == settings.certify
         assert (again.unseen_bank is None) == (fitted.unseen_bank is None) == (settings.folds == 0)
         assert again.verdict() == fitted.verdict()
         assert (again.tuning.best, again.tuning.contenders) == (fitted.tuning.best, fitted.tuning.contenders)
@@ -91,14 +97,88 @@ WAYS = {"validation": TuneConfig(), "certified": TuneConfig(certify=True), "cros
 
 def test_a_verdict_names_the_proof_or_the_lack_of_it(splits):
     plain = fit(splits, BANK, TuneConfig(), preset=SMALL)
-    assert plain.verdict() == plain.tuning.sentence()
     crossed = fit(splits, BANK, TuneConfig(folds=3), preset=SMALL)
-    assert crossed.estimate is not None
-    assert crossed.verdict() == f"{crossed.tuning.sentence()}; {crossed.estimate.sentence()}"
+    for fitted in (plain, crossed):
+        assert fitted.estimate is not None
+        assert fitted.verdict() == f"{fitted.estimate.sentence()}; {fitted.tuning.sentence()}"
     proven = fit(splits, BANK, TuneConfig(certify=True), preset=SMALL)
     assert proven.certificate is not None
     assert proven.certificate.granted
-    assert proven.verdict() == f"{proven.tuning.sentence()}; {proven.certificate.sentence()}"
+    assert proven.verdict() == f"{proven.certificate.sentence()}; {proven.tuning.sentence()}"
     refused = fit(splits, BANK, TuneConfig(certify=True, level=1e-9), preset=SMALL)
     assert refused.certificate is not None
     assert refused.verdict() == refused.certificate.sentence()
+
+
+class TestEstimate:
+    """What the choice earns on rows that had no say in it."""
+
+    def test_each_fold_is_judged_by_a_choice_on_the_others(self, splits):
+        rows, preset = splits.validation, replace(SMALL, gates=("clauses", "calibrated"))
+        fitted = fit(splits, BANK, TuneConfig(), preset=preset)
+        bank, prior = fitted.tuning.decision.bank, class_prior(splits.train.y, 4)
+        fold = group_folds(rows.groups, rows.y.numpy(), 5, seed=2)
+        before, after, opened = np.empty(len(rows), int), np.empty(len(rows), int), 0
+        for number in range(5):
+            decision = tune(bank, rows.rows(fold != number), prior, Search(preset)).decision
+            held_out = rows.rows(fold == number)
+            decided = decision.decide(held_out.p, held_out.z)
+            before[fold == number], after[fold == number] = decided.p_cls.argmax(1), decided.p.argmax(1)
+            opened += int(decided.opened.sum())
+        found, y = fitted.estimate, rows.y.numpy()
+        assert found is not None
+        assert (found.rows, found.opened, found.left_out) == (200, opened, "fold")
+        assert found.fixed == ((after == y) & (before != y)).sum() > 0
+        assert found.broken == ((after != y) & (before == y)).sum()
+        assert (found.base_accuracy, found.accuracy) == pytest.approx(((before == y).mean(), (after == y).mean()))
+        for c, moved in enumerate(found.by_class):
+            gained = ((after == c) & (before != c) & (y == c)).sum()
+            lost = ((after != c) & (before == c) & (y == c)).sum()
+            falsely_called = ((after == c) & (before != c) & (y != c)).sum()
+            assert moved == (gained, lost, falsely_called)
+
+    def test_labels_by_chance_look_better_than_they_are(self, splits):
+        """Where there is nothing to find, the search finds something, and rows without a say deny it."""
+        y = torch.from_numpy(np.random.default_rng(5).integers(0, 4, len(splits.validation)))
+        lucky = splits._replace(validation=replace(splits.validation, y=y))
+        free = fit(lucky, BANK, TuneConfig(preset="free"))
+        assert free.tuning.best.accuracy > free.tuning.base.accuracy + 0.02
+        assert free.estimate is not None
+        assert free.estimate.accuracy < free.tuning.best.accuracy - 0.02
+        assert fit(lucky, BANK, TuneConfig()).tuning.is_shut
+
+    @pytest.mark.parametrize(
+        ("changes", "survives"),
+        [
+            ({}, True),
+            ({"accuracy": 0.69}, False),
+            ({"objective": 0.6}, False),
+            ({"objective": 0.5}, False),
+        ],
+    )
+    def test_a_gain_that_does_not_survive_is_not_taken(self, splits, changes, survives):
+        fitted = fit(splits, BANK, TuneConfig(), preset=SMALL)
+        assert fitted.estimate is not None
+        made = {"objective": 0.7, "base_objective": 0.6, "accuracy": 0.7, "base_accuracy": 0.7, **changes}
+        judged = fitted._replace(estimate=fitted.estimate._replace(**made))
+        told = fitting._judged(judged, Search(SMALL)).tuning
+        taken = fitting._judged(judged, Search(replace(SMALL, must_survive=True))).tuning
+        assert (told.is_shut, taken.is_shut) == (False, not survives)
+        kinds = [{note.kind for note in each.notes} & {"not kept up", "not survived"} for each in (told, taken)]
+        assert kinds == ([set(), set()] if survives else [{"not kept up"}, {"not survived"}])
+        if not survives:
+            rows = splits.validation
+            decided = taken.decision.decide(rows.p, rows.z)
+            assert not decided.opened.any()
+            assert "did not survive" in taken.sentence()
+
+    def test_the_default_preset_is_judged_even_where_nobody_asks(self, splits):
+        assert fit(splits, BANK, TuneConfig(), judge=False).estimate is not None
+        assert fit(splits, BANK, TuneConfig(preset="free"), judge=False).estimate is None
+
+    def test_one_lesion_cannot_be_left_out(self, splits):
+        rows = splits.validation
+        lone = splits._replace(validation=replace(rows, groups=np.full(len(rows), "one")))
+        fitted = fit(lone, BANK, TuneConfig(), preset=SMALL)
+        assert fitted.estimate is None
+        assert fit(lone, BANK, TuneConfig()).tuning.is_shut

@@ -78,7 +78,7 @@ def test_a_class_that_validation_lacks_is_named():
     bank = PrototypeBank.fit(problem.train.z, problem.train.y, 2)
     validation = ValidationOutputs.check(*(column[kept] for column in problem.val[:3]))
     tuned = tune(bank, validation, class_prior(torch.from_numpy(problem.train.y), 4))
-    assert [(note.kind, note.values) for note in tuned.notes] == [("absent classes", {"classes": [2]})]
+    assert {note.kind: note.values for note in tuned.notes}["absent classes"] == {"classes": [2]}
 
 
 class TestEvidence:
@@ -133,7 +133,7 @@ class TestSearch:
     @pytest.mark.parametrize(
         ("settings", "message"),
         [
-            ({"preset": "papre"}, "preset must be one of default, paper, .* or a Preset, not 'papre'"),
+            ({"preset": "papre"}, "preset must be one of default, free, paper, .* or a Preset, not 'papre'"),
             ({"objective": "auc"}, "objective must be one of"),
             ({"objective": "cost"}, "the objective cost needs costs"),
             ({"costs": np.zeros((2, 2))}, "costs are given for 2 classes where there are 3"),

@@ -129,6 +129,9 @@ def _attach(
         int | None, typer.Option(help="Say it where a class has no training row.", show_default=False)
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the clustering.")] = 0,
+    certify: Annotated[bool, typer.Option("--certify", help="Open the gate only if its benefit is proven.")] = False,
+    folds: Annotated[int, typer.Option(help="For little validation data: cross-fit in so many folds.")] = 0,
+    max_asked: Annotated[float, typer.Option(help="Largest share of rows that θ may leave to retrieval.")] = 1.0,
     force: Annotated[bool, typer.Option(help="Write over results of other settings.")] = False,
     report: Annotated[bool, typer.Option(help="Also write the HTML report.")] = True,
     as_json: JsonOption = False,
@@ -140,7 +143,8 @@ def _attach(
     folder = out if out is not None else Path("runs") / outputs.stem
     config = attach_config(
         outputs, folder, {"n_prototypes": n_prototypes, "n_classes": n_classes, "seed": seed},
-        {"preset": preset, "objective": objective, "adjust_prior": adjust_prior},
+        {"preset": preset, "objective": objective, "adjust_prior": adjust_prior, "certify": certify, "folds": folds,
+         "max_asked": max_asked},
     )  # fmt: skip
     if not force:
         refuse_other_results(config)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 Array = np.ndarray
 
@@ -76,11 +76,16 @@ def tally(
     loss_change: Float[Array, " n"],
     *,
     n_classes: int,
+    may_open: Bool[Array, " n"] | None = None,
 ) -> GridTally:
     """Count, for each combination, how opening the gate changes labels and losses.
 
-    ``before`` and ``after`` are each row's labels with its gate shut and open.
+    ``before`` and ``after`` are each row's labels with its gate shut and open. Rows that ``may_open`` leaves out stay
+    shut under every combination.
     """
+    if may_open is not None:
+        axes = tuple(Axis(axis.values, axis.first_open[may_open]) for axis in axes)
+        before, after, y, loss_change = (column[may_open] for column in (before, after, y, loss_change))
     rows = np.arange(len(y))
     was_right, is_right = before == y, after == y
     correct, predicted = np.zeros((2, len(y), n_classes))

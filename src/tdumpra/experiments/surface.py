@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tdumpra.core import metrics, search
-from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds, fuse_rows, gate_signals
+from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds, fuse_rows, gate_signals, is_first_choice
 from tdumpra.core.metrics import ClassCounts
 from tdumpra.tuning.search import clause_axes
 
@@ -58,6 +58,7 @@ def gate_surface(
     rule: FusionRule = "linear",
     prior: Tensor | None = None,
     exponent: float = 0.0,
+    first_choices_only: bool = False,
 ) -> Surface:
     """Every combination of thresholds and weight. Axes come out from strict to loose, alpha as given."""
     signals = gate_signals(p_cls, p_sim)
@@ -70,7 +71,9 @@ def gate_surface(
     slices = []
     for weight in alpha:
         fused = fuse_rows(left, right, alpha=weight, rule=rule, prior=prior, exponent=exponent)
-        tally = search.tally(axes, before, fused.argmax(1).numpy(), moving, no_loss, n_classes=n_classes)
+        named = is_first_choice(fused, left, right).numpy() if first_choices_only else None
+        after = fused.argmax(1).numpy()
+        tally = search.tally(axes, before, after, moving, no_loss, n_classes=n_classes, may_open=named)
         counts = ClassCounts(base.correct + tally.correct, base.support, base.predicted + tally.predicted)
         slices.append(
             (

@@ -193,6 +193,7 @@ def _surface(bench: _Bench) -> list[dict[str, Any]]:
     return gate_surface(
         p_cls, p_sim, rows.y, theta=THETA, beta=BETA, margin=MARGIN, alpha=ALPHA,
         delta=(decision.thresholds.delta,), rule=decision.rule, prior=decision.prior, exponent=decision.fused_exponent,
+        first_choices_only=decision.first_choices_only,
     ).points()  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tdumpra.core.chances import CalibratedGate, chances
-from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds
+from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds, is_first_choice
 from tdumpra.method.bank import Exemplar
 from tdumpra.method.decision import Decided, Decision
 
@@ -155,7 +155,7 @@ def _clauses(decision: Decision, decided: Decided, names: tuple[str, ...]) -> tu
         statement = f"{yes if holds else no} ({_figures(value, limit, sign)})"
         if asks_nothing:
             statement = f"{_MEASURES[name]} {value:.2f}{NOT_ASKED}"
-        if decision.calibrated is None or not holds:  # a calibrated gate's thresholds hold nothing back, nor say much
+        if decision.calibrated is None or not asks_nothing:  # beside fitted chances, only what asks has a line
             clauses.append(Clause(name, statement, value, threshold, holds, not asks_nothing))
     if decision.calibrated is not None:
         clauses.append(_calibrated_clause(decision.calibrated, s))
@@ -163,7 +163,16 @@ def _clauses(decision: Decision, decided: Decided, names: tuple[str, ...]) -> tu
     said = f"{names[int(s.label_cls)]} against {names[int(s.label_sim)]}" if differ else names[int(s.label_cls)]
     verb = "labels disagree" if differ else "labels agree"
     clauses.append(Clause("disagreement", f"{verb} ({said})", float(differ), 0.0, differ))
+    if decision.first_choices_only and differ:
+        clauses.append(_first_choice_clause(decision, decided, names))
     return tuple(clauses)
+
+
+def _first_choice_clause(decision: Decision, decided: Decided, names: tuple[str, ...]) -> Clause:
+    fused = decision.fused(decided.p_cls, decided.p_sim, torch.ones_like(decided.opened))
+    holds = bool(is_first_choice(fused, decided.p_cls, decided.p_sim))
+    words = "the first choice of one path" if holds else "neither path's first choice"
+    return Clause("first_choice", f"both together say {names[int(fused.argmax())]}, {words}", float(holds), 0.0, holds)
 
 
 def _calibrated_clause(gate: CalibratedGate, signals: GateSignals) -> Clause:

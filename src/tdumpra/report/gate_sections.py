@@ -84,19 +84,21 @@ def funnel(decision: Decision, decided: Decided) -> list[dict[str, Any]]:
     """Count the test cases that are left after each clause, in the order of the clauses."""
     s, t = decided.signals, decision.thresholds
     clauses = [("test cases", decided.opened | True), ("the two paths disagree", s.label_cls != s.label_sim)]
-    if decision.calibrated is None:
-        clauses += [
-            (f"classifier unsure: top probability below θ = {t.theta:.2g}", s.gamma_cls < t.theta),
-            (f"retrieval decisive: above β = {t.beta:.2g}", s.gamma_sim > t.beta),
-            (f"retrieval’s lead: above {t.margin:.2g}", s.margin_sim > t.margin),
-            (f"posteriors differ: more than δ = {t.delta:.2g}", s.js > t.delta),
-        ]
-    else:
+    asked = {
+        "theta": (f"classifier unsure: top probability below θ = {t.theta:.2g}", s.gamma_cls < t.theta),
+        "beta": (f"retrieval decisive: above β = {t.beta:.2g}", s.gamma_sim > t.beta),
+        "margin": (f"retrieval’s lead: above {t.margin:.2g}", s.margin_sim > t.margin),
+        "delta": (f"posteriors differ: more than δ = {t.delta:.2g}", s.js > t.delta),
+    }
+    asks_nothing = {"theta": 1.0, "beta": 0.0, "margin": 0.0, "delta": 0.0} if decision.calibrated else {}
+    clauses += [clause for name, clause in asked.items() if getattr(t, name) != asks_nothing.get(name)]
+    if decision.calibrated is not None:
         fitted = chances(s, decision.calibrated.classifier, decision.calibrated.similarity)
         ahead = fitted.similarity - fitted.classifier > decision.calibrated.margin
         clauses.append((f"retrieval likelier right, by more than {decision.calibrated.margin:.2g}", ahead))
     rows, left = [], decided.opened | True
-    for words, holds in [*clauses, ("gate open", decided.opened)]:
+    last = "gate open: the result is one path’s first choice" if decision.first_choices_only else "gate open"
+    for words, holds in [*clauses, (last, decided.opened)]:
         left = left & holds
         rows.append({"words": words, "count": int(left.sum()), "share": float(left.double().mean())})
     return rows

@@ -36,6 +36,9 @@ CLAUSES = {
         "above",
     ),
     "disagreement": Words("Do they name different classes?", "If both name the same class, nothing can move.", ""),
+    "first_choice": Words(
+        "Is the result a first choice?", "Both together must name the class that one of them names alone.", ""
+    ),
 }
 
 

@@ -68,6 +68,8 @@ def array_model_step(outputs: Outputs) -> Step[Path]:
             costs=tune.costs or None,
             selection="certified" if tune.certify else "crossfit" if tune.folds else "validation",
             folds=tune.folds or 5,
+            max_asked=tune.max_asked,
+            tolerance=tune.tolerance,
         )
         classifier.save(path, made_from=gate_made_from(outputs))
         return path

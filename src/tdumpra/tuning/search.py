@@ -157,10 +157,9 @@ def _score_grid(
     for rule, alpha, exponent in itertools.product(preset.rule, preset.alpha, preset.fused_exponent):
         fused = fuse_rows(p_cls, p_sim, alpha=alpha, rule=rule, prior=prior, exponent=exponent)
         loss_change = goal.row_loss(fused.double().numpy(), moving) - loss_before
-        opens = is_first_choice(fused, p_cls, p_sim).numpy() if preset.first_choices_only else slice(None)
-        of_rows = tuple(Axis(axis.values, axis.first_open[opens]) for axis in axes)
+        named = is_first_choice(fused, p_cls, p_sim).numpy() if preset.first_choices_only else None
         after = fused.argmax(1).numpy()
-        moved = tally(of_rows, before[opens], after[opens], moving[opens], loss_change[opens], n_classes=n_classes)
+        moved = tally(axes, before, after, moving, loss_change, n_classes=n_classes, may_open=named)
         counts = ClassCounts(base.correct + moved.correct, base.support, base.predicted + moved.predicted)
         value = goal.value(counts, base_loss.sum() + moved.loss, n_rows)
         grids.append((value, metrics.accuracy(counts), moved.opened))
