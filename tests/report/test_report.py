@@ -165,7 +165,7 @@ def test_names_with_markup_are_escaped(tdumpra, tmp_path):
 def test_a_gate_that_stays_shut(tdumpra, tmp_path):
     z = np.random.default_rng(0).normal(size=(600, 8)).astype(np.float32)  # retrieval knows nothing
     path = save_problem(tmp_path / "o.npz", z=z)
-    assert tdumpra("attach", path, "--out", tmp_path / "run", "--preset", "paper").code == 0
+    assert tdumpra("attach", path, "--out", tmp_path / "run").code == 0
     page = parse((tmp_path / "run" / "report" / "index.html").read_text())
     gate = json.loads((tmp_path / "run" / "evaluation.json").read_text())["gate"]
     assert gate["opened"] == 0
