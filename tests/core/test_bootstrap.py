@@ -12,7 +12,7 @@ from sklearn.metrics import (
 )
 
 from tdumpra.core import metrics
-from tdumpra.core.bootstrap import MetricSums, bootstrap_metrics, group_weights, percentile_interval
+from tdumpra.core.bootstrap import MetricSums, bootstrap_metrics, group_weights, percentile_interval, point_name
 
 Array = np.ndarray
 
@@ -71,6 +71,29 @@ class TestWeightedMetrics:
         assert list(found) == list(metrics.METRICS)
         plain = metrics.classification_metrics(p, y)
         assert {name: value[0] for name, value in found.items()} == pytest.approx(plain, abs=1e-12)
+
+    @pytest.mark.parametrize("ties", [False, True])
+    @pytest.mark.parametrize("n_classes", [2, 4])  # the first class is more than half of the rows, the others less
+    def test_sensitivity_at_a_specificity_is_that_of_copies(self, n_classes, ties):
+        p, y, member = make(2, 240, n_classes, ties=ties)
+        assert (y == 0).mean() > 0.5
+        w = next(group_weights(member, n_replicates=6, seed=1))
+        specificities = (0.0, 0.5, 0.8, 0.95, 1.0)
+        found = MetricSums.prepare(p, y, points=dict.fromkeys(range(n_classes), specificities)).metrics(w)
+        for b in range(6):
+            rows = np.repeat(np.arange(len(y)), w[:, b].astype(int))
+            for c in range(n_classes):
+                for each in specificities:
+                    expected, _ = metrics.sensitivity_at_specificity(p[rows, c], y[rows] == c, each)
+                    assert found[point_name(c, each)][b] == pytest.approx(expected, abs=1e-12), (b, c, each)
+
+    @pytest.mark.parametrize("drawn", [0, 1])
+    def test_one_class_alone_has_no_operating_point(self, drawn):
+        p, y, _ = make(0, 60, 2)
+        points = {0: (0.8,), 1: (0.8,)}
+        found = MetricSums.prepare(p, y, points=points).metrics((y == drawn).astype(float)[:, None])
+        assert np.isnan(found[point_name(0, 0.8)]).all()
+        assert np.isnan(found[point_name(1, 0.8)]).all()
 
     def test_by_hand(self):
         # labels 0 1 1, predicted 0 1 0; the second row counts twice and the third not at all

@@ -240,6 +240,21 @@ class TestCalibration:
         assert mean == pytest.approx(np.mean(drawn), rel=0.03)
         assert np.mean(np.array(drawn) > upper) == pytest.approx(0.05, abs=0.02)
 
+    def test_images_of_a_lesion_that_are_right_and_wrong_together(self):
+        """Four images of each lesion, alike: as many independent rows as lesions, so twice the noise."""
+        rng = np.random.default_rng(0)
+        of_lesion = rng.beta(4, 1.2, 300)
+        lesion, confidence = np.repeat(np.arange(300), 4), np.repeat(of_lesion, 4)
+        drawn = [
+            calibration_error(calibration_bins(confidence, np.repeat(rng.random(300) < of_lesion, 4)))
+            for _ in range(1000)
+        ]
+        mean, upper = calibration_noise(confidence, lesion)
+        assert mean == pytest.approx(np.mean(drawn), rel=0.04)
+        assert np.mean(np.array(drawn) > upper) == pytest.approx(0.05, abs=0.025)
+        assert mean == pytest.approx(2 * calibration_noise(confidence)[0])
+        assert calibration_noise(of_lesion, np.arange(300)) == pytest.approx(calibration_noise(of_lesion))
+
     def test_certainty_has_no_noise(self):
         assert calibration_noise(np.array([1.0, 0.0, 1.0 + 1e-9])) == (0.0, 0.0)
 

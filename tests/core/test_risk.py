@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tdumpra.core.gate import GateThresholds, fuse
-from tdumpra.core.risk import bayes_gate, gap_favours_similarity, regret, risk_decomposition
+from tdumpra.core.risk import bayes_gate, gap_favours_similarity, regret, risk_decomposition, share_upper
+from tdumpra.core.significance import clopper_pearson_upper
 
 sizes = st.shared(st.integers(1, 12), key="rows")
 risks = sizes.flatmap(lambda n: hnp.arrays(np.float64, n, elements=st.integers(0, 8).map(lambda k: k / 8)))
@@ -168,3 +169,30 @@ class TestRegret:
         # one of two rows misranked by 0.25: excess 0.125, share 0.5
         found = regret(np.array([0.5, 0.25]), np.array([0.25, 0.75]), np.array([0.5, 0.25]))
         assert found == (0.125, 0.5)
+
+
+class TestShareUpper:
+    @pytest.mark.parametrize(("events", "rows"), [(0, 30), (3, 40), (39, 40), (40, 40)])
+    def test_single_rows_give_the_plain_bound(self, events, rows):
+        found = share_upper(np.arange(rows) < events, np.arange(rows))
+        assert found == pytest.approx(clopper_pearson_upper(events, rows))
+
+    @pytest.mark.parametrize("events", [0, 4, 10])
+    def test_copies_of_a_row_add_nothing(self, events):
+        alone, copied = np.arange(10) < events, np.repeat(np.arange(10) < events, 6)
+        bound = share_upper(copied, np.repeat(np.arange(10), 6))
+        assert bound == pytest.approx(clopper_pearson_upper(int(alone.sum()), 10))
+
+    def test_it_holds_where_events_cluster(self):
+        """Lesions of five images, all or none of them broken: the plain bound is exceeded far too often."""
+        rng, rate = np.random.default_rng(0), 0.1
+        lesion, above, plainly_above = np.repeat(np.arange(120), 5), 0, 0
+        for _ in range(400):
+            event = np.repeat(rng.random(120) < rate, 5)
+            above += share_upper(event, lesion) < rate
+            plainly_above += clopper_pearson_upper(int(event.sum()), 600) < rate
+        assert above / 400 <= 0.08
+        assert plainly_above / 400 > 0.15
+
+    def test_no_row(self):
+        assert share_upper(np.zeros(0, dtype=bool), np.zeros(0, dtype=np.int64)) == 1.0

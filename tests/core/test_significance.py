@@ -10,7 +10,14 @@ from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
-from tdumpra.core.significance import clopper_pearson_upper, fixed_sequence, holm, mcnemar_exact, sign_flip_test
+from tdumpra.core.significance import (
+    clopper_pearson_upper,
+    fixed_sequence,
+    holm,
+    holm_adjusted,
+    mcnemar_exact,
+    sign_flip_test,
+)
 
 
 class TestMcNemar:
@@ -133,3 +140,18 @@ def test_no_hypotheses():
 def test_the_sign_flip_test_of_single_images_equals_statsmodels_mcnemar():
     gained = np.array([1] * 12 + [-1] * 4 + [0] * 30)
     assert sign_flip_test(gained) == pytest.approx(mcnemar([[0, 12], [4, 0]], exact=True).pvalue, abs=1e-9)
+
+
+class TestHolmAdjusted:
+    def test_by_hand(self):
+        # 4 x 0.01, then 3 x 0.02 = 0.06, then 2 x 0.03 = 0.06, then 0.5
+        found = holm_adjusted(np.array([0.03, 0.01, 0.5, 0.02]))
+        assert found.tolist() == pytest.approx([0.06, 0.04, 0.5, 0.06])
+        assert holm_adjusted(np.array([0.9, 0.8])).tolist() == [1.0, 1.0]
+
+    @pytest.mark.parametrize("level", [0.01, 0.05, 0.2])
+    def test_it_rejects_what_holm_rejects(self, level):
+        rng = np.random.default_rng(0)
+        for _ in range(50):
+            p_values = rng.random(6) ** 3
+            assert ((holm_adjusted(p_values) <= level) == holm(p_values, level)).all()

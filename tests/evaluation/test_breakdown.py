@@ -12,7 +12,7 @@ from sklearn.metrics import f1_score, precision_score, recall_score, roc_auc_sco
 from tests.evaluation.cases import case_of
 from tests.support import fit_and_tune, make_problem, random_posterior
 
-from tdumpra.evaluation.breakdown import banded_column, by_class
+from tdumpra.evaluation.breakdown import banded_column, by_class, operating_points
 from tdumpra.evaluation.comparators import COMPARATORS, Case, Comparator
 from tdumpra.evaluation.evaluate import evaluate
 from tdumpra.evaluation.settings import EvaluateConfig
@@ -25,7 +25,7 @@ def test_classes_against_scikit_learn():
     rng = np.random.default_rng(0)
     p, y = random_posterior(rng, 400, 3), rng.integers(3, size=400)
     settings = EvaluateConfig(class_names=("a", "b", "c"), sensitivity_classes=("b", "2"), specificities=(0.9,))
-    table = by_class(p, y, settings)
+    table = by_class(p, y, ("a", "b", "c"))
     label = p.argmax(1)
     for key, score in (("recall", recall_score), ("precision", precision_score), ("f1", f1_score)):
         expected = score(y, label, average=None)
@@ -33,10 +33,12 @@ def test_classes_against_scikit_learn():
     assert [table[n]["auroc"] for n in "abc"] == pytest.approx(
         [roc_auc_score(y == c, p[:, c]) for c in range(3)], abs=1e-9
     )
-    assert "sensitivity_at_specificity" not in table["a"]
+    points = operating_points(p, y, settings, {})
+    assert list(points) == ["b", "c"]
     false_alarms, sensitivity, _ = roc_curve(y == 1, p[:, 1], drop_intermediate=False)
     best = sensitivity[1 - false_alarms >= 0.9].max()
-    assert table["b"]["sensitivity_at_specificity"]["0.9"] == pytest.approx(best, abs=1e-9)
+    assert points["b"]["0.9"]["sensitivity"] == pytest.approx(best, abs=1e-9)
+    assert np.isnan(points["b"]["0.9"]["interval"]).all()  # no replicates
 
 
 def test_bands():
@@ -59,6 +61,22 @@ def perfect(case: Case) -> torch.Tensor:
 def case() -> Case:
     problem = make_problem(1, dtype=np.float64)
     return case_of(fit_and_tune(problem, n_prototypes=2), problem)
+
+
+def test_every_row_has_its_operating_points_with_intervals(case):
+    settings = replace(QUICK, sensitivity_classes=("1", "3"))
+    document = evaluate(case, settings=settings).document
+    points = document["operating_points"]
+    assert list(points) == list(document["comparators"])
+    for name, by_class_name in points.items():
+        assert list(by_class_name) == ["1", "3"]
+        for of_class in by_class_name.values():
+            assert list(of_class) == ["0.8", "0.9", "0.95"]
+            assert of_class["0.8"]["sensitivity"] >= of_class["0.95"]["sensitivity"], name
+            for point in of_class.values():
+                low, high = point["interval"]
+                assert 0 <= low <= high <= 1
+    assert not [each for each in document["undefined"] if each["where"].startswith("operating_points")]
 
 
 class TestWorth:

@@ -1,15 +1,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import binomtest
+from tests.evaluation.cases import case_of
 from tests.support import Array, fit_and_tune, make_problem, random_posterior
 
-from tdumpra import gate_report
+from tdumpra import classification_metrics, gate_report
+from tdumpra.core.gate import GateThresholds
+from tdumpra.evaluation.comparators import Case
+from tdumpra.evaluation.evaluate import evaluate
+from tdumpra.evaluation.gate_report import per_thousand
+from tdumpra.evaluation.rivals import calibrated
+from tdumpra.evaluation.settings import EvaluateConfig
 
 # row   classifier  retrieval  final  truth   what happened
 #  0        0           0        0      0     all agree, right
@@ -69,6 +77,12 @@ class TestByHand:
         # 1 - 0.95 = P(at most 1 of 8) at the upper bound
         bound = binomtest(1, 8, alternative="less").proportion_ci(0.95, method="exact").high
         assert report["harm_upper"] == pytest.approx(bound)
+
+    def test_harm_counts_lesions(self):
+        """Nothing broken in eight images of four lesions: no more is known than of four."""
+        shut = {"p_final": posterior(CLS, 0.5)}
+        assert hand_made(**shut, groups=list("aabbccdd"))["harm_upper"] == pytest.approx(1 - 0.05 ** (1 / 4))
+        assert hand_made(groups=list("abcdefgh"))["harm_upper"] == pytest.approx(hand_made()["harm_upper"])
 
     def test_openings_can_be_told(self):
         opened = np.array([0, 1, 1, 1, 1, 0, 1, 1], bool)  # row 6 opened too, and nothing came of it
@@ -155,3 +169,78 @@ def test_evaluation_is_the_report_under_the_keys_of_its_file():
     assert gate["guarantees_similarity"] is decision.guarantees_similarity
     for name in ("rule", "kappa", "tau", "temperature", "prior_exponent"):
         assert gate[name] == getattr(decision, name)
+
+
+class TestPerThousand:
+    def test_by_hand(self):
+        # rows: mel gained, mel lost, nv newly called mel, wrong before and after, untouched, opened without a change
+        y = np.array([1, 1, 0, 2, 0, 0, 0, 0])
+        before = np.array([0, 1, 0, 0, 0, 0, 0, 0])
+        after = np.array([1, 0, 1, 1, 0, 0, 0, 0])
+        opened = np.array([True] * 5 + [False] * 3)
+        found = per_thousand(before, after, opened, y, {"mel": 1, "bcc": 2})
+        assert (found["opened"], found["fixed"], found["broken"]) == (625, 125, 250)
+        assert found["by_class"]["mel"] == {"gained": 125, "lost": 125, "falsely_called": 250}
+        assert found["by_class"]["bcc"] == {"gained": 0, "lost": 0, "falsely_called": 0}
+
+    def test_an_evaluation_counts_the_classes_that_are_named(self, case):
+        document = evaluate(case, settings=EvaluateConfig(bootstrap=0, sensitivity_classes=("2",))).document
+        test, gate = document["per_1000"]["test"], document["gate"]
+        assert gate["opened"] > 0
+        for name in ("opened", "fixed", "broken"):
+            assert test[name] == pytest.approx(1000 * gate[name] / gate["n"])
+        assert list(test["by_class"]) == ["2"]
+        assert document["per_1000"]["validation"] is None  # an evaluation alone has no estimate
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    problem = make_problem(1, dtype=np.float64)
+    return case_of(fit_and_tune(problem, n_prototypes=2), problem)
+
+
+class TestCostCurve:
+    def test_the_gate_with_another_theta(self, case):
+        curve = evaluate(case).document["cost_curve"]
+        assert (curve["theta"][0], curve["theta"][-1]) == (0.0, 1.0)
+        y = case.test.y
+        for i, theta in enumerate(curve["theta"]):
+            moved = replace(case.decision, thresholds=replace(case.decision.thresholds, theta=theta))
+            decided = moved.decide(case.test.p, case.test.z)
+            asked = decided.signals.gamma_cls < theta
+            averaged = torch.where(asked[:, None], (decided.p_cls + decided.p_sim) / 2, decided.p_cls)
+            assert curve["asked"][i] == pytest.approx(asked.double().mean().item())
+            for name, p in (("gate", decided.p), ("average", averaged)):
+                expected = classification_metrics(p, y)
+                for metric in ("accuracy", "balanced_accuracy", "nll"):
+                    assert curve[name][metric][i] == pytest.approx(expected[metric]), (name, metric, theta)
+
+    def test_its_own_theta_gives_its_own_figures(self, case):
+        document = evaluate(case).document
+        curve, gate = document["cost_curve"], document["comparators"]["gate"]
+        assert case.decision.thresholds.theta in curve["theta"]
+        own = curve["theta"].index(case.decision.thresholds.theta)
+        assert curve["gate"]["accuracy"][own] == pytest.approx(gate["accuracy"])
+        assert curve["gate"]["nll"][0] == pytest.approx(document["comparators"]["temperature"]["nll"])
+
+    def test_a_second_network_is_the_second_opinion(self, case):
+        assert case.validation is not None
+        p_second = {"validation": case.validation.p.flip(0), "test": case.test.p.flip(1)}
+        with_network = replace(
+            case,
+            validation=replace(case.validation, p_second=p_second["validation"]),
+            test=replace(case.test, p_second=p_second["test"]),
+        )
+        curve = evaluate(with_network).document["cost_curve"]
+        network = calibrated(with_network, "p_second")
+        assert network is not None
+        everywhere = torch.where(case.decided.signals.gamma_cls[:, None] < 1, network.test, case.decided.p_cls)
+        p = (case.decided.p_cls + everywhere) / 2
+        expected = classification_metrics(p, case.test.y)
+        assert curve["average"]["accuracy"][-1] == pytest.approx(expected["accuracy"])
+
+    def test_a_shut_gate_is_level(self, case):
+        shut = replace(case.decision, thresholds=GateThresholds.shut(), calibrated=None)
+        held = replace(case, decision=shut, decided=shut.decide(case.test.p, case.test.z))
+        gate = evaluate(held).document["cost_curve"]["gate"]
+        assert all(len(set(values)) == 1 for values in gate.values())

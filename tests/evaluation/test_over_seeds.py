@@ -14,9 +14,11 @@ from tdumpra.evaluation.over_seeds import (
     SeedResult,
     SeedRows,
     mean_and_deviation,
+    mean_of_trees,
     over_seeds,
     refuse_another_kind,
     refuse_other_test_rows,
+    with_holm,
 )
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
@@ -176,3 +178,27 @@ class TestOverSeeds:
     def test_one_choice_for_all_seeds_is_told_once(self):
         apart, together = (over_seeds({0: self.result(0.6), 1: self.result(0.8, n)})["tuning"] for n in (5, 3))
         assert (apart.count("opened"), together.count("opened")) == (2, 1)
+
+
+class TestHolm:
+    @staticmethod
+    def model(p: float, test_set: str | None = "one") -> dict[str, Any]:
+        return {"test_set": test_set, "paired": {"student": {"sign_flip_p": p}, "average": {"sign_flip_p": p}}}
+
+    def test_models_that_share_their_test_rows(self):
+        models = {"a": self.model(0.01), "b": self.model(0.04), "c": self.model(0.03), "d": self.model(0.02, "two")}
+        found = with_holm(models)
+        assert [found[name]["paired"]["student"]["holm_p"] for name in "abc"] == pytest.approx([0.03, 0.06, 0.06])
+        assert "holm_p" not in found["d"]["paired"]["student"]  # alone on its rows
+        assert "holm_p" not in found["a"]["paired"]["average"]
+        assert "holm_p" not in models["a"]["paired"]["student"]  # what was given is left alone
+
+    def test_documents_that_say_nothing_of_their_rows(self):
+        models = {"a": self.model(0.01, None), "b": self.model(0.04, None), "c": {"gate": {}}}
+        assert with_holm(models) == models
+
+
+def test_trees_are_averaged_figure_by_figure():
+    trees = [{"a": 1.0, "b": {"c": [1, 2], "d": None}}, {"a": 2.0, "b": {"c": [3, 4], "d": {"e": 1}}}]
+    assert mean_of_trees(trees) == {"a": 1.5, "b": {"c": [2.0, 3.0], "d": None}}
+    assert mean_of_trees([trees[1]["b"], trees[0]["b"]]) == {"c": [2.0, 3.0], "d": None}

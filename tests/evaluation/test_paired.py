@@ -18,10 +18,12 @@ from tdumpra.core.bootstrap import group_weights
 from tdumpra.core.selective import area_under_risk_coverage
 from tdumpra.evaluation import paired
 from tdumpra.evaluation.comparators import COMPARATORS, Case
-from tdumpra.evaluation.evaluate import ambiguous_rows, evaluate
+from tdumpra.evaluation.evaluate import evaluate
+from tdumpra.evaluation.replicates import ambiguous_rows
 from tdumpra.evaluation.settings import EvaluateConfig
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
 
+OWN = ["student", "temperature", "logit_adjusted", "similarity", "average", "average_adjusted", "ungated"]
 SETTINGS = EvaluateConfig(bootstrap=70, seed=3, ambiguous_below=0.6)  # more than one chunk of replicates
 
 
@@ -77,7 +79,7 @@ def naive(p: Array, y: Array, unsure: Array) -> dict[str, float]:
 
 def test_figures_are_those_of_the_rows(cases, compared):
     for case, found in zip(cases, compared, strict=True):
-        rivals = ["baseline", "student", "temperature", "logit_adjusted", "similarity", "average"]
+        rivals = ["baseline", *OWN]
         assert list(found["scores"]) == ["gate", *rivals, "oracle"]
         unsure = ambiguous_rows(case, SETTINGS)
         assert 0 < unsure.sum() < 160
@@ -117,13 +119,19 @@ def test_what_was_gained_lesion_by_lesion(cases, compared):
 
 def test_the_mean_over_seeds_and_its_interval(compared):
     found = paired.over_seeds(compared, 0.9)
-    assert list(found) == ["baseline", "student", "temperature", "logit_adjusted", "similarity", "average"]
+    assert list(found) == ["baseline", *OWN]
     for rival, metric in itertools.product(found, compared[0]["scores"]["gate"]):
         sign = -1 if metric in ("ece", "nll", "brier", "aurc") else 1
         leads = [sign * (each["scores"]["gate"][metric] - each["scores"][rival][metric]) for each in compared]
         assert found[rival][metric]["difference"] == pytest.approx(np.mean(leads)), (rival, metric)
+        drawn = np.random.default_rng([0, 3]).integers(3, size=(3, 70))  # seeds are drawn too, one set a replicate
         replicates = [
-            np.mean([sign * (e["replicates"]["gate"][metric][b] - e["replicates"][rival][metric][b]) for e in compared])
+            np.mean(
+                [
+                    sign * (compared[s]["replicates"]["gate"][metric][b] - compared[s]["replicates"][rival][metric][b])
+                    for s in drawn[:, b]
+                ]
+            )
             for b in range(70)
         ]
         assert found[rival][metric]["interval"] == pytest.approx(list(np.quantile(replicates, [0.05, 0.95])))
@@ -168,11 +176,29 @@ def test_the_same_seed_twice_says_no_more_than_once(compared):
         assert twice[rival]["accuracy"]["interval"] == pytest.approx(once[rival]["accuracy"]["interval"])
 
 
+def test_seeds_that_disagree_widen_the_interval():
+    """Every lesion alike, and seeds apart by two points: lesions alone would leave no interval at all."""
+
+    def seed(lead: float) -> dict[str, Any]:
+        gate = {"accuracy": 0.8 + lead}
+        return {
+            "scores": {"gate": gate, "student": {"accuracy": 0.8}},
+            "replicates": {"gate": {"accuracy": [0.8 + lead] * 400}, "student": {"accuracy": [0.8] * 400}},
+            "gained": {"student": {}}, "fixed": {"student": 0}, "broken": {"student": 0},
+        }  # fmt: skip
+
+    low, high = paired.over_seeds([seed(lead) for lead in (0.0, 0.01, 0.02)], 0.95)["student"]["accuracy"]["interval"]
+    assert low < 0.005
+    assert high > 0.015
+    alone = paired.over_seeds([seed(0.01)], 0.95)["student"]["accuracy"]["interval"]
+    assert alone == pytest.approx([0.01, 0.01])
+
+
 def test_a_rival_that_one_seed_lacks_is_left_out(cases, compared):
     less = replace(cases[1], test=replace(cases[1].test, p_baseline=None))
     one = compare(less)
     found = paired.over_seeds([compared[0], one], 0.95)
-    assert list(found) == ["student", "temperature", "logit_adjusted", "similarity", "average"]
+    assert list(found) == OWN
 
 
 def test_without_groups_and_without_replicates(cases):

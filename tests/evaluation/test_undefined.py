@@ -13,7 +13,7 @@ from tdumpra.evaluation.undefined import in_words, undefined_figures
         ("per_class.student.keratosis.precision", "precision of keratosis for student"),
         ("per_class.gate.n.o.s..auroc", "AUROC of n.o.s. for gate"),
         (
-            "per_class.gate.mel.sensitivity_at_specificity.0.95",
+            "operating_points.gate.mel.0.95.sensitivity",
             "sensitivity at specificity 0.95 of mel for gate",
         ),
         ("intervals.logit_adjusted.macro_auroc", "the interval of AUROC for logit_adjusted"),
@@ -44,7 +44,7 @@ def test_figures_and_reasons():
     [
         ("intervals.gate.accuracy", "no interval"),
         ("retrieval_worth.interval", "no interval"),
-        ("per_class.gate.mel.sensitivity_at_specificity.0.95", "no rivals"),
+        ("operating_points.gate.mel.0.95.sensitivity", "no rivals"),
         ("selective.gate.refer.threshold", "no threshold"),
         ("something_new", "other"),
     ],

@@ -110,6 +110,23 @@ def test_the_bank_uses_the_teachers_space_where_there_is_one(tmp_path):
     np.testing.assert_allclose(read.test.p_teacher.numpy(), content["p"][20:, ::-1], rtol=1e-12)
 
 
+def test_the_second_networks_classifier_is_read(tmp_path):
+    content = arrays()
+    content["p_second"] = content["p"][:, ::-1]
+    read = read_outputs(write(tmp_path / "o.npz", content))
+    for rows, part in ((read.validation, slice(10, 20)), (read.test, slice(20, 30))):
+        assert rows.p_second is not None
+        np.testing.assert_allclose(rows.p_second.numpy(), content["p"][part, ::-1], rtol=1e-12)
+    assert "p_second" not in read.test.metadata
+    assert read_outputs(write(tmp_path / "without.npz", arrays())).test.p_second is None
+
+
+@pytest.mark.parametrize("p_second", [np.full((30, 2), 0.5), np.full((30, 3), 2.0), np.full((29, 3), 1 / 3)])
+def test_a_second_classifier_that_does_not_fit(tmp_path, p_second):
+    with pytest.raises(InputFileError, match="p_second"):
+        read_outputs(write(tmp_path / "o.npz", {**arrays(), "p_second": p_second}))
+
+
 def test_semicolons_and_a_byte_order_mark_are_understood(tmp_path):
     path = tmp_path / "o.csv"
     table(arrays()).to_csv(path, index=False, sep=";", encoding="utf-8-sig")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from tdumpra.runs.documents import (
     evaluated,
     gate_document,
     metadata_fingerprint,
+    redrawn,
     with_baseline,
     with_metadata,
 )
@@ -216,3 +218,65 @@ def test_a_table_that_contradicts_itself(tmp_path):
     with pytest.raises(InputFileError, match=f"says different things of '{first}' in its column 'sex'"):
         with_metadata(splits, tmp_path / "t.csv", ("sex",))
     assert with_metadata(splits, tmp_path / "t.csv", ("site",)).test.metadata["site"][0] == "a"
+
+
+class TestEvaluated:
+    CONFIG = Config(evaluate=EvaluateConfig(bootstrap=20, sensitivity_classes=("b",)), tune=TuneConfig(preset=SMALL))
+
+    def parts(self, **tune: Any) -> list[Part]:
+        """Two outer folds, each with lesions of its own."""
+        found = []
+        for number in range(2):
+            splits = splits_of(number)
+            test = splits.test
+            assert test.groups is not None
+            assert test.ids is not None
+            groups, ids = (np.char.add(f"{number}-", names) for names in (test.groups, test.ids))
+            own = splits._replace(test=replace(test, groups=groups, ids=ids))
+            found.append(Part(own, (), fit(own, BANK, replace(self.CONFIG.tune, **tune))))
+        return found
+
+    def test_folds_are_counted_together(self):
+        parts = self.parts()
+        document = evaluated(parts, self.CONFIG, 0).document
+        assert document["rows"]["test"] == 320
+        assert document["rows"]["val"] == 200  # of a fold
+        assert document["gate"]["n"] == 320
+        assert all(f"fold {number}:" in document["tuning"] for number in range(2))
+        assert document["certified"] is None
+        estimates = [part.fitted.estimate for part in parts]
+        assert all(each is not None for each in estimates)
+        validation = document["per_1000"]["validation"]
+        rows = sum(each.rows for each in estimates if each is not None)
+        for name in ("opened", "fixed", "broken"):
+            count = sum(getattr(each, name) for each in estimates)
+            assert validation[name] == pytest.approx(1000 * count / rows)
+        gained, lost, called = np.sum([each.by_class[1] for each in estimates if each is not None], axis=0)
+        expected = {"gained": gained, "lost": lost, "falsely_called": called}
+        assert validation["by_class"] == {
+            "b": {name: pytest.approx(1000 * count / rows) for name, count in expected.items()}
+        }
+
+    def test_it_says_whether_the_gate_is_certified(self):
+        parts = self.parts(certify=True)
+        granted = [part.fitted.certificate is not None and part.fitted.certificate.granted for part in parts]
+        assert evaluated(parts, self.CONFIG, 0).document["certified"] is all(granted)
+        for part, own in zip(parts, granted, strict=True):
+            assert evaluated([part], self.CONFIG, 0).document["certified"] is own
+
+    def test_the_run_can_be_tuned_again(self):
+        part = self.parts()[0]
+        case = case_of(*part, self.CONFIG)
+        rows = np.arange(len(part.splits.validation))
+        again = case.chosen_again(rows)
+        assert again.decision.to_json() == case.decision.to_json()  # the same rows, the same choice
+        assert torch.equal(again.decided.p, case.decided.p)
+        half = case.chosen_again(np.repeat(rows[:100], 2))
+        assert half.choice is not None
+        assert torch.equal(half.choice.y, part.splits.validation.y[:100].repeat_interleave(2))
+
+    def test_the_rows_of_all_seeds_are_drawn_seed_by_seed(self):
+        parts = [splits_of(seed) for seed in range(2)]
+        drawn = redrawn(parts, np.array([0, 0, 199, 200, 399]))
+        assert [len(each.validation) for each in drawn] == [3, 2]
+        assert torch.equal(drawn[1].validation.p, parts[1].validation.p[[0, 199]])

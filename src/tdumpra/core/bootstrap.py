@@ -9,7 +9,7 @@ Symbols: ``p`` (n, C) probabilities, ``y`` (n,) labels, ``w`` (n, B) weights, on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,20 +33,48 @@ def group_weights(member: Int[Array, " n"], *, n_replicates: int, seed: int) -> 
         yield np.ascontiguousarray(counts.T, dtype=np.float64)[member]
 
 
+def drawn_groups(member: Int[Array, " n"], rng: np.random.Generator) -> Int[Array, " n"]:
+    """Return how often each row counts in one replicate."""
+    n_groups = int(member.max()) + 1
+    times: Array = np.bincount(rng.integers(n_groups, size=n_groups), minlength=n_groups)[member]
+    return times
+
+
+def over_drawn_seeds(replicates: Float[Array, "s b"], *, seed: int) -> Float[Array, " b"]:
+    """Return the mean over seeds of each replicate, in which the seeds are drawn with replacement too.
+
+    Replicate by replicate all seeds see the same groups. Every call with the same shape draws the same seeds, so that
+    figures can be paired.
+    """
+    n_seeds, n_replicates = replicates.shape
+    drawn = np.random.default_rng([seed, n_seeds]).integers(n_seeds, size=(n_seeds, n_replicates))
+    means: Array = np.take_along_axis(replicates, drawn, axis=0).mean(0)
+    return means
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MetricSums:
     """A posterior prepared for the bootstrap: a matrix whose product with weights gives every sum that metrics need."""
 
     sums: csr_array  # (rows of sums, n)
-    areas: tuple[_Area, ...]
+    curves: Mapping[int, _Curve]  # of the classes whose area or operating points are wanted
     n_classes: int
     means: tuple[str, ...]  # names of the rows after those of the seven metrics
+    points: Mapping[int, tuple[float, ...]]  # specificities at which a class's sensitivity is wanted
 
     @classmethod
     def prepare(
-        cls, p: Float[Array, "n c"], y: Int[Array, " n"], means: Mapping[str, Array] | None = None
+        cls,
+        p: Float[Array, "n c"],
+        y: Int[Array, " n"],
+        means: Mapping[str, Array] | None = None,
+        points: Mapping[int, tuple[float, ...]] | None = None,
     ) -> MetricSums:
-        """Sort and bin once. ``means`` holds further values per row, of which the weighted means are returned."""
+        """Sort and bin once.
+
+        ``means`` holds further values per row, of which the weighted means are returned; ``points`` the specificities
+        at which the sensitivity of a class is returned, under the name that :func:`point_name` gives.
+        """
         n, n_classes = p.shape
         means, label = means or {}, p.argmax(1)
         confidence, correct = p.max(1), label == y
@@ -63,8 +91,9 @@ class MetricSums:
             ],
             format="csr",
         )
-        classes = (1,) if n_classes == 2 else range(n_classes)
-        return cls(sums, tuple(_Area.prepare(p[:, c], y == c) for c in classes), n_classes, tuple(means))
+        points = points or {}
+        curves = {c: _Curve.prepare(p[:, c], y == c) for c in sorted({*_averaged(n_classes), *points})}
+        return cls(sums, curves, n_classes, tuple(means), points)
 
     def metrics(self, w: Float[Array, "n b"]) -> dict[str, Float[Array, " b"]]:
         """Return the seven metrics of ``classification_metrics`` and the further means, for each column of weights."""
@@ -72,7 +101,8 @@ class MetricSums:
         sums = self.sums @ w
         correct, support, predicted, gaps = np.split(sums[: 3 * c + metrics.N_BINS], [c, 2 * c, 3 * c])
         counts = ClassCounts(correct.T, support.T, predicted.T)
-        areas = np.stack([area.under_curve(w) for area in self.areas], axis=-1)
+        found = {c: curve.figures(w, self.points.get(c, ())) for c, curve in self.curves.items()}
+        areas = np.stack([found[c][0] for c in _averaged(c)], axis=-1)
         nll, brier, *means = sums[3 * c + metrics.N_BINS :] / total
         return {
             "accuracy": metrics.accuracy(counts),
@@ -84,20 +114,37 @@ class MetricSums:
             "nll": nll,
             "brier": brier,
             **dict(zip(self.means, means, strict=True)),
+            **{
+                point_name(number, specificity): sensitivity
+                for number, specificities in self.points.items()
+                for specificity, sensitivity in zip(specificities, found[number][1], strict=True)
+            },
         }
 
 
+def point_name(number: int, specificity: float) -> str:
+    """Return the name of a class's sensitivity at a specificity among the figures of :class:`MetricSums`."""
+    return f"sensitivity of {number} at {specificity:g}"
+
+
+def _averaged(n_classes: int) -> tuple[int, ...]:
+    """Return the classes whose areas are averaged: of two, the second."""
+    return (1,) if n_classes == 2 else tuple(range(n_classes))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class _Area:
+class _Curve:
     """The ROC curve of a class: its levels are the scores of the members, negatives lie between or level with them."""
 
     negatives: csr_array  # (2 levels, n): below each level (and above the one before), then level with it
     positives: csr_array  # (levels, n)
     rest: csr_array  # (1, n) negatives above the highest level
+    turned: bool  # members are in truth those of the other classes, and scores have their sign turned
 
     @classmethod
-    def prepare(cls, score: Float[Array, " n"], member: Array) -> _Area:
-        if 2 * member.sum() > len(member):  # the same area, seen from the smaller side: fewer levels
+    def prepare(cls, score: Float[Array, " n"], member: Array) -> _Curve:
+        turned = bool(2 * member.sum() > len(member))
+        if turned:  # the same area, seen from the smaller side: fewer levels
             score, member = -score, ~member
         levels = np.unique(score[member])
         place = np.searchsorted(levels, score, side="left")  # the first level not below the score
@@ -106,17 +153,42 @@ class _Area:
         level_with[inside] = levels[place[inside]] == score[inside]
         weight = np.ones(len(score))
         below = _indicator(2 * place + level_with, weight, 2 * len(levels) + 1, where=~member)
-        return cls(below[:-1], _indicator(place, weight, len(levels), where=member), below[-1:])
+        return cls(below[:-1], _indicator(place, weight, len(levels), where=member), below[-1:], turned)
 
-    def under_curve(self, w: Float[Array, "n b"]) -> Float[Array, " b"]:
-        """Return the chance that a member outranks a non-member, ties counting half; NaN where either is missing."""
+    def figures(
+        self, w: Float[Array, "n b"], specificities: Sequence[float] = ()
+    ) -> tuple[Float[Array, " b"], list[Float[Array, " b"]]]:
+        """Return the chance that a member outranks a non-member, ties half, and the sensitivity at each specificity.
+
+        NaN where members or others are missing. A row is called where its score is at least the threshold; thresholds
+        between two members' scores call the same members, so that the members' own scores suffice.
+        """
         between = self.negatives @ w
         level_with = between[1::2]
         reached = (between[::2] + level_with).cumsum(0)  # at or below each level
         members = self.positives @ w
         outranked = (members * (reached - level_with / 2)).sum(0)
         negatives = between.sum(0) + (self.rest @ w)[0]
-        return metrics.ratio(outranked, members.sum(0) * negatives)
+        area = metrics.ratio(outranked, members.sum(0) * negatives)
+        if not specificities:
+            return area, []
+        return area, self._sensitivities(reached - level_with, members, negatives, specificities)
+
+    def _sensitivities(
+        self, below: Array, members: Array, negatives: Array, specificities: Sequence[float]
+    ) -> list[Float[Array, " b"]]:
+        """Return the sensitivity at each specificity; ``below`` weighs the negatives strictly below each level."""
+        total = members.sum(0)
+        if not self.turned:
+            reached = metrics.ratio(below, negatives)
+            found = [metrics.ratio((members * (reached >= each)).sum(0), total) for each in specificities]
+            return [np.where(negatives > 0, each, np.nan) for each in found]
+        # From the other side: as many of the lowest levels are called as the specificity leaves room for, and with
+        # them all rows of the class that lie strictly below the first level that is not.
+        left = metrics.ratio(total - members.cumsum(0), total)
+        everyone = np.vstack([below, negatives])
+        called = [np.take_along_axis(everyone, (left >= each).sum(0)[None], axis=0)[0] for each in specificities]
+        return [np.where(total > 0, metrics.ratio(each, negatives), np.nan) for each in called]
 
 
 def bootstrap_metrics(

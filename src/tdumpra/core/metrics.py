@@ -104,14 +104,18 @@ def calibration_error(bins: CalibrationBins) -> float:
     return float((bins.rows[filled] * gaps).sum() / bins.rows.sum())
 
 
-def calibration_noise(confidence: Float[Array, " n"]) -> tuple[float, float]:
+def calibration_noise(confidence: Float[Array, " n"], lesion: Int[Array, " n"] | None = None) -> tuple[float, float]:
     r"""Return the mean and 95 % quantile of the calibration error of a perfectly calibrated posterior on these rows.
 
-    Bins are finite, so it is not zero. A bin's gap is a sum of independent rows with variance :math:`q(1-q)`, nearly
-    normal, and the size of a normal variable has mean :math:`\sigma\sqrt{2/\pi}`.
+    Bins are finite, so it is not zero. A bin's gap is a sum of rows with variance :math:`q(1-q)`, nearly normal, and
+    the size of a normal variable has mean :math:`\sigma\sqrt{2/\pi}`. Rows are independent between lesions; those of
+    one ``lesion`` count as right or wrong together, the most that they can add.
     """
-    variance = np.clip(confidence * (1 - confidence), 0, None)
-    sizes = np.sqrt(np.bincount(bin_numbers(confidence), weights=variance, minlength=N_BINS)) / len(confidence)
+    deviation_of_row = np.sqrt(np.clip(confidence * (1 - confidence), 0, None))
+    lesion = np.arange(len(confidence)) if lesion is None else lesion
+    draws, draw = np.unique(N_BINS * lesion + bin_numbers(confidence), return_inverse=True)
+    variance = np.bincount(draw, weights=deviation_of_row) ** 2
+    sizes = np.sqrt(np.bincount(draws % N_BINS, weights=variance, minlength=N_BINS)) / len(confidence)
     mean, deviation = sizes.sum() * np.sqrt(2 / np.pi), np.sqrt((sizes**2).sum() * (1 - 2 / np.pi))
     return float(mean), float(mean + _ONE_SIDED * deviation)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
+from scipy.stats import beta
 
 Array = np.ndarray
 
@@ -66,3 +67,21 @@ def gap_favours_similarity(
     """
     favours: Array = gamma_sim - gamma_cls > error_cls + error_sim
     return favours
+
+
+def share_upper(event: Bool[Array, " n"], lesion: Int[Array, " n"], *, level: float = 0.95) -> float:
+    r"""Return the one-sided upper bound of the share of rows with an event, where rows of one lesion are alike.
+
+    Clopper and Pearson's bound with as many independent rows as there seem to be (Korn and Graubard, 1998): the rows
+    divided by how much more the share varies between lesions than it would between rows. With one row to a lesion this
+    is the plain bound. Where the event happened never or always, each lesion counts as one row.
+
+    .. math:: n^* = \frac{\hat p (1 - \hat p)}{\sum_g (e_g - \hat p \, m_g)^2 / n^2}
+    """
+    n = len(event)
+    if n == 0:
+        return 1.0
+    share, rows = float(event.mean()), np.bincount(lesion)
+    spread = float((((np.bincount(lesion, weights=event) - share * rows) / n) ** 2).sum())
+    trials = min(n, share * (1 - share) / spread) if 0 < share < 1 and spread > 0 else int((rows > 0).sum())
+    return float(beta.ppf(level, share * trials + 1, (1 - share) * trials)) if share < 1 else 1.0

@@ -51,6 +51,15 @@ def holm(p_values: Float[np.ndarray, " m"], level: float) -> Bool[np.ndarray, " 
     return rejected
 
 
+def holm_adjusted(p_values: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
+    """Return Holm's adjusted p-values: the lowest level at which Holm's method rejects each hypothesis."""
+    order = np.argsort(p_values, kind="stable")
+    stepped = np.maximum.accumulate(p_values[order] * np.arange(len(order), 0, -1))
+    adjusted = np.empty(len(order))
+    adjusted[order] = np.minimum(stepped, 1.0)
+    return adjusted
+
+
 def fixed_sequence(p_values: Float[np.ndarray, " m"], level: float) -> Bool[np.ndarray, " m"]:
     """Return which hypotheses are rejected when tested in the given order, each at ``level``, until one is not.
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from tdumpra.core import metrics, selective
-from tdumpra.core.significance import clopper_pearson_upper
+from tdumpra.core.bootstrap import percentile_interval, point_name
+from tdumpra.core.risk import share_upper
 from tdumpra.evaluation.settings import EvaluateConfig
 
 Array = np.ndarray
@@ -18,26 +19,37 @@ _MOST_VALUES = 12  # of a numeric column that is taken as it is; one with more i
 _CURVE_POINTS = 101
 
 
-def by_class(p: Float[Array, "n c"], y: Int[Array, " n"], settings: EvaluateConfig) -> dict[str, dict[str, Any]]:
-    """Return support, recall, precision, F1, AUROC and, for chosen classes, sensitivity at fixed specificity."""
-    n_classes = p.shape[1]
-    names, chosen = settings.names(n_classes), set(settings.chosen_classes(n_classes))
-    counts = metrics.class_counts(p.argmax(1), y, n_classes)
+def by_class(p: Float[Array, "n c"], y: Int[Array, " n"], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return support, recall, precision, F1 and AUROC of each class."""
+    counts = metrics.class_counts(p.argmax(1), y, len(names))
     columns = {
         "recall": metrics.ratio(counts.correct, counts.support),
         "precision": metrics.ratio(counts.correct, counts.predicted),
         "f1": metrics.ratio(2 * counts.correct, counts.support + counts.predicted),
         "auroc": metrics.auroc_by_class(p, y),
     }
-    table: dict[str, dict[str, Any]] = {}
-    for c, name in enumerate(names):
-        table[name] = {"support": int(counts.support[c]), **{key: float(column[c]) for key, column in columns.items()}}
-        if c in chosen:
-            table[name]["sensitivity_at_specificity"] = {
-                f"{specificity:g}": metrics.sensitivity_at_specificity(p[:, c], y == c, specificity)[0]
-                for specificity in settings.specificities
+    return {
+        name: {"support": int(counts.support[c]), **{key: float(column[c]) for key, column in columns.items()}}
+        for c, name in enumerate(names)
+    }
+
+
+def operating_points(
+    p: Float[Array, "n c"], y: Int[Array, " n"], settings: EvaluateConfig, replicates: Mapping[str, Array]
+) -> dict[str, dict[str, Any]]:
+    """Return the sensitivity for the chosen classes at fixed specificities; intervals need replicates."""
+    names, found = settings.names(p.shape[1]), {}
+    for c in settings.chosen_classes(p.shape[1]):
+        found[names[c]] = {
+            f"{specificity:g}": {
+                "sensitivity": metrics.sensitivity_at_specificity(p[:, c], y == c, specificity)[0],
+                "interval": list(percentile_interval(replicates[point_name(c, specificity)], settings.level))
+                if replicates
+                else [float("nan")] * 2,
             }
-    return table
+            for specificity in settings.specificities
+        }
+    return found
 
 
 def part(posteriors: Mapping[str, Array], y: Int[Array, " n"], keep: Bool[Array, " n"]) -> dict[str, Any]:
@@ -87,10 +99,10 @@ def _in_order(values: Array) -> list[str]:
     return sorted(map(str, np.unique(values)), key=key)
 
 
-def calibration(p: Float[Array, "n c"], y: Int[Array, " n"]) -> dict[str, Any]:
+def calibration(p: Float[Array, "n c"], y: Int[Array, " n"], lesion: Int[Array, " n"]) -> dict[str, Any]:
     """Return the reliability diagram, the class-wise error, and the error that noise alone would give."""
     bins = metrics.calibration_bins(p.max(1), p.argmax(1) == y)
-    noise = metrics.calibration_noise(p.max(1))
+    noise = metrics.calibration_noise(p.max(1), lesion)
     return {
         "classwise_ece": metrics.classwise_calibration_error(p, y),
         "ece_if_calibrated": dict(zip(("mean", "upper"), noise, strict=True)),
@@ -99,7 +111,12 @@ def calibration(p: Float[Array, "n c"], y: Int[Array, " n"]) -> dict[str, Any]:
 
 
 def selective_figures(
-    p: Float[Array, "n c"], y: Int[Array, " n"], thresholds: Float[Array, " n"] | None, *, refer_risk: float
+    p: Float[Array, "n c"],
+    y: Int[Array, " n"],
+    lesion: Int[Array, " n"],
+    thresholds: Float[Array, " n"] | None,
+    *,
+    refer_risk: float,
 ) -> dict[str, Any]:
     """Return risk against coverage, and the operating point at ``thresholds``, which validation chose by row."""
     confidence, wrong = p.max(1), p.argmax(1) != y
@@ -122,7 +139,7 @@ def selective_figures(
             "risk": errors / answered if answered else float("nan"),
             "answered": answered,
             "referred": len(y) - answered,
-            "risk_upper": clopper_pearson_upper(errors, answered) if answered else float("nan"),
+            "risk_upper": share_upper(wrong[is_answered], lesion[is_answered]) if answered else float("nan"),
         }
     return figures
 

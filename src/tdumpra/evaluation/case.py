@@ -33,6 +33,7 @@ class Case:
     pool: ValidationOutputs | None = None  # validation rows of all seeds, where the decision was chosen on them
     unseen_bank: PrototypeBank | None = None  # one without validation rows, where the decision's own holds them
     pool_scores: Callable[[float], Tensor] | None = None  # retrieval's class scores of ``pool`` for a kappa
+    retune: Callable[[Array], Decision] | None = None  # chooses again on the rows of choice with these numbers
     goal: Goal = field(default_factory=Goal)  # what everything was tuned for
     fits: dict[str, Any] = field(default_factory=dict, init=False, repr=False)  # kept for the validation rows
 
@@ -62,6 +63,19 @@ class Case:
             return None if self.pool_scores is None else self.pool_scores(kappa)
         bank = self.unseen_bank or self.decision.bank
         return None if self.validation is None else bank.class_scores(self.validation.z, kappa=kappa)
+
+    def chosen_again(self, numbers: Array) -> Case:
+        """Return the case whose decision was tuned on the rows of choice with these ``numbers``, which may repeat."""
+        if self.retune is None:
+            raise ValueError("this decision cannot be tuned again")
+        decision, scores = self.retune(numbers), self.pool_scores
+        drawn: dict[str, Any] = {}
+        if self.pool is not None:
+            drawn["pool"] = self.pool.rows(numbers)
+            drawn["pool_scores"] = None if scores is None else lambda kappa: scores(kappa)[numbers]
+        elif self.validation is not None:
+            drawn["validation"] = self.validation.rows(numbers)
+        return replace(self, decision=decision, decided=decision.decide(self.test.p, self.test.z), **drawn)
 
     def on_validation(self) -> Case | None:
         """Return the case with the validation rows in place of test, for choices that test must not make."""

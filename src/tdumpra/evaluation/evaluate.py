@@ -8,25 +8,35 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from tdumpra.artifacts import fingerprint
 from tdumpra.core import metrics, selective
-from tdumpra.core.bootstrap import MetricSums, bootstrap_metrics, percentile_interval
+from tdumpra.core.bootstrap import percentile_interval, point_name
 from tdumpra.core.groups import gained_by_lesion, lesion_numbers
 from tdumpra.evaluation import breakdown
 from tdumpra.evaluation.case import Case, Scored, joined_decided, joined_test
 from tdumpra.evaluation.comparators import COMPARATORS, Comparator
+from tdumpra.evaluation.gate_report import cost_curve, per_thousand
 from tdumpra.evaluation.gate_report import gate_report as gate_report
 from tdumpra.evaluation.over_seeds import SeedResult
-from tdumpra.evaluation.paired import Figures, compare, with_selective_figures
+from tdumpra.evaluation.paired import compare
+from tdumpra.evaluation.replicates import (
+    ambiguous_below,
+    figures_of,
+    joined_posteriors,
+    posteriors_of,
+    replicates_of,
+    tuned_replicates,
+    unsure_rows,
+)
+from tdumpra.evaluation.rivals import calibrated
 from tdumpra.evaluation.settings import EvaluateConfig
 from tdumpra.evaluation.undefined import undefined_figures
 from tdumpra.evaluation.worth import champions, retrieval_worth
-from tdumpra.method.decision import Decided
+from tdumpra.method.decision import Decided, Decision
 from tdumpra.method.outputs import ScoredOutputs
 
 Array = np.ndarray
-MIDDLE_THETA = 0.7
 
 
 def evaluate(
@@ -55,19 +65,23 @@ def evaluate(
     scored = _scored(cases, test, comparators)
     rivals = [name for name in scored.posteriors if comparators[name].rival]
     pairs = [name for name in ("gate", *rivals, "oracle") if name in scored.posteriors] if paired else []
-    figures = _figures(scored, pairs, settings)
+    figures = figures_of(scored, pairs, settings)
     lesions = test.lesions()
     member, by_lesion = (lesion_numbers(groups, len(test)) for groups in (test.groups, lesions))
-    replicates = _replicates(figures, member, settings)
+    replicates = replicates_of(figures, member, settings)
     compared = None
     if "gate" in pairs:
         # Rows without groups are numbered by place in a document, and by id where several seeds are compared.
         drawn = replicates
         if not np.array_equal(member, by_lesion):
-            drawn = _replicates({name: figures[name] for name in pairs}, by_lesion, settings)
+            drawn = replicates_of({name: figures[name] for name in pairs}, by_lesion, settings)
         compared = compare({name: scored.posteriors[name] for name in pairs}, scored.y, lesions, figures, drawn)
+        compared["points"] = _points(drawn, settings, test.n_classes)
+        if settings.tuning_replicates:
+            redone = {name: comparators[name] for name in pairs if name != "oracle"}
+            compared["tuned"] = tuned_replicates(scored, redone, by_lesion, settings)
     document = _document(scored, comparators, replicates, settings)
-    return SeedResult(document, gained(scored.decided, test), compared)
+    return SeedResult({**document, "test_set": _name_of(test)}, gained(scored.decided, test), compared)
 
 
 def gained(decided: Decided, rows: ScoredOutputs) -> dict[str, int]:
@@ -76,17 +90,35 @@ def gained(decided: Decided, rows: ScoredOutputs) -> dict[str, int]:
     return gained_by_lesion((right - right_before).numpy(), rows.lesions())
 
 
+def _points(replicates: Mapping[str, Mapping[str, Array]], settings: EvaluateConfig, n_classes: int) -> dict[str, Any]:
+    """Return the replicates of the operating points, for intervals over seeds."""
+    names = settings.names(n_classes)
+    return {
+        name: {
+            names[c]: {f"{at:g}": of_name[point_name(c, at)].round(5).tolist() for at in settings.specificities}
+            for c in settings.chosen_classes(n_classes)
+        }
+        for name, of_name in replicates.items()
+    }
+
+
+def _name_of(test: ScoredOutputs) -> str:
+    """Return a name for the test rows, whatever their order: models that share it were tested on the same cases."""
+    ids = [""] * len(test) if test.own_ids is None else test.own_ids.tolist()
+    rows = sorted(zip(test.lesions().tolist(), ids, test.y.tolist(), strict=True))
+    return fingerprint(*(f"{lesion}\n{name}\n{label}" for lesion, name, label in rows))
+
+
 def _scored(cases: tuple[Case, ...], test: ScoredOutputs, comparators: Mapping[str, Comparator]) -> Scored:
     """Compute the posteriors by case, and join those that every case has."""
-    on_test = [_posteriors(case, comparators) for case in cases]
-    held_out = [case.on_validation() for case in cases]
-    shared = [name for name in on_test[0] if all(name in of_case for of_case in on_test)]
+    posteriors = joined_posteriors(cases, comparators)
+    held_out = [case.on_validation() for case in cases]  # with what was fitted for the test rows
     return Scored(
         cases=cases,
         test=test,
         decided=joined_decided(cases),
-        posteriors={name: torch.cat([of_case[name].double().cpu() for of_case in on_test]).numpy() for name in shared},
-        on_validation=tuple({} if case is None else _posteriors(case, comparators) for case in held_out),
+        posteriors=posteriors,
+        on_validation=tuple({} if case is None else posteriors_of(case, comparators) for case in held_out),
     )
 
 
@@ -108,20 +140,29 @@ def _document(
             "replicates": settings.bootstrap, "level": settings.level, "seed": settings.seed,
             "groups": int(_member(scored).max()) + 1,
         }  # fmt: skip
-    document["per_class"] = {name: breakdown.by_class(p, y, settings) for name, p in posteriors.items()}
+    names = settings.names(scored.test.n_classes)
+    document["per_class"] = {name: breakdown.by_class(p, y, names) for name, p in posteriors.items()}
+    document["operating_points"] = {
+        name: breakdown.operating_points(p, y, settings, replicates.get(name, {})) for name, p in posteriors.items()
+    }
     below = [ambiguous_below(case, settings) for case in scored.cases]
     document["ambiguous"] = {
         "below": below[0] if len(set(below)) == 1 else below,
-        **breakdown.part(posteriors, y, _unsure(scored, settings)),
+        **breakdown.part(posteriors, y, unsure_rows(scored, settings)),
     }
     if settings.subgroups:
         columns = {name: np.asarray(scored.test.metadata[name]) for name in settings.subgroups}
         document["subgroups"] = breakdown.by_subgroup(posteriors, y, columns)
-    document["calibration"] = {name: breakdown.calibration(p, y) for name, p in posteriors.items()}
+    lesion = _member(scored)
+    document["calibration"] = {name: breakdown.calibration(p, y, lesion) for name, p in posteriors.items()}
     document["selective"] = {
-        name: breakdown.selective_figures(p, y, _refer_below(scored, name, settings), refer_risk=settings.refer_risk)
+        name: breakdown.selective_figures(
+            p, y, lesion, _refer_below(scored, name, settings), refer_risk=settings.refer_risk
+        )
         for name, p in posteriors.items()
     }
+    document["per_1000"] = {"test": _per_1000(scored, settings), "validation": None}
+    document["cost_curve"] = _cost_curve(scored)
     document["rivals"] = _rivals(scored)
     if costs is not None:
         document["costs"] = {name: breakdown.decision_costs(p, y, costs) for name, p in posteriors.items()}
@@ -158,7 +199,7 @@ def _worth(
     known = dict(replicates)
     mixed = {name: p for name, p in joined.items() if name not in known}
     if replicates and mixed:
-        known |= _replicates(_figures(replace(scored, posteriors=mixed), [], settings), _member(scored), settings)
+        known |= replicates_of(figures_of(replace(scored, posteriors=mixed), [], settings), _member(scored), settings)
     scores = {name: _scores(p, scored) for name, p in joined.items()}
     return retrieval_worth(ours, rival, scores, known, scored.goal, level=settings.level)
 
@@ -175,15 +216,6 @@ def _member(scored: Scored) -> Array:
     return lesion_numbers(scored.test.groups, len(scored.test))
 
 
-def _posteriors(case: Case, comparators: Mapping[str, Comparator]) -> dict[str, Tensor]:
-    results = {name: comparator.posterior(case) for name, comparator in comparators.items()}
-    given = {name: p for name, p in results.items() if p is not None}
-    for name, p in given.items():
-        if p.shape != case.test.p.shape:
-            raise ValueError(f"the comparator {name} returned shape {tuple(p.shape)}, not {tuple(case.test.p.shape)}")
-    return given
-
-
 def _refer_below(scored: Scored, name: str, settings: EvaluateConfig) -> Array | None:
     """Return for each test row the confidence below which its case refers, chosen on that case's validation rows."""
     thresholds = []
@@ -194,24 +226,6 @@ def _refer_below(scored: Scored, name: str, settings: EvaluateConfig) -> Array |
         threshold = selective.refer_below(p.max(1), p.argmax(1) != y, risk=settings.refer_risk)
         thresholds.append(np.full(len(case.test), threshold))
     return np.concatenate(thresholds)
-
-
-def _figures(scored: Scored, pairs: list[str], settings: EvaluateConfig) -> dict[str, Figures]:
-    """Return the figures of each posterior as functions of the rows' weights, more of them for ``pairs``."""
-    y, costs, unsure = scored.y, scored.goal.costs, _unsure(scored, settings)
-    figures: dict[str, Figures] = {}
-    for name in scored.posteriors if settings.bootstrap else pairs:
-        p = scored.posteriors[name]
-        means = {} if costs is None else {"cost": metrics.cost_by_row(p.argmax(1), y, costs)}
-        of_name = MetricSums.prepare(p, y, means).metrics
-        figures[name] = with_selective_figures(of_name, p, y, unsure) if name in pairs else of_name
-    return figures
-
-
-def _replicates(figures: Mapping[str, Figures], member: Array, settings: EvaluateConfig) -> dict[str, dict[str, Array]]:
-    if not settings.bootstrap:
-        return {}
-    return bootstrap_metrics(figures, member, n_replicates=settings.bootstrap, seed=settings.seed)
 
 
 def _gate_section(scored: Scored) -> dict[str, Any]:
@@ -226,22 +240,27 @@ def _gate_section(scored: Scored) -> dict[str, Any]:
     return {"mcnemar_p": report.pop("p_value"), **report, **settings}
 
 
-def ambiguous_below(case: Case, settings: EvaluateConfig) -> float:
-    """Return the classifier's confidence below which a row is ambiguous: the gate's theta, unless settings say more.
-
-    A gate that is shut, or has no ceiling on that confidence, has no theta: the middle of the paper's grid serves.
-    """
-    theta = case.decision.thresholds.theta
-    if settings.ambiguous_below is not None:
-        return settings.ambiguous_below
-    return theta if 0 < theta < 1 else MIDDLE_THETA
+def _per_1000(scored: Scored, settings: EvaluateConfig) -> dict[str, Any]:
+    decided, names = scored.decided, settings.names(scored.test.n_classes)
+    before, after = (p.argmax(1).cpu().numpy() for p in (decided.p_cls, decided.p))
+    classes = {names[c]: c for c in settings.chosen_classes(len(names))}
+    return per_thousand(before, after, decided.opened.cpu().numpy(), scored.y, classes)
 
 
-def ambiguous_rows(case: Case, settings: EvaluateConfig) -> Array:
-    """Mark the ambiguous rows."""
-    unsure: Array = (case.decided.signals.gamma_cls < ambiguous_below(case, settings)).cpu().numpy()
-    return unsure
+def _cost_curve(scored: Scored) -> dict[str, Any]:
+    """Vary theta alone: a gate under its largest theta opens wherever it does under a smaller one."""
+    wide = [
+        replace(case, decided=_with_theta(case.decision, 1.0).decide(case.test.p, case.test.z)) for case in scored.cases
+    ]
+    networks = [calibrated(case, "p_second") for case in scored.cases]
+    seconds = [
+        case.decided.p_sim if network is None else network.test
+        for case, network in zip(scored.cases, networks, strict=True)
+    ]
+    gate = joined_decided(wide)
+    p_cls, p_gate, second = (p.double().cpu().numpy() for p in (gate.p_cls, gate.p, torch.cat(seconds)))
+    return cost_curve(p_cls, p_gate, gate.opened.cpu().numpy(), second, scored.y)
 
 
-def _unsure(scored: Scored, settings: EvaluateConfig) -> Array:
-    return np.concatenate([ambiguous_rows(case, settings) for case in scored.cases])
+def _with_theta(decision: Decision, theta: float) -> Decision:
+    return replace(decision, thresholds=replace(decision.thresholds, theta=theta))

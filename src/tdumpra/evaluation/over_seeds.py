@@ -5,12 +5,14 @@ Intervals and tests over lesions of the means match the seeds row by row, so see
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tdumpra import __version__
+from tdumpra.core.bootstrap import over_drawn_seeds, percentile_interval
+from tdumpra.core.significance import holm_adjusted
 from tdumpra.errors import TdumpraError
 from tdumpra.evaluation import paired
 from tdumpra.evaluation.undefined import UNDEFINED, Undefined
@@ -56,8 +58,15 @@ def over_seeds(by_seed: Mapping[int, SeedResult]) -> dict[str, Any]:
     compared = [result.compared for result in by_seed.values() if result.compared is not None]
     shared: dict[str, Any] = {}
     if len(compared) == len(by_seed):
-        level = first.get("bootstrap", {}).get("level", 0.95)
-        shared = {"paired": paired.over_seeds(compared, level), "headroom_taken": paired.headroom_taken(compared)}
+        asked = first.get("bootstrap", {})
+        level, draws = asked.get("level", 0.95), asked.get("seed", 0)
+        shared = {
+            "paired": paired.over_seeds(compared, level, seed=draws),
+            "headroom_taken": paired.headroom_taken(compared),
+            "resampled": "lesions" if len(compared) == 1 else "lesions and seeds",
+        }
+        if all("tuned" in each for each in compared):
+            shared["paired_with_tuning"] = paired.with_tuning(compared, level, seed=draws)
     if len(by_seed) == 1:
         return {**first, "seeds": list(by_seed), **shared}
     tables = [each["comparators"] for each in evaluations.values()]
@@ -71,6 +80,7 @@ def over_seeds(by_seed: Mapping[int, SeedResult]) -> dict[str, Any]:
         "version": __version__,
         "seeds": list(by_seed),
         "rows": first["rows"],
+        "test_set": first.get("test_set"),
         "grouped": first["grouped"],
         "tuning": told_apart("seed", {seed: each["tuning"] for seed, each in evaluations.items()}),
         "certified": _agreed(each.get("certified") for each in evaluations.values()),
@@ -86,8 +96,56 @@ def over_seeds(by_seed: Mapping[int, SeedResult]) -> dict[str, Any]:
             "thresholds": [gate["thresholds"] for gate in gates],
         },
         **shared,
+        **{
+            name: mean_of_trees([each[name] for each in evaluations.values()])
+            for name in ("per_1000", "cost_curve")
+            if all(name in each for each in evaluations.values())
+        },
+        **_operating_points(list(evaluations.values()), compared),
         "undefined": [Undefined("gate.mcnemar_p", "seeds").to_json()],
         "by_seed": evaluations,
+    }
+
+
+def mean_of_trees(trees: Sequence[Any]) -> Any:
+    """Return the mean of each figure over trees of the same shape; ``None`` as soon as one of them is ``None``."""
+    first = trees[0]
+    if any(tree is None for tree in trees):
+        return None
+    if isinstance(first, Mapping):
+        return {name: mean_of_trees([tree[name] for tree in trees]) for name in first}
+    if isinstance(first, Sequence):
+        return [mean_of_trees(values) for values in zip(*trees, strict=True)]
+    return mean_and_deviation(trees).mean
+
+
+def _operating_points(
+    evaluations: Sequence[Mapping[str, Any]], compared: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the mean sensitivities over seeds, with intervals over lesions and seeds where replicates were kept."""
+    if not all("operating_points" in each for each in evaluations):
+        return {}
+    tables: list[Mapping[str, Any]] = [each["operating_points"] for each in evaluations]
+    asked = evaluations[0].get("bootstrap", {})
+
+    def point(name: str, label: str, at: str) -> dict[str, Any]:
+        low = high = float("nan")
+        kept = [each["points"][name] for each in compared if name in each.get("points", {})]
+        if len(kept) == len(tables):
+            replicates = np.array([of_seed[label][at] for of_seed in kept], dtype=np.float64)
+            means = over_drawn_seeds(replicates, seed=asked["seed"])
+            low, high = percentile_interval(means, asked["level"])
+        mean = mean_and_deviation(table[name][label][at]["sensitivity"] for table in tables).mean
+        return {"sensitivity": mean, "interval": [low, high]}
+
+    shared = [name for name in tables[0] if all(name in table for table in tables)]
+    return {
+        "operating_points": {
+            name: {
+                label: {at: point(name, label, at) for at in of_class} for label, of_class in tables[0][name].items()
+            }
+            for name in shared
+        }
     }
 
 
@@ -95,6 +153,23 @@ def _agreed(certified: Iterable[bool | None]) -> bool | None:
     """Return whether the gates of all seeds are certified; ``None`` where no certificate was asked for."""
     known = list(certified)
     return None if all(each is None for each in known) else all(known)
+
+
+def with_holm(models: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Add Holm's p-values of the gates' leads over their classifiers, where models share their test rows."""
+    families: dict[str, list[str]] = {}
+    for name, document in models.items():
+        if document.get("test_set") is not None and "student" in document.get("paired", {}):
+            families.setdefault(document["test_set"], []).append(name)
+    found = dict(models)
+    for names in families.values():
+        if len(names) < 2:
+            continue
+        p_values = np.array([models[name]["paired"]["student"]["sign_flip_p"] for name in names])
+        for name, p in zip(names, holm_adjusted(p_values).tolist(), strict=True):
+            of_model = models[name]["paired"]
+            found[name] = {**models[name], "paired": {**of_model, "student": {**of_model["student"], "holm_p": p}}}
+    return found
 
 
 def told_apart(what: str, by_number: Mapping[Any, str]) -> str:

@@ -1,7 +1,7 @@
 """The gate against its rivals on the same rows: differences with intervals over groups, for one seed or several.
 
-Every seed sees the same test rows, so replicate by replicate the differences of the seeds can be averaged: an interval
-over lesions of the mean over seeds.
+Every seed sees the same test rows, so replicate by replicate the differences of the seeds can be averaged. Of several
+seeds, each replicate draws the seeds again as well: the interval holds for other lesions and other trainings.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tdumpra.core import metrics, significance
-from tdumpra.core.bootstrap import percentile_interval
+from tdumpra.core.bootstrap import over_drawn_seeds, percentile_interval
 from tdumpra.core.groups import gained_by_lesion
 from tdumpra.core.selective import weighted_areas
 from tdumpra.evaluation.metrics_table import METRICS
@@ -47,7 +47,7 @@ def compare(
     ``figures`` are functions of the rows' weights; ``replicates`` are empty without a bootstrap.
     """
     scores = {name: figures[name](np.ones((len(y), 1))) for name in posteriors}
-    shown = [metric for metric in scores["gate"] if metric != "cost"]
+    shown = [metric for metric in scores["gate"] if metric in METRICS and metric != "cost"]
     right = {name: p.argmax(1) == y for name, p in posteriors.items()}
 
     def gained(rival: str) -> dict[str, int]:
@@ -66,13 +66,29 @@ def compare(
     }
 
 
-def over_seeds(compared: Sequence[Mapping[str, Any]], level: float) -> dict[str, Any]:
+def over_seeds(compared: Sequence[Mapping[str, Any]], level: float, *, seed: int = 0) -> dict[str, Any]:
     """Return the mean over seeds of the gate's lead over each rival, with intervals and the sign-flip test.
 
-    A positive difference is a better gate, whichever way the metric runs.
+    A positive difference is a better gate, whichever way the metric runs. ``seed`` is that of the draws of seeds.
     """
-    rivals = [name for name in compared[0]["gained"] if all(name in each["gained"] for each in compared)]
-    return {rival: _against(rival, compared, level) for rival in rivals}
+    return {
+        rival: {
+            **_leads(rival, compared, "replicates", level, seed),
+            "fixed": sum(each["fixed"][rival] for each in compared),
+            "broken": sum(each["broken"][rival] for each in compared),
+            "sign_flip_p": sign_flip_over_seeds([each["gained"][rival] for each in compared]),
+        }
+        for rival in _rivals(compared)
+    }
+
+
+def with_tuning(compared: Sequence[Mapping[str, Any]], level: float, *, seed: int = 0) -> dict[str, Any]:
+    """Return the same leads with intervals that include the choice on validation."""
+    return {rival: _leads(rival, compared, "tuned", level, seed) for rival in _rivals(compared)}
+
+
+def _rivals(compared: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [name for name in compared[0]["gained"] if all(name in each["gained"] for each in compared)]
 
 
 def sign_flip_over_seeds(gained: Sequence[Mapping[str, int]]) -> float:
@@ -91,25 +107,23 @@ def headroom_taken(compared: Sequence[Mapping[str, Any]]) -> float | None:
     return (gate - student) / (oracle - student) if oracle > student else None
 
 
-def _against(rival: str, compared: Sequence[Mapping[str, Any]], level: float) -> dict[str, Any]:
-    def mean_lead(kind: str, metric: str) -> Array:
-        """Average over seeds; a figure that a file says is undefined (``None``) counts as NaN."""
+def _leads(
+    rival: str, compared: Sequence[Mapping[str, Any]], kind: str, level: float, seed: int
+) -> dict[str, dict[str, Any]]:
+    """Return the mean lead in each metric; its interval is of the replicates of that ``kind``."""
+
+    def lead(of: str, metric: str) -> Array:
+        """Return the lead by seed; a figure that a file says is undefined (``None``) counts as NaN."""
         sign = -1 if METRICS[metric].lower_is_better else 1
         gate, other = (
-            np.array([each[kind][name][metric] for each in compared], dtype=np.float64) for name in ("gate", rival)
+            np.array([each[of][name][metric] for each in compared], dtype=np.float64) for name in ("gate", rival)
         )
-        lead: Array = np.mean(sign * (gate - other), axis=0)
-        return lead
+        return sign * (gate - other)
 
-    found: dict[str, Any] = {}
+    found: dict[str, dict[str, Any]] = {}
     for metric in compared[0]["scores"]["gate"]:
         low = high = float("nan")
-        if compared[0]["replicates"]:
-            low, high = percentile_interval(mean_lead("replicates", metric), level)
-        found[metric] = {"difference": float(mean_lead("scores", metric)), "interval": [low, high]}
-    return {
-        **found,
-        "fixed": sum(each["fixed"][rival] for each in compared),
-        "broken": sum(each["broken"][rival] for each in compared),
-        "sign_flip_p": sign_flip_over_seeds([each["gained"][rival] for each in compared]),
-    }
+        if compared[0][kind]:
+            low, high = percentile_interval(over_drawn_seeds(lead(kind, metric), seed=seed), level)
+        found[metric] = {"difference": float(lead("scores", metric).mean()), "interval": [low, high]}
+    return found

@@ -13,11 +13,12 @@ class EvaluateConfig:
     """How test outputs are scored."""
 
     bootstrap: int = 1000  # replicates over groups; 0 for none
+    tuning_replicates: int = 0  # in which the gate is tuned again on redrawn validation groups too; 0 for none
     level: float = 0.95  # of the intervals
     seed: int = 0  # of the replicates
     class_names: tuple[str, ...] = ()  # numbers are shown where there are none
     sensitivity_classes: tuple[str, ...] = ()  # by name or number; all if left out
-    specificities: tuple[float, ...] = (0.8, 0.9)
+    specificities: tuple[float, ...] = (0.8, 0.9, 0.95)  # at which the sensitivity for them is given
     subgroups: tuple[str, ...] = ()  # columns of the outputs, or of ``metadata``
     metadata: str | None = None  # a CSV table with a column ``id`` or ``image_id``
     ambiguous_below: float | None = None  # top-1 probability; the gate's own theta if left out
@@ -25,7 +26,8 @@ class EvaluateConfig:
     refer_risk: float = 0.1  # errors that are tolerated among the cases that are not handed to a human
 
     def __post_init__(self) -> None:
-        check_count(self.bootstrap, "bootstrap", least=0)
+        for name in ("bootstrap", "tuning_replicates"):
+            check_count(getattr(self, name), name, least=0)
         for name in ("level", "refer_risk"):
             check_unit_interval(getattr(self, name), name)
         for value in self.specificities:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -25,12 +26,13 @@ _REASONS = {
 }
 _KINDS = {
     "accuracy": "no rows", "macro_auroc": "one class", "auroc": "no rivals", "recall": "absent",
+    "sensitivity": "no rivals",
     "precision": "never predicted", "f1": "neither", "risk_change_where_open": "shut", "headroom_taken": "no headroom",
     "risk": "nothing answered", "risk_upper": "nothing answered", "threshold": "no threshold",
     "interval": "no interval",
 }  # fmt: skip
 _WORDS = {"auroc": "AUROC", "f1": "F1", "mcnemar_p": "McNemar's p", "sign_flip_p": "the sign-flip test's p"}
-_AT = "sensitivity_at_specificity"
+_POINT = re.compile(r"(.*)\.(0\.\d+|0|1)")  # a class and a specificity; both may have a dot
 _SILENT = {"bins"}  # an empty bin of a reliability diagram is no news
 
 
@@ -53,7 +55,7 @@ def undefined_figures(figures: Any, where: str = "") -> list[Undefined]:
         return [
             each
             for name, value in figures.items()
-            if name not in _SILENT
+            if name not in _SILENT and not (name == "interval" and "sensitivity" in figures)
             for each in undefined_figures(value, f"{where}.{name}" if where else str(name))
         ]
     if isinstance(figures, list | tuple) and figures and all(isinstance(value, float) for value in figures):
@@ -66,7 +68,7 @@ def undefined_figures(figures: Any, where: str = "") -> list[Undefined]:
 def _kind(path: list[str]) -> str:
     if path[0] == "intervals":
         return "no interval"
-    return "no rivals" if _AT in path else _KINDS.get(path[-1], "other")
+    return _KINDS.get(path[-1], "other")
 
 
 def in_words(where: str) -> str:
@@ -80,10 +82,9 @@ def in_words(where: str) -> str:
             rows = f"rows with {path[0]} {'.'.join(path[1:cut])}"
         return f"every figure of {rows}" if cut == len(path) else f"{figure} of {rows} for {path[cut + 1]}"
     if section == "per_class":
-        cut = path.index(_AT) if _AT in path else len(path) - 1
-        if _AT in path:
-            figure = f"sensitivity at specificity {'.'.join(path[cut + 1 :])}"
-        return f"{figure} of {'.'.join(path[1:cut])} for {path[0]}"
+        return f"{figure} of {'.'.join(path[1:-1])} for {path[0]}"
+    if section == "operating_points" and (point := _POINT.fullmatch(".".join(path[1:-1]))):
+        return f"{figure} at specificity {point[2]} of {point[1]} for {path[0]}"
     if section in ("gate", "retrieval_worth"):
         return f"{figure} of {'the gate' if section == 'gate' else 'the worth of retrieval'}"
     if section == "intervals":

@@ -1,6 +1,7 @@
 """Reading a user's saved outputs: ``.npz``, ``.csv`` or ``.parquet`` into the three typed splits.
 
-A file holds ``p`` or ``logits``, ``z``, ``y`` and ``split``, and may hold ``pt``, ``zt``, ``group`` and ``id``. In a
+A file holds ``p`` or ``logits``, ``z``, ``y`` and ``split``, and may hold ``pt``, ``zt``, ``group`` and ``id``; an
+archive also ``p_second``, the classifier of the network in whose space the bank lives, where that is another one. In a
 table the columns of a matrix are called ``p_0, p_1, …``. ``y`` may hold names of classes where the file says which
 column of ``p`` is which class: a table by its columns ``p_NAME``, an archive by an array ``classes``. The bank lives in
 the space of ``zt`` where there is one, else in that of ``z``; ``space="student"`` takes ``z`` in any case. Any further
@@ -12,6 +13,7 @@ from __future__ import annotations
 import warnings
 import zipfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +33,8 @@ _MATRICES = ("p", "logits", "z", "pt", "zt")
 _BY_CLASS = ("p", "logits", "pt")  # a column for each class
 _COLUMNS = ("y", "split", "group", "id")
 _CLASSES = "classes"  # names, in the order of p's columns
-_KNOWN = (*_MATRICES, *_COLUMNS, _CLASSES)
+_SECOND = "p_second"  # of .npz files: the classifier of the network in whose space z is
+_KNOWN = (*_MATRICES, *_COLUMNS, _CLASSES, _SECOND)
 _ALIKE = 0.02  # p is taken for the softmax of logits up to so much
 _ODD_SHARE = 0.05  # of rows to which the two give other labels: more than calibration or averaging does
 _SHOWN = 8  # names of columns in a message
@@ -180,6 +183,9 @@ def _split(arrays: Mapping[str, Array], digest: str, space: str) -> SplitOutputs
     if groups is not None:
         refuse_crossing_groups(codes, checks.check_groups(groups, "group", n_rows=n_rows))
     teacher = None if "pt" not in arrays else _renormalised(arrays["pt"], "pt")
+    second: Any = None
+    if _SECOND in arrays:
+        second = checks.check_probabilities(_renormalised(arrays[_SECOND], _SECOND), _SECOND, n_classes=n_classes)
 
     def rows(array: Array | None, code: int) -> Any:
         return None if array is None else array[codes == code]
@@ -199,10 +205,16 @@ def _split(arrays: Mapping[str, Array], digest: str, space: str) -> SplitOutputs
             rows(z, 0), rows(y, 0), rows(groups, 0), ids=rows(ids, 0), p=rows(p, 0), n_classes=n_classes,
             suffix=" (train)",
         ),
-        validation=ValidationOutputs.check(
-            rows(p, 1), rows(z, 1), rows(y, 1), rows(groups, 1), suffix=" (val)", **scored(1)
+        validation=replace(
+            ValidationOutputs.check(
+                rows(p, 1), rows(z, 1), rows(y, 1), rows(groups, 1), suffix=" (val)", **scored(1)
+            ),
+            p_second=rows(second, 1),
         ),
-        test=TestOutputs.check(rows(p, 2), rows(z, 2), rows(y, 2), rows(groups, 2), suffix=" (test)", **scored(2)),
+        test=replace(
+            TestOutputs.check(rows(p, 2), rows(z, 2), rows(y, 2), rows(groups, 2), suffix=" (test)", **scored(2)),
+            p_second=rows(second, 2),
+        ),
         n_classes=n_classes,
         fingerprint=digest,
         class_names=class_names,

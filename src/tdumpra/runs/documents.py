@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -18,16 +19,20 @@ from tdumpra.artifacts import fingerprint
 from tdumpra.data.sources.tables import read_frame
 from tdumpra.errors import InputFileError
 from tdumpra.evaluation.comparators import Case
-from tdumpra.evaluation.evaluate import evaluate, gate_report
+from tdumpra.evaluation.evaluate import evaluate
+from tdumpra.evaluation.gate_report import gate_report, thousandths
 from tdumpra.evaluation.over_seeds import SeedResult, told_apart
+from tdumpra.evaluation.settings import EvaluateConfig
 from tdumpra.method.bank import PrototypeBank
+from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs.config import Config
 from tdumpra.runs.tables import OutputsTable, refuse_other_labels, run_with_tables
-from tdumpra.tuning.fit import Fitted, cluster
+from tdumpra.tuning.fit import Fitted, cluster, fit
 from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.pooled import pooled
 
+Array = np.ndarray
 ID_COLUMNS = ("id", "image_id", "image")
 
 
@@ -62,6 +67,12 @@ def case_of(splits: SplitOutputs, others: Sequence[SplitOutputs], fitted: Fitted
         matched = zip(banks(), parts, strict=True)
         return torch.cat([bank.class_scores(part.validation.z, kappa=kappa) for bank, part in matched])
 
+    def retune(numbers: Array) -> Decision:
+        """Fit the gate again as this run did, on some of the rows of choice."""
+        drawn = redrawn(parts, numbers)
+        made = fitted.unseen_bank or decision.bank
+        return fit(drawn[0], config.bank, settings, others=drawn[1:], judge=False, made=made).tuning.decision
+
     return Case(
         train=splits.train,
         validation=splits.validation,
@@ -71,8 +82,18 @@ def case_of(splits: SplitOutputs, others: Sequence[SplitOutputs], fitted: Fitted
         pool=pooled([part.validation for part in parts]) if others else None,
         pool_scores=pool_scores if others else None,
         unseen_bank=fitted.unseen_bank,
+        retune=retune,
         goal=Goal.check(settings.objective, settings.costs, n_classes=splits.n_classes),
     )
+
+
+def redrawn(parts: Sequence[SplitOutputs], numbers: Array) -> list[SplitOutputs]:
+    """Return the seeds with those of their validation rows, counted one seed after the other, that were drawn."""
+    starts = np.cumsum([0, *(len(part.validation) for part in parts)])
+    return [
+        part._replace(validation=part.validation.rows(numbers[(numbers >= low) & (numbers < high)] - low))
+        for part, (low, high) in zip(parts, pairwise(starts), strict=True)
+    ]
 
 
 def gate_document(
@@ -127,6 +148,7 @@ def evaluated(parts: Sequence[Part], config: Config, seed: int) -> SeedResult:
     cases = [case_of(*part, config) for part in shown]
     found = evaluate(cases, settings=asked)
     splits, fits = [part.splits for part in parts], [part.fitted for part in parts]
+    per_1000 = {**found.document["per_1000"], "validation": _per_1000(fits, asked, splits[0].n_classes)}
     document = {
         "version": __version__,
         "rows": {
@@ -139,8 +161,23 @@ def evaluated(parts: Sequence[Part], config: Config, seed: int) -> SeedResult:
         "certified": _certified(fits),
         "notes": list(dict.fromkeys(str(note) for fitted in fits for note in fitted.tuning.notes)),
         **found.document,
+        "per_1000": per_1000,
     }
     return SeedResult(document, found.gained, found.compared)
+
+
+def _per_1000(fits: Sequence[Fitted], asked: EvaluateConfig, n_classes: int) -> dict[str, Any] | None:
+    """Return what the gate did to a thousand validation rows that had no say in the choice; ``None`` if unknown."""
+    estimates = [fitted.estimate for fitted in fits if fitted.estimate is not None]
+    if len(estimates) < len(fits):
+        return None
+    rows, opened, fixed, broken = (
+        sum(getattr(each, name) for each in estimates) for name in ("rows", "opened", "fixed", "broken")
+    )
+    names, moved = asked.names(n_classes), np.array([each.by_class for each in estimates]).sum(0)
+    known = [c for c in asked.chosen_classes(n_classes) if c < len(moved)]  # an older estimate does not say
+    by_class = {names[c]: moved[c].tolist() for c in known}
+    return thousandths(rows, opened, fixed, broken, by_class)
 
 
 def _certified(fits: Sequence[Fitted]) -> bool | None:

@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from tdumpra.artifacts import fingerprint, jsonable, make_folder, read_json, write_json
 from tdumpra.errors import ArtifactError
 
-COMPUTATION = 4  # raise it whenever the same inputs would give other figures: kept results are then made again
+COMPUTATION = 5  # raise it whenever the same inputs would give other figures: kept results are then made again
 SCHEMA = 1  # of the JSON files
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tdumpra.artifacts import Artifact, make_folder, read_artifact, read_json, write_artifact
 from tdumpra.errors import ArtifactError
-from tdumpra.evaluation.over_seeds import SeedResult, over_seeds
+from tdumpra.evaluation.over_seeds import SeedResult, over_seeds, with_holm
 from tdumpra.method.bank import KIND as BANK_KIND
 from tdumpra.method.bank import SCHEMA as BANK_SCHEMA
 from tdumpra.method.bank import PrototypeBank
@@ -210,7 +210,9 @@ def over_models(outputs: Sequence[Outputs], results: Mapping[str, SeedResult]) -
     models: dict[str, dict[int, SeedResult]] = {}
     for each in outputs:
         models.setdefault(each.model, {})[each.seed] = results[each.name]
-    return {
-        model: dict(next(iter(seeds.values())).document) if len(seeds) == 1 else over_seeds(seeds)
-        for model, seeds in models.items()
-    }
+    return with_holm(
+        {
+            model: dict(next(iter(seeds.values())).document) if len(seeds) == 1 else over_seeds(seeds)
+            for model, seeds in models.items()
+        }
+    )
