@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from parsed_page import parse
 
 from tdumpra.cli.demo import claim_folder, demo_command, demo_config, stop_in_a_sentence
 from tdumpra.errors import StopRequestedError, TdumpraError
 from tdumpra.networks.predict import Predictor
+from tdumpra.report.summary import VERDICTS, verdict
 
 SMALL = ("--images", "260", "--epochs", "12")
 
@@ -69,7 +71,7 @@ def test_the_same_command_goes_on_to_the_table_and_the_story(stories):
     flat = " ".join(out.split())
     for word in ("student", "temperature", "logit_adjusted", "similarity", "gate", "best possible", "test images"):
         assert word in flat
-    assert "on ambiguous images went from" in flat
+    assert "ambiguous images" in flat
     assert f"Report: {folder / 'report' / 'index.html'}" in out
     assert "tdumpra attach" in out
     assert (folder / "report" / "index.html").exists()
@@ -88,6 +90,20 @@ def test_a_second_run_prints_the_same_as_json_and_nothing_else(stories):
         assert again["table"][name]["accuracy"] == evaluation["comparators"][name]["accuracy"]
         assert f"{again['table'][name]['accuracy']:.3f}" in out
     assert all(sentence in out for sentence in again["story"])
+
+
+def test_terminal_and_report_say_the_same(stories):
+    folder, _, _, _, (_, printed, _) = stories
+    found = json.loads(printed)
+    page = parse((folder / "report" / "index.html").read_text())
+    assert found["story"][0] == page.one("h1").text
+    (row,) = [row for row in page.one("section", id="parts").all("tr") if row.all("th")[0].text == "yes"]
+    part = found["ambiguous"]
+    assert row.all("td")[0].text == f"{part['n']:,}"
+    assert row.all("td")[1].text == f"{part['opened']:,}"
+    assert row.all("td")[2].text.startswith(f"{part['fixed']:,} : {part['broken']:,}")
+    assert VERDICTS[verdict(part)] in row.all("td")[2].text
+    assert page.one("section", id="summary").text.count("ambiguous") == 0  # the word is the data's alone
 
 
 def test_the_model_predicts_pictures(stories, tmp_path):

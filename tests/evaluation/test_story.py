@@ -13,7 +13,7 @@ def story(**changes: Any) -> str:
 
 
 def test_every_moved_label_is_accounted_for():
-    assert "1,200 of 1,879 rows and moved 108 labels: 95 fixed, 12 broken, 1 neither" in story()
+    assert "1,200 of 1,879 rows and moved 108 labels: 95 fixed, 12 broken, 1 wrong before and after" in story()
     assert "neither" not in story(broken=13)
 
 

@@ -132,11 +132,12 @@ def test_paper_is_white_also_for_a_reader_of_dark_pages(visit):
 def test_the_clauses_are_readable_as_the_evidence_has_them(visit, evidence, width):
     page = visit(width)
     rows = page.locator("tr[data-clause]")
-    assert rows.count() == len(evidence.clauses)
-    for i, clause in enumerate(evidence.clauses):
+    asked = [clause for clause in evidence.clauses if clause.asked]
+    assert rows.count() == len(asked)
+    for i, clause in enumerate(asked):
         text = rows.nth(i).inner_text()
         assert clause.statement in text
-        assert (("holds" if clause.holds else "fails") if clause.asked else "not asked") in text
+        assert ("holds" if clause.holds else "fails") in text
         assert rows.nth(i).locator(".value").is_visible()
 
 

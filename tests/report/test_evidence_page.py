@@ -14,7 +14,7 @@ from tests.support import THRESHOLDS
 from tdumpra import GateThresholds, PrototypeBank
 from tdumpra.core.chances import CalibratedGate
 from tdumpra.method.decision import Decision
-from tdumpra.method.evidence import Evidence, explain
+from tdumpra.method.evidence import NOT_ASKED, Evidence, explain
 from tdumpra.report import kit
 from tdumpra.report.evidence_page import NO_IMAGE, SHOWN_CLASSES, SHOWN_EXEMPLARS, Heatmap, evidence_page
 
@@ -139,11 +139,16 @@ class TestOpinions:
 
 
 class TestClauses:
-    def test_a_clause_that_asks_nothing_is_not_ticked(self, decision):
+    def test_what_asks_nothing_is_no_condition(self, decision):
         found = evidence(replace(decision, thresholds=replace(THRESHOLDS, beta=0.0)))
-        rows = page(found).one("table", class_="clauses").one("tbody").all("tr")
-        (row,) = (row for row in rows if row.attributes["data-clause"] == "beta")
-        assert (row.one(class_="result").text, row.one(class_="needed").text) == ("not asked", "any")
+        shown = page(found)
+        rows = shown.one("table", class_="clauses").one("tbody").all("tr")
+        assert "beta" not in [row.attributes["data-clause"] for row in rows]
+        (free,) = (clause for clause in found.clauses if not clause.asked)
+        assert free.statement.removesuffix(NOT_ASKED) in shown.one("p", data_unasked="").text
+
+    def test_a_gate_whose_clauses_all_ask_something_has_no_such_note(self, decision):
+        assert not page(evidence(decision)).all("p", data_unasked="")
 
     @pytest.mark.parametrize("changes", [{}, {"theta": 0.4}, {"beta": 0.99, "delta": 0.69}, {"entropy": 0.1}])
     def test_each_with_value_threshold_and_result_in_words(self, decision, changes):

@@ -48,7 +48,7 @@ def test_the_headline_is_the_gates_count(page, evaluation):
     assert gate["opened"] > 0  # else there is nothing to check
     said = page.one("h1").text
     assert f"opened on {gate['opened']} of {gate['n']} cases" in said
-    assert f"fixed {gate['fixed']} and broke {gate['broken']}" in said
+    assert f"{gate['fixed']} fixed, {gate['broken']} broken" in said
 
 
 def test_the_contents_lead_to_sections_that_exist(page):
@@ -165,7 +165,7 @@ def test_names_with_markup_are_escaped(tdumpra, tmp_path):
 def test_a_gate_that_stays_shut(tdumpra, tmp_path):
     z = np.random.default_rng(0).normal(size=(600, 8)).astype(np.float32)  # retrieval knows nothing
     path = save_problem(tmp_path / "o.npz", z=z)
-    assert tdumpra("attach", path, "--out", tmp_path / "run", "--preset", "paper").code == 0
+    assert tdumpra("attach", path, "--out", tmp_path / "run").code == 0
     page = parse((tmp_path / "run" / "report" / "index.html").read_text())
     gate = json.loads((tmp_path / "run" / "evaluation.json").read_text())["gate"]
     assert gate["opened"] == 0

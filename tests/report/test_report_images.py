@@ -18,7 +18,11 @@ from PIL import Image
 
 from tdumpra.cli import main as cli
 from tdumpra.networks.model_file import Model
+from tdumpra.report.material import gather
+from tdumpra.report.qualitative import draw_cases
 from tdumpra.report.runs import write_report
+from tdumpra.runs.config import read_config
+from tdumpra.runs.outputs import all_outputs
 
 pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
 
@@ -126,8 +130,21 @@ def test_cards_have_pictures(page):
 def test_the_qualitative_figure(page, seed):
     assert (seed / "report" / "qualitative.png").read_bytes().startswith(b"\x89PNG")
     assert (seed / "report" / "qualitative.pdf").read_bytes().startswith(b"%PDF")
-    text = page.one("section", id="cases").text
-    assert "the 4 cases of lowest classifier confidence" in text
+    section = page.one("section", id="cases")
+    assert "at random" in section.text
+    (figure,) = [image for image in section.all("img") if "posteriors" in image.attributes["alt"]]
+    assert figure.attributes["alt"].count("retrieval ") == 4  # what retrieval says of each case
+
+
+def test_the_cases_of_the_figure_are_drawn_at_random(run):
+    material = gather(all_outputs(read_config(run.parent / "c.toml"))[0])
+    assert material.pictures is not None
+    assert material.decided is not None
+    rows, _ = draw_cases(material, material.pictures)
+    assert rows == draw_cases(material, material.pictures)[0]  # the same figure every time
+    confidence = material.decided.signals.gamma_cls
+    assert len(set(rows)) == 4
+    assert sorted(confidence[rows].tolist()) != sorted(confidence.tolist())[:4]
 
 
 def copied(seed: Path, place: Path) -> Path:

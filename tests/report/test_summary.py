@@ -5,8 +5,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tdumpra.evaluation.story import moved
 from tdumpra.report.kit import signed
-from tdumpra.report.summary import Said, headline, p_text, summarise, verdict
+from tdumpra.report.summary import VERDICTS, Said, headline, p_text, summarise, verdict
 
 
 def evaluation(**gate: Any) -> dict[str, Any]:
@@ -49,14 +50,15 @@ def values(said: Iterable[Said], kind: str) -> Mapping[str, Any]:
 
 def test_the_headline_is_the_verdict_with_the_counts():
     said = summarise(evaluation()).headline
-    assert said == Said("chance", {"cases": "1,879 cases", "opened": 47, "fixed": 20, "broken": 23})
+    assert said == Said("chance", {"cases": "1,879 cases", "opened": 47, "moved": moved(evaluation()["gate"])})
     assert headline(evaluation()) == str(said)
-    assert str(said) == "The gate opened on 47 of 1,879 cases, fixed 20 and broke 23: not better than chance."
+    assert "moved 45 labels: 20 fixed, 23 broken, 2 wrong before and after" in str(said)
+    assert VERDICTS["chance"] in str(said)
 
 
 @pytest.mark.parametrize("kind", ["shut", "idle", "chance", "better", "worse"])
 def test_every_verdict_has_a_sentence(kind):
-    assert "9 cases" in str(Said(kind, {"cases": "9 cases", "opened": 3, "fixed": 2, "broken": 1}))
+    assert "9 cases" in str(Said(kind, {"cases": "9 cases", "opened": 3, "moved": "moved 3 labels"}))
 
 
 def test_seeds_are_counted_together():
@@ -157,11 +159,11 @@ def test_small_p_values_are_bounds(p, said):
     assert p_text(p) == said
 
 
-def test_what_became_of_ambiguous_cases() -> None:
+def test_what_became_of_the_cases_that_the_classifier_is_unsure_of() -> None:
     part = {"below": 0.7, "n": 1359, "comparators": {"student": {"accuracy": 0.5}, "gate": {"accuracy": 0.625}}}
     told = summarise({**evaluation(), "ambiguous": part}).sentences
-    assert values(told, "ambiguous") == {"n": 1359, "below": 0.7, "before": 0.5, "after": 0.625}
-    assert "ambiguous" not in kinds(summarise({**evaluation(), "ambiguous": {**part, "n": 0}}).sentences)
+    assert values(told, "unsure") == {"n": 1359, "below": 0.7, "before": 0.5, "after": 0.625}
+    assert "unsure" not in kinds(summarise({**evaluation(), "ambiguous": {**part, "n": 0}}).sentences)
 
 
 def test_every_sentence_is_finished() -> None:
@@ -171,3 +173,55 @@ def test_every_sentence_is_finished() -> None:
     said = [str(each) for each in summarise({**evaluation(**room), **found}).sentences]
     assert "Against what needs no bank: neither won." in said
     assert all(each.endswith(".") and "{" not in each and ".." not in each for each in said)
+
+
+ESTIMATE = {
+    "rows": 200, "opened": 30, "fixed": 9, "broken": 5, "accuracy": 0.82, "base_accuracy": 0.8, "objective": 0.66,
+    "base_objective": 0.6, "maximised": "balanced_accuracy", "sentence": "out of fold nine were fixed",
+}  # fmt: skip
+
+
+class TestStanding:
+    @pytest.mark.parametrize(("certified", "kind"), [(True, "certified"), (False, "not granted"), (None, "not asked")])
+    def test_certified_or_not_or_not_asked(self, certified, kind):
+        said = summarise({**evaluation(), "certified": certified}).standing
+        assert said is not None
+        assert said.kind == kind
+        assert str(said).endswith(".")
+
+    def test_an_evaluation_that_does_not_say(self):
+        assert summarise(evaluation()).standing is None
+
+    def test_proof_and_estimate_are_sentences_of_their_own(self):
+        proof = {"sentence": "with 400 lesions 2 points can be proven; certified", "guarantee": "a promise"}
+        document = {**evaluation(), "tuning": f"tried; {proof['sentence']}; {ESTIMATE['sentence']}"}
+        told = summarise(document, gates=[{"certificate": proof, "out_of_fold": ESTIMATE}]).sentences
+        assert values(told, "tuning") == {"tuning": "tried"}
+        assert values(told, "certificate") == proof
+        assert values(told, "estimate") == {"sentence": ESTIMATE["sentence"]}
+
+    def test_a_failed_proof_is_not_told_twice(self):
+        proof = {"sentence": "not certified, so the gate stays shut", "guarantee": "a promise"}
+        told = summarise({**evaluation(), "tuning": proof["sentence"]}, gates=[{"certificate": proof}]).sentences
+        assert "tuning" not in kinds(told)
+        assert "certificate" in kinds(told)
+
+
+class TestExpected:
+    def test_beside_the_figures_of_test(self):
+        tiles = summarise(evaluation(), gates=[{"out_of_fold": ESTIMATE}]).tiles
+        assert [tile.expected.rpartition(": ")[2] for tile in tiles[2:]] == ["+0.0200", "+0.0600", ""]
+        assert tiles[0].expected.endswith("15.0%")
+        assert tiles[1].expected.endswith("9 : 5 of 200")
+
+    def test_only_what_was_estimated(self):
+        of_f1 = {**ESTIMATE, "maximised": "macro_f1"}
+        assert summarise(evaluation(), gates=[{"out_of_fold": of_f1}]).tiles[3].expected == ""
+        assert {tile.expected for tile in summarise(evaluation(), gates=[{"out_of_fold": None}]).tiles} == {""}
+
+    def test_tunings_are_taken_together_and_a_shared_one_once(self):
+        other = {**ESTIMATE, "fixed": 1, "accuracy": 0.8}
+        gates = [{"out_of_fold": each} for each in (ESTIMATE, other, ESTIMATE)]
+        tiles = summarise(evaluation(), gates=gates).tiles
+        assert tiles[1].expected.endswith("10 : 10 of 400")
+        assert tiles[2].expected.endswith("+0.0100")

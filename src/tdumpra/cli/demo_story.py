@@ -1,4 +1,4 @@
-"""The demo's closing words: a short table and two sentences, all computed from the run."""
+"""The demo's closing words: a short table and three sentences, the first of which is the report's headline."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ import numpy as np
 from torch import Tensor
 
 from tdumpra.core.calibration import adjust_prior, class_prior
-from tdumpra.core.significance import mcnemar_exact
+from tdumpra.evaluation.story import moved
 from tdumpra.method.arrays import classification_metrics, widen
 from tdumpra.method.decision import Decided
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import ScoredOutputs
+from tdumpra.report.subgroups import gate_within
+from tdumpra.report.summary import VERDICTS, headline, p_text, verdict
 from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.tune import choose_prior_exponent
 
 SHOWN = ("student", "temperature", "logit_adjusted", "similarity", "gate")
 FOR_BALANCE, BEST_POSSIBLE = "… for balance", "best possible"
 ORDER = ("student", "temperature", "logit_adjusted", FOR_BALANCE, "similarity", "gate", BEST_POSSIBLE)
-_LEVEL = 0.05
+_COUNTS = ("n", "opened", "flipped", "fixed", "broken", "mcnemar_p", "sign_flip_p")
 
 
 def demo_results(
     evaluation: Mapping[str, Any], test: ScoredOutputs, decided: Decided, balanced: Tensor
 ) -> dict[str, Any]:
-    """Figures for all test images and for the truly ambiguous ones, and what they say.
+    """Figures for all test images and for the ambiguous ones, and what they say.
 
     Args:
         evaluation: the run's ``evaluation.json``, with the subgroup ``ambiguous``.
@@ -54,21 +56,14 @@ def demo_results(
             "balanced_accuracy": scores["balanced_accuracy"],
         }
     table = {name: table[name] for name in ORDER}
-    before, after = (p.argmax(1).numpy() == y for p in (decided.p_cls, decided.p))
-    fixed, broken = int((after & ~before & ambiguous).sum()), int((before & ~after & ambiguous).sum())
+    within = gate_within(decided, test, ambiguous)
     results: dict[str, Any] = {
         "rows": dict(evaluation["rows"]),
         "table": table,
-        "gate": {key: evaluation["gate"][key] for key in ("n", "opened", "flipped", "fixed", "broken", "mcnemar_p")},
-        "ambiguous": {
-            "n": int(ambiguous.sum()),
-            "opened": int((decided.opened.numpy() & ambiguous).sum()),
-            "fixed": fixed,
-            "broken": broken,
-            "mcnemar_p": mcnemar_exact(fixed, broken),
-        },
+        "gate": {key: evaluation["gate"][key] for key in _COUNTS},
+        "ambiguous": {key: within[key] for key in _COUNTS},
     }
-    return {**results, "story": [what_it_did(results), what_it_is_worth(results)]}
+    return {**results, "story": [headline(evaluation), on_the_ambiguous(results), against_a_changed_prior(results)]}
 
 
 def prior_for_balance(splits: SplitOutputs) -> Tensor:
@@ -82,45 +77,25 @@ def prior_for_balance(splits: SplitOutputs) -> Tensor:
     return adjust_prior(widen(splits.test.p), prior, exponent)
 
 
-def what_it_did(results: Mapping[str, Any]) -> str:
-    """Say how often the gate opened, and how the labels that it moved came out."""
-    gate, part = results["gate"], results["ambiguous"]
-    if not gate["opened"]:
-        return f"The gate stayed shut on all {gate['n']:,} test images: tuning found nothing that it could win."
+def on_the_ambiguous(results: Mapping[str, Any]) -> str:
+    """Tell what the gate did on the ambiguous images, judged by the test that judges it on all."""
+    table, part = results["table"], results["ambiguous"]
+    student, gate, best = (table[name]["ambiguous_accuracy"] for name in ("student", "gate", BEST_POSSIBLE))
+    p = part["mcnemar_p"] if part["sign_flip_p"] is None else part["sign_flip_p"]
+    found = verdict(part)
+    judged = f"; that is {VERDICTS[found]} ({p_text(p)})" if found in ("better", "worse", "chance") else ""
     return (
-        f"The gate opened on {gate['opened']:,} of {gate['n']:,} test images and moved {gate['flipped']:,} labels: "
-        f"{gate['fixed']} fixed, {gate['broken']} broken; on the {part['n']} truly ambiguous ones it fixed "
-        f"{part['fixed']} and broke {part['broken']} (exact McNemar p = {part['mcnemar_p']:.2g})."
+        f"On the {part['n']} ambiguous images, which stand between two classes, it opened {part['opened']} times and "
+        f"{moved(part)}{judged}. Accuracy there: {student:.1%} before, {gate:.1%} after, {best:.1%} at best."
     )
 
 
-def what_it_is_worth(results: Mapping[str, Any]) -> str:
-    """Say what the gate gained on ambiguous images, against the rival without a bank, and what that cost elsewhere."""
+def against_a_changed_prior(results: Mapping[str, Any]) -> str:
+    """Compare the gate on the ambiguous images with the rivals that need no bank."""
     table = results["table"]
-    student, rival, gate = (table[name] for name in ("student", "logit_adjusted", "gate"))
-    key = "ambiguous_accuracy"
-    from_to = (
-        f"{_percent(student[key])} to {_percent(gate[key])} (best possible: {_percent(table[BEST_POSSIBLE][key])})"
+    likely, bold, gate = (table[name]["ambiguous_accuracy"] for name in ("logit_adjusted", FOR_BALANCE, "gate"))
+    beyond = "more than" if gate > max(likely, bold) else "no more than"
+    return (
+        f"That is {beyond} a changed class prior brings without a bank: {likely:.1%} there if tuned as the gate was, "
+        f"{bold:.1%} if tuned for balanced accuracy."
     )
-    overall = f"over all images from {_percent(student['accuracy'])} to {_percent(gate['accuracy'])}"
-    rivals = (
-        f"without a bank, a changed class prior reaches {_percent(rival[key])} on the ambiguous ones if tuned as the "
-        f"gate was, and {_percent(table[FOR_BALANCE][key])} if tuned for balanced accuracy"
-    )
-    return f"Accuracy on ambiguous images went from {from_to}, {_verdict(results)}, and {overall}; {rivals}."
-
-
-def _verdict(results: Mapping[str, Any]) -> str:
-    table, p = results["table"], results["ambiguous"]["mcnemar_p"]
-    student, gate = (table[name]["ambiguous_accuracy"] for name in ("student", "gate"))
-    rival = max(table[name]["ambiguous_accuracy"] for name in ("logit_adjusted", FOR_BALANCE))
-    if gate == student:
-        return "so retrieval changed nothing there"
-    if gate < student:
-        return "so retrieval did harm there" if p < _LEVEL else "a loss that may be chance"
-    by_chance = "more than chance would explain" if p < _LEVEL else "a gain that may be chance"
-    return by_chance if gate > rival else f"{by_chance} but no more than a changed prior brings"
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}"

@@ -24,7 +24,7 @@ METRICS = {
     "nll": Metric("NLL", "NLL ↓", lower_is_better=True),
     "brier": Metric("Brier score", "Brier ↓", lower_is_better=True),
     "cost": Metric("cost", "cost ↓", lower_is_better=True),
-    "ambiguous_accuracy": Metric("accuracy on ambiguous rows", "amb. acc."),
+    "ambiguous_accuracy": Metric("accuracy where the classifier is unsure", "acc. unsure"),
     "aurc": Metric("AURC", "AURC ↓", lower_is_better=True),
 }
 HEADINGS = {key: METRICS[key].heading for key in metrics.METRICS}  # the columns of every results table, in order

@@ -15,13 +15,20 @@ def gate_story(evaluation: Mapping[str, Any]) -> str:
         return "on test the gate never opened."
     p = f"exact McNemar p = {gate['mcnemar_p']:.3g}" if gate["mcnemar_p"] is not None else "McNemar: see each seed"
     flip = "" if gate.get("sign_flip_p") is None else f", sign-flip over lesions p = {gate['sign_flip_p']:.3g}"
-    unhelped = gate["flipped"] - gate["fixed"] - gate["broken"]
-    neither = f", {unhelped:,} neither (wrong before and after)" if unhelped else ""
     return (
-        f"on test the gate opened on {gate['opened']:,} of {gate['n']:,} rows and moved {gate['flipped']:,} labels: "
-        f"{gate['fixed']:,} fixed, {gate['broken']:,} broken{neither} ({p}{flip}); it breaks fewer than "
-        f"{gate['harm_upper']:.1%} of rows (95 % bound)."
+        f"on test the gate opened on {gate['opened']:,} of {gate['n']:,} rows and {moved(gate)} ({p}{flip}); it breaks "
+        f"fewer than {gate['harm_upper']:.1%} of rows (95 % bound)."
     )
+
+
+def moved(gate: Mapping[str, Any]) -> str:
+    """Tell how every label that the gate moved came out."""
+    if not gate["flipped"]:
+        return "moved no label"
+    unhelped = gate["flipped"] - gate["fixed"] - gate["broken"]
+    neither = f", {unhelped:,} wrong before and after" if unhelped else ""
+    labels = "label" if gate["flipped"] == 1 else "labels"
+    return f"moved {gate['flipped']:,} {labels}: {gate['fixed']:,} fixed, {gate['broken']:,} broken{neither}"
 
 
 def without_groups(grouped: Mapping[str, bool]) -> list[str]:

@@ -77,7 +77,9 @@ def in_words(where: str) -> str:
     figure = _figure(path[-1] if path else section)
     if section in ("ambiguous", "subgroups"):
         cut = path.index("comparators") if "comparators" in path else len(path)
-        rows = f"rows with {path[0]} {'.'.join(path[1:cut])}" if section == "subgroups" else "ambiguous rows"
+        rows = "rows that the classifier is unsure of"
+        if section == "subgroups":
+            rows = f"rows with {path[0]} {'.'.join(path[1:cut])}"
         return f"every figure of {rows}" if cut == len(path) else f"{figure} of {rows} for {path[cut + 1]}"
     if section == "per_class":
         return f"{figure} of {'.'.join(path[1:-1])} for {path[0]}"

@@ -14,6 +14,7 @@ from tdumpra.method.bank import Exemplar
 from tdumpra.method.decision import Decided, Decision
 
 _SHOWN_PROTOTYPES = 5
+NOT_ASKED = " (this gate does not ask)"  # the end of a statement on a clause that lets every value pass
 _MEASURES = {
     "theta": "classifier's confidence", "beta": "retrieval's confidence", "margin": "retrieval's lead",
     "delta": "distance of the posteriors", "entropy": "classifier's entropy",
@@ -153,10 +154,8 @@ def _clauses(decision: Decision, decided: Decided, names: tuple[str, ...]) -> tu
         asks_nothing = holds and (limit >= 1 if small_holds else limit <= 0)
         statement = f"{yes if holds else no} ({_figures(value, limit, sign)})"
         if asks_nothing:
-            statement = f"{_MEASURES[name]} {value:.2f} (this gate does not ask)"
-        if (
-            decision.calibrated is None or not asks_nothing
-        ):  # beside fitted chances, a threshold that asks is worth a line
+            statement = f"{_MEASURES[name]} {value:.2f}{NOT_ASKED}"
+        if decision.calibrated is None or not asks_nothing:  # beside fitted chances, only what asks has a line
             clauses.append(Clause(name, statement, value, threshold, holds, not asks_nothing))
     if decision.calibrated is not None:
         clauses.append(_calibrated_clause(decision.calibrated, s))

@@ -155,6 +155,32 @@ def gating_curve(points: Points, symbol: str, chosen: float | None, title: str =
 
 
 @styled
+def cost_curve(curve: Mapping[str, Any], theta: float | None) -> Chart:
+    """Draw accuracy and balanced accuracy over the share of cases asked about, of the gate and of plain averaging."""
+    asked = 100 * _numbers(curve["asked"])
+    figure = new_figure(WIDTH, 4.4)
+    panels = figure.subplots(2, 1, sharex=True)
+    lines = (("gate", COLOURS["c0"], "o-", "gate"), ("average", COLOURS["c1"], "s:", "plain averaging"))
+    for axes, metric in zip(panels, ("accuracy", "balanced_accuracy"), strict=True):
+        for name, colour, style, label in lines:
+            axes.plot(asked, _numbers(curve[name][metric]), style, color=colour, markersize=3, label=label)
+        axes.set_ylabel(METRICS[metric].word)
+        if theta is not None and theta in curve["theta"]:
+            in_use = asked[curve["theta"].index(theta)]
+            axes.axvline(in_use, color=COLOURS["muted"], linewidth=0.9, linestyle="--")
+    panels[1].set_xlabel("cases asked about (%)")
+    panels[0].legend(loc="best", ncols=2)
+    data = [
+        {"theta": t, "asked": share, "path": name} | {metric: values[i] for metric, values in curve[name].items()}
+        for i, (t, share) in enumerate(zip(curve["theta"], curve["asked"], strict=True))
+        for name in ("gate", "average")
+    ]
+    best = max(curve["gate"]["accuracy"])
+    alt = f"Accuracy and balanced accuracy over the share of cases asked about. The gate’s best accuracy: {best:.4f}."
+    return Chart(figure, alt, data)
+
+
+@styled
 def small_multiples(curves: Mapping[str, tuple[str, Points, float]], title: str) -> Chart:
     """Draw the gate's accuracy and retrieval's for each setting in ``curves``: symbol, points and the value in use."""
     columns = min(3, len(curves))  # so that they can be read on a page

@@ -79,7 +79,8 @@ def evidence_page(
         notes=notes,
         classes=shown,
         hidden_classes=hidden,
-        clauses=[_clause_row(clause) for clause in evidence.clauses],
+        clauses=[_clause_row(clause) for clause in evidence.clauses if clause.asked],
+        unasked=reading.unasked(evidence),
         prototypes=prototypes,
         hardly_apart=reading.hardly_apart(evidence),
         shares_out_of_order=reading.shares_out_of_order(evidence),
@@ -146,7 +147,7 @@ def _clause_row(clause: Clause) -> dict[str, Any]:
         "question": words.question,
         "meaning": words.meaning,
         "value": value if words.needs else ("yes" if clause.holds else "no"),
-        "needed": "any" if not clause.asked else f"{words.needs} {limit}" if words.needs else "yes",
+        "needed": f"{words.needs} {limit}" if words.needs else "yes",
     }
 
 

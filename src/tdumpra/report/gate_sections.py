@@ -10,6 +10,7 @@ import numpy as np
 
 from tdumpra.core.chances import chances
 from tdumpra.core.gate import GateThresholds
+from tdumpra.evaluation.story import moved
 from tdumpra.experiments.surface import BETA, REFERENCE, THETA, gate_surface
 from tdumpra.method.decision import Decided, Decision
 from tdumpra.method.output_files import SplitOutputs
@@ -26,6 +27,7 @@ _CLAUSES = {
     "margin": ("margin", "… and with this lead over its second class"),
     "delta": ("δ", "the two posteriors differ by more than this, in nats"),
 }
+_ASKS_NOTHING = {"theta": 1.0, "beta": 0.0, "margin": 0.0, "delta": 0.0}  # thresholds that let every case pass
 
 
 def gate_story(material: Material) -> dict[str, Any]:
@@ -36,12 +38,11 @@ def gate_story(material: Material) -> dict[str, Any]:
         did = "Tuning left the gate shut: no prediction on test differs from the calibrated classifier’s."
     else:
         kind = "the calibrated gate" if gate["calibrated"] else "the five clauses"
-        other = gate["flipped"] - gate["fixed"] - gate["broken"]
-        did = (
-            f"Tuning chose {kind}. On test the gate opened {gate['opened']:,} times and moved {gate['flipped']:,} "
-            f"labels: {gate['fixed']:,} from wrong to right, {gate['broken']:,} from right to wrong, {other:,} from "
-            "wrong to wrong."
-        )
+        did = f"Tuning chose {kind}. On test the gate opened {gate['opened']:,} times and {moved(gate)}."
+    only = " A label that is neither path’s first choice never comes out." if gate.get("first_choices_only") else ""
+    free = [symbol for name, (symbol, _) in _CLAUSES.items() if gate["thresholds"][name] == _ASKS_NOTHING[name]]
+    if free and not shut and not gate["calibrated"]:
+        only += f" This gate does not ask for {', '.join(free)}: its thresholds let every case pass."
     guarantee = (
         "The α bound holds: an open gate always follows retrieval."
         if gate["guarantees_similarity"]
@@ -57,7 +58,7 @@ def gate_story(material: Material) -> dict[str, Any]:
             (name, shown_value(objective, row["objective"]), row["accuracy"], row["opened"]) for name, row in rivals
         ],
         "settings": [(name, f"{value:.3g}", words) for name, value, words in _settings(gate, shut)],
-        "guarantee": None if shut else guarantee,
+        "guarantee": None if shut else guarantee + only,
         "funnel": funnel(decision, decided) if decision and decided and not shut else None,
     }
 
@@ -65,12 +66,13 @@ def gate_story(material: Material) -> dict[str, Any]:
 def _settings(gate: Mapping[str, Any], shut: bool) -> list[tuple[str, float, str]]:
     """Return symbol, value and meaning of every setting in use."""
     t, found = gate["thresholds"], []
-    if not shut and gate["calibrated"]:
-        words = "retrieval’s fitted chance of being right is ahead by more than this"
-        found.append(("lead", gate["calibrated"]["margin"], words))
-    elif not shut:
-        found += [(symbol, t[name], words) for name, (symbol, words) in _CLAUSES.items()]
     if not shut:
+        found += [
+            (symbol, t[name], words) for name, (symbol, words) in _CLAUSES.items() if t[name] != _ASKS_NOTHING[name]
+        ]
+        if gate["calibrated"]:
+            words = "retrieval’s fitted chance of being right is ahead by more than this"
+            found.append(("lead in chance", gate["calibrated"]["margin"], words))
         found.append(("α", t["alpha"], f"the classifier’s weight where the gate is open ({gate['rule']} fusion)"))
     found += [
         ("temperature", gate["temperature"], "of the classifier, fitted on validation; it never changes a label"),
@@ -95,15 +97,15 @@ def funnel(decision: Decision, decided: Decided) -> list[dict[str, Any]]:
         "margin": (f"retrieval’s lead: above {t.margin:.2g}", s.margin_sim > t.margin),
         "delta": (f"posteriors differ: more than δ = {t.delta:.2g}", s.js > t.delta),
     }
-    asks_nothing = {"theta": 1.0, "beta": 0.0, "margin": 0.0, "delta": 0.0} if decision.calibrated else {}
-    clauses += [clause for name, clause in asked.items() if getattr(t, name) != asks_nothing.get(name)]
+    clauses += [clause for name, clause in asked.items() if getattr(t, name) != _ASKS_NOTHING[name]]
     if decision.calibrated is not None:
         fitted = chances(s, decision.calibrated.classifier, decision.calibrated.similarity)
         ahead = fitted.similarity - fitted.classifier > decision.calibrated.margin
         clauses.append((f"retrieval likelier right, by more than {decision.calibrated.margin:.2g}", ahead))
     rows, left = [], decided.opened | True
-    last = "gate open: the result is one path’s first choice" if decision.first_choices_only else "gate open"
-    for words, holds in [*clauses, (last, decided.opened)]:
+    if decision.first_choices_only:
+        clauses.append(("result is one path’s first choice", decided.opened))
+    for words, holds in [*clauses, ("gate open", decided.opened)]:
         left = left & holds
         rows.append({"words": words, "count": int(left.sum()), "share": float(left.double().mean())})
     return rows

@@ -79,6 +79,11 @@ def signed(value: float | None, digits: int = 4) -> str:
     return "undefined" if value is None or value != value else f"{value:+.{digits}f}".replace("-", "−")
 
 
+def percent(share: float) -> str:
+    """Format a share as a whole percentage, with a decimal where it is small."""
+    return f"{share:.1%}" if 0 < share < 0.095 else f"{share:.0%}"
+
+
 def sentence(text: str) -> str:
     """Begin words with a capital and end them with a full stop."""
     text = text.strip()

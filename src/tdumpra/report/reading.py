@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from tdumpra.method.evidence import Evidence, Match
+from tdumpra.method.evidence import NOT_ASKED, Evidence, Match
 
 UNFAMILIAR, UNUSUAL, TYPICAL = 1.0, 5.0, 25.0  # percentiles of the training images
 HARDLY_APART = 0.005  # of cosine
@@ -85,6 +85,14 @@ def outcome(evidence: Evidence, truth: str | None) -> Reading | None:
     if found.answer == "wrong" and evidence.label != evidence.label_classifier:
         return found._replace(meaning="The gate moved the prediction from one wrong class to another.")
     return found
+
+
+def unasked(evidence: Evidence) -> str | None:
+    """Name the conditions that this gate was tuned without: their limits let every case pass."""
+    free = [clause.statement.removesuffix(NOT_ASKED) for clause in evidence.clauses if not clause.asked]
+    if not free:
+        return None
+    return f"This gate was tuned by a search that is free to drop conditions. It does not ask for {' and '.join(free)}."
 
 
 def familiarity(evidence: Evidence) -> Reading:

@@ -7,19 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from tdumpra.artifacts import make_folder, write_bytes
-from tdumpra.report import cases, charts, gate_sections, kit, sections
+from tdumpra.report import cases, charts, gate_sections, kit, operating, sections
 from tdumpra.report.material import Material
 from tdumpra.report.qualitative import qualitative
+from tdumpra.report.subgroups import subgroups
 from tdumpra.report.summary import summarise
 
 FOLDER, INDEX = "report", "index.html"
 _CARDS_PER_PAGE = 24
 _CONTENTS = {
-    "summary": "Summary", "results": "Results", "gate": "The gate’s story", "cases": "Cases", "classes": "By class",
-    "confusion": "Confusion", "calibration": "Calibration", "coverage": "Answering where sure", "sweeps": "θ and β",
-    "parts": "Subgroups", "prototypes": "Prototypes", "training": "Training", "data": "Data and split",
-    "environment": "Environment",
+    "summary": "Summary", "results": "Results", "per_1000": "Per 1,000 images",
+    "operating_points": "Operating points", "cost_curve": "Cost", "gate": "The gate’s story", "cases": "Cases",
+    "classes": "By class", "confusion": "Confusion", "calibration": "Calibration", "coverage": "Answering where sure",
+    "sweeps": "θ and β", "parts": "Subgroups", "prototypes": "Prototypes", "training": "Training",
+    "data": "Data and split", "environment": "Environment",
 }  # fmt: skip
+_OPTIONAL = ("per_1000", "operating_points", "cost_curve")  # parts of an evaluation that not every one has
 
 
 def write_page(
@@ -36,9 +39,13 @@ def write_page(
         name=material.name,
         lead=_lead(material, leak),
         back_link=back_link,
-        contents=list(_CONTENTS.items()),
-        summary=summarise(evaluation, leak),
+        contents=[(key, title) for key, title in _CONTENTS.items() if key not in _OPTIONAL or evaluation.get(key)],
+        summary=summarise(evaluation, leak, [material.tuning]),
         results=sections.results(evaluation),
+        rivals=operating.rivals(evaluation),
+        per_1000=operating.per_1000(evaluation),
+        points=operating.operating_points(evaluation),
+        cost=operating.cost_curve(evaluation),
         paper=sections.beside_paper(material.config, evaluation),
         gate=gate_sections.gate_story(material),
         gallery=no_cases if splits is None else _gallery(material, out, limit),
@@ -49,7 +56,7 @@ def write_page(
         calibration=_calibration(evaluation),
         coverage=_coverage(evaluation),
         sweeps=gate_sections.curves(splits, decision, material.tuned) if splits and decision else no_cases,
-        parts=sections.parts(evaluation),
+        parts=subgroups(material),
         bank=sections.prototypes(material, decision.bank) if decision else no_cases,
         training=_training(material),
         data=sections.data_and_split(splits, material.class_names, material.split_notes) if splits else no_cases,

@@ -185,7 +185,7 @@ def _overview(
         name=name,
         what=what,
         lead=lead[what],
-        summary=summarise(evaluation),
+        summary=summarise(evaluation, gates=[material.tuning for material in materials.values()]),
         results=sections.results(evaluation),
         paired=sections.paired(evaluation),
         paper=sections.beside_paper(first.config, evaluation),

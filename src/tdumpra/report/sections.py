@@ -27,7 +27,6 @@ _PAIRED_METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "ece", "nll")
 _MOST_CLASSES = 40  # whose prototypes are shown
 _MOST_PICTURES = 800  # some 3 KB each: the page must stay small enough to be sent around
 _PICTURES, _NAMES = 4, 3  # of each prototype
-_IN_PARTS = ("student", "logit_adjusted", "similarity", "gate", "oracle")
 
 
 def chart(drawn: Chart, name: str, caption: str) -> dict[str, Any]:
@@ -151,15 +150,6 @@ def per_class(material: Material) -> dict[str, Any]:
         for name, b, a, sensitivities in zip(material.class_names, before, after, at, strict=True)
     ]
     return {"rows": rows, "specificities": specificities, "data": csv_link(data)}
-
-
-def parts(evaluation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cases of which the classifier is unsure, and each subgroup that was asked for."""
-    unsure = evaluation["ambiguous"]
-    title = f"Where the classifier is unsure (top probability below {unsure['below']:.2g})"
-    subgroups = {f"By {column}": values for column, values in evaluation.get("subgroups", {}).items()}
-    shown = {name: words_of(name) for name in _IN_PARTS if name in evaluation["comparators"]}
-    return {"comparators": shown, "tables": {title: {"unsure": unsure}, **subgroups}}
 
 
 def data_and_split(splits: SplitOutputs, class_names: Sequence[str], notes: Sequence[str]) -> dict[str, Any]:

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from tdumpra.evaluation.metrics_table import METRICS
+from tdumpra.evaluation.story import moved
 from tdumpra.report.kit import sentence, signed
 
+_FROM_VALIDATION = "expected from validation:"
 LEVEL = 0.05  # below it a difference is called more than chance
 Verdict = Literal["better", "worse", "chance", "shut", "idle"]
 Tone = Literal["", "unproven", "good", "bad"]
 
+VERDICTS: dict[Verdict, str] = {
+    "shut": "never opened", "idle": "fixed and broke nothing", "chance": "not better than chance",
+    "better": "better than chance", "worse": "worse than no gate",
+}  # fmt: skip
+_OPENED = "The gate opened on {opened:,} of {cases} and {moved}; that is "
 _SENTENCES = {
     "shut": "The gate stayed shut on all {cases}: every prediction is the classifier’s own.",
-    "idle": "The gate opened on {opened:,} of {cases}, but fixed and broke no prediction.",
-    "chance": "The gate opened on {opened:,} of {cases}, fixed {fixed:,} and broke {broken:,}: not better than chance.",
-    "better": "The gate opened on {opened:,} of {cases}, fixed {fixed:,} and broke {broken:,}: better than chance.",
-    "worse": "The gate opened on {opened:,} of {cases}, fixed {fixed:,} and broke {broken:,}: worse than no gate.",
+    "idle": "The gate opened on {opened:,} of {cases} and {moved}: no prediction is better or worse for it.",
+    **{kind: f"{_OPENED}{VERDICTS[kind]}." for kind in ("chance", "better", "worse")},
+    "certified": "This gate is certified: it was proven on lesions that took no part in choosing it.",
+    "not granted": "This gate is not certified: a proof was tried and did not succeed.",
+    "not asked": "This gate is not certified: no certificate was asked for.",
+    "certificate": "The certificate: {sentence}. It promises: {guarantee}.",
+    "estimate": "What validation promised: {sentence}.",
     "tests": "Fixed against broken: {tests}. With 95 % confidence the gate breaks fewer than {harm:.1%} of cases.",
-    "ambiguous": "On the {n:,} ambiguous cases, those of which the classifier is less than {below:.0%} sure, accuracy "
-    "went from {before:.4f} to {after:.4f}.",
+    "unsure": "On the {n:,} cases of which the classifier is less than {below:.0%} sure, accuracy went from "
+    "{before:.4f} to {after:.4f}.",
     "headroom": "An oracle that always followed the right path would reach an accuracy of {oracle:.4f}: {room:.1f} "
     "points of headroom, of which the gate took {taken}.",
     "worth": "Against what needs no bank: {worth}",
@@ -51,12 +61,13 @@ class Said(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A figure that stands out, what it is, its interval, and for a change whether it is proven."""
+    """A figure that stands out, what it is, its interval, for a change whether it is proven, and what was expected."""
 
     value: str
     words: str
     interval: str = ""
     tone: Tone = ""
+    expected: str = ""
 
 
 class Summary(NamedTuple):
@@ -64,30 +75,75 @@ class Summary(NamedTuple):
 
     headline: Said
     verdict: Verdict
+    standing: Said | None  # whether the gate is certified, where the evaluation says
     tiles: list[Tile]
     sentences: list[Said]
     cautions: list[Said]
 
 
-def summarise(evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None = None) -> Summary:
-    """Return the top of a report, from one seed's evaluation or from several seeds together."""
-    gate, scores = evaluation["gate"], evaluation["comparators"]
+def summarise(
+    evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None = None, gates: Sequence[Mapping[str, Any]] = ()
+) -> Summary:
+    """Return the top of a report, from one seed's evaluation or from several seeds together.
+
+    ``gates`` are the contents of ``gate.json``, one for each tuning behind the evaluation.
+    """
+    gate, scores, expected = evaluation["gate"], evaluation["comparators"], Expected.of(gates)
     tiles = [
-        Tile(f"{gate['opened'] / gate['n']:.1%}", f"of cases opened the gate ({gate['opened']:,} of {gate['n']:,})"),
-        Tile(f"{gate['fixed']:,} : {gate['broken']:,}", "predictions fixed : broken"),
-        _change(evaluation, "accuracy", "accuracy"),
-        _change(evaluation, "balanced_accuracy", "balanced accuracy"),
+        Tile(f"{gate['opened'] / gate['n']:.1%}", f"of cases opened the gate ({gate['opened']:,} of {gate['n']:,})",
+             expected=expected.share("opened")),
+        Tile(f"{gate['fixed']:,} : {gate['broken']:,}", "predictions fixed : broken", expected=expected.counts()),
+        _change(evaluation, "accuracy", "accuracy")._replace(expected=expected.gain("accuracy")),
+        _change(evaluation, "balanced_accuracy", "balanced accuracy")._replace(
+            expected=expected.gain("balanced_accuracy")
+        ),
         _change(evaluation, "ece", "calibration error"),
-    ]
+    ]  # fmt: skip
     alone, after = (scores.get(name, {}).get("ece") for name in ("temperature", "gate"))
     if alone is not None and after is not None:  # the gate uses a fitted temperature, which deserves its share
         ece = tiles[-1]
         tone: Tone = "unproven" if ece.tone == "good" and alone <= after else ece.tone
         tiles[-1] = ece._replace(words=f"{ece.words}; a temperature alone: {alone:.4f}", tone=tone)
     return Summary(
-        Said(verdict(gate), _counts(evaluation)), verdict(gate), tiles, list(_sentences(evaluation)),
-        list(_cautions(evaluation, leak)),
+        Said(verdict(gate), _counts(evaluation)), verdict(gate), _standing(evaluation), tiles,
+        list(_sentences(evaluation, gates)), list(_cautions(evaluation, leak)),
     )  # fmt: skip
+
+
+class Expected(NamedTuple):
+    """What validation rows that had no say in the choice promised; of several tunings, all of them together."""
+
+    estimates: list[Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, gates: Sequence[Mapping[str, Any]]) -> Expected:
+        """Take the estimates; one that several seeds share counts once."""
+        found: list[Mapping[str, Any]] = []
+        for gate in gates:
+            estimate = gate.get("out_of_fold")
+            if estimate and estimate not in found:
+                found.append(estimate)
+        return cls(found)
+
+    def share(self, count: str) -> str:
+        """Return a count as a share of the rows."""
+        rows = sum(each["rows"] for each in self.estimates)
+        return f"{_FROM_VALIDATION} {sum(each[count] for each in self.estimates) / rows:.1%}" if rows else ""
+
+    def counts(self) -> str:
+        """Return fixed against broken predictions."""
+        fixed, broken, rows = (sum(each[key] for each in self.estimates) for key in ("fixed", "broken", "rows"))
+        return f"{_FROM_VALIDATION} {fixed:,} : {broken:,} of {rows:,}" if rows else ""
+
+    def gain(self, metric: str) -> str:
+        """Return the mean gain in a metric that was estimated: accuracy, and the objective."""
+        if metric == "accuracy":
+            gains = [each["accuracy"] - each["base_accuracy"] for each in self.estimates]
+        else:
+            gains = [
+                each["objective"] - each["base_objective"] for each in self.estimates if each["maximised"] == metric
+            ]
+        return f"{_FROM_VALIDATION} {signed(sum(gains) / len(gains))}" if gains else ""
 
 
 def headline(evaluation: Mapping[str, Any]) -> str:
@@ -116,7 +172,7 @@ def p_text(p: float) -> str:
 def _counts(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     gate, seeds = evaluation["gate"], len(evaluation.get("seeds", ()))
     cases = f"{gate['n']:,} cases" if seeds < 2 else f"{gate['n']:,} cases of {seeds} seeds"
-    return {"cases": cases, **{key: gate[key] for key in ("opened", "fixed", "broken")}}
+    return {"cases": cases, "opened": gate["opened"], "moved": moved(gate)}
 
 
 def _change(evaluation: Mapping[str, Any], metric: str, words: str) -> Tile:
@@ -146,7 +202,14 @@ def _change(evaluation: Mapping[str, Any], metric: str, words: str) -> Tile:
     return Tile(signed(after - before), f"{words}: {before:.4f} → {after:.4f}", interval, tone)
 
 
-def _sentences(evaluation: Mapping[str, Any]) -> Iterator[Said]:
+def _standing(evaluation: Mapping[str, Any]) -> Said | None:
+    """Say whether the gate in use is certified."""
+    if "certified" not in evaluation:
+        return None
+    return Said({True: "certified", False: "not granted", None: "not asked"}[evaluation["certified"]], {})
+
+
+def _sentences(evaluation: Mapping[str, Any], gates: Sequence[Mapping[str, Any]]) -> Iterator[Said]:
     gate, part = evaluation["gate"], evaluation.get("ambiguous")
     if gate["opened"]:
         tests = {"sign_flip_p": "sign-flip test over lesions", "mcnemar_p": "exact McNemar test"}
@@ -154,7 +217,7 @@ def _sentences(evaluation: Mapping[str, Any]) -> Iterator[Said]:
         yield Said("tests", {"tests": ", ".join(said), "harm": gate["harm_upper"]})
     if part is not None and part["n"]:
         before, after = (part["comparators"][name]["accuracy"] for name in ("student", "gate"))
-        yield Said("ambiguous", {"n": part["n"], "below": part["below"], "before": before, "after": after})
+        yield Said("unsure", {"n": part["n"], "below": part["below"], "before": before, "after": after})
     if gate.get("headroom") is not None and gate["headroom"] > 0:
         taken = signed(100 * (gate["accuracy"] - gate["classifier_accuracy"]), 1)
         yield Said("headroom", {"oracle": gate["oracle_accuracy"], "room": 100 * gate["headroom"], "taken": taken})
@@ -172,7 +235,19 @@ def _sentences(evaluation: Mapping[str, Any]) -> Iterator[Said]:
         rare, common = ("gained", "lost") if changes[1] > 0 else ("lost", "gained")
         yield Said("parted_ways", {"rare": rare, "common": common})
     if "by_seed" not in evaluation:  # several seeds have as many sentences, in a place of their own
-        yield Said("tuning", {"tuning": evaluation["tuning"]})
+        yield from _chosen(evaluation["tuning"], gates)
+
+
+def _chosen(tuning: str, gates: Sequence[Mapping[str, Any]]) -> Iterator[Said]:
+    """Tell how the gate was chosen, what was proven, and what was estimated, each in a sentence of its own."""
+    proofs = [gate["certificate"] for gate in gates if gate.get("certificate")]
+    estimates = Expected.of(gates).estimates
+    for said in (*proofs, *estimates):
+        tuning = tuning.removeprefix(said["sentence"]).replace(f"; {said['sentence']}", "")
+    if tuning:
+        yield Said("tuning", {"tuning": tuning})
+    yield from (Said("certificate", {"sentence": each["sentence"], "guarantee": each["guarantee"]}) for each in proofs)
+    yield from (Said("estimate", {"sentence": each["sentence"]}) for each in estimates)
 
 
 def _cautions(evaluation: Mapping[str, Any], leak: Mapping[str, Any] | None) -> Iterator[Said]:
