@@ -185,6 +185,13 @@ class _Clusters(NamedTuple):
 
 
 def _count_classes(y: Tensor, n_classes: int | None) -> int:
+    largest = int(y.max())
+    if n_classes is None and largest >= max(len(y), 2**20):  # one label would ask for gigabytes of counts
+        seen = set(y.tolist())
+        missing = next(c for c in range(largest) if c not in seen)
+        raise ValueError(
+            f"labels go up to {largest} in {len(y)} rows, and class {missing} has none: number them from 0"
+        )
     present = torch.bincount(y, minlength=n_classes or 0) > 0
     if n_classes is None and not present.all():
         missing = int((~present).nonzero()[0])
