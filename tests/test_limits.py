@@ -17,7 +17,7 @@ def test_the_variable_changes_single_limits(monkeypatch):
     ("text", "sentence"),
     [
         ("image_pixel=5", "did you mean 'image_pixels'"),
-        ("pixels", "there are artifact_bytes, "),
+        ("speed=5", "there are artifact_bytes, "),
         ("image_pixels=many", "must be a number, not 'many'"),
         ("image_pixels=-1", "must be above 0"),
         ("image_pixels=nan", "must be above 0"),

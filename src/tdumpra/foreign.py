@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tdumpra.errors import InputFileError, TdumpraError
-from tdumpra.limits import MIB, limits, refuse_above
+from tdumpra.limits import MIB, VARIABLE, limits, refuse_above
 
 _FREE = 256 * MIB  # an archive may unfold to so much, however small it is
 _SHORT = 200  # characters of a library's own message
@@ -48,8 +48,8 @@ def refuse_large_table(path: str | Path, *, rows: int, columns: int, size: int) 
     held = Path(path).stat().st_size
     if size > max(_FREE, limits().table_growth * held):
         raise InputFileError(
-            f"{path} has {held:,} bytes and would unfold to {size:,}, more than {limits().table_growth:g} times as many "
-            "(TDUMPRA_LIMITS=table_growth=… raises that)"
+            f"{path} has {held:,} bytes and would unfold to {size:,}, more than {limits().table_growth:g} times "
+            f"as many ({VARIABLE}=table_growth=… raises that)"
         )
 
 
