@@ -29,10 +29,10 @@ def reading(path: str | Path, what: str, error: type[TdumpraError] = InputFileEr
     """
     try:
         yield
-    except error:
-        raise
     except TdumpraError as problem:
-        raise error(str(problem)) from problem
+        if isinstance(problem, error) and str(path) in str(problem):
+            raise
+        raise error(str(problem) if str(path) in str(problem) else f"{path}: {problem}") from problem
     except MemoryError:
         raise error(f"{path} needs more memory than there is") from None
     except Exception as problem:
@@ -119,5 +119,7 @@ def open_npz(path: Path, error: type[TdumpraError] = InputFileError) -> Iterator
 
 
 def _words(problem: Exception) -> str:
+    if isinstance(problem, KeyError):
+        return f"it lacks {problem}"[:_SHORT]
     said = " ".join(str(getattr(problem, "strerror", None) or problem).split()) or type(problem).__name__
     return said if len(said) <= _SHORT else f"{said[:_SHORT]}…"

@@ -33,7 +33,6 @@ class Limits:
     table_bytes: float = 16 * GIB  # in memory, all arrays together
     table_growth: float = 50  # bytes in memory for each byte of the file, where they are more than 256 MiB
     artifact_bytes: float = 16 * GIB  # of a model, a checkpoint, a table of outputs
-    artifact_depth: float = 32  # of lists within lists in their JSON
 
 
 def limits() -> Limits:

@@ -106,11 +106,7 @@ class Predictor:
             raise ValueError(f"precision must be 'float32' or 'bfloat16', not {precision!r}")
         self.model, self.mode, self.precision = model, mode, precision
         self.device = _check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        n_classes = len(model.class_names)
-        self._classifier = model.classifier.build(n_classes, self.device, trusted=trusted)
-        self._retrieval = (
-            None if model.retrieval is None else model.retrieval.build(n_classes, self.device, trusted=trusted)
-        )
+        self._classifier, self._retrieval = model.build(self.device, trusted=trusted)
         self.rows_seen = self.rows_matched = 0
 
     @classmethod
