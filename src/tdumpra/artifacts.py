@@ -13,6 +13,7 @@ import math
 import os
 import re
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,9 @@ from tdumpra.limits import refuse_above
 _BLANK = "0" * 64
 _SEAL = re.compile(rb'"checksum": ?"([0-9a-f]{64})"')
 _SEAL_FIELDS = {"kind", "schema", "checksum"}
+_LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}\.part")  # as tempfile names what write_bytes writes to
+_ABANDONED = 900.0  # seconds since the last byte; a write takes less
+_swept: set[Path] = set()
 _HEADER_LENGTH = 8  # safetensors: a little-endian uint64, then that many bytes of JSON
 
 
@@ -103,6 +107,7 @@ def write_bytes(path: str | Path, data: bytes) -> None:
     if not path.parent.is_dir():
         raise ArtifactError(f"cannot write {path}: the folder {path.parent} does not exist")
     temporary = None
+    _sweep(path.parent)
     try:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
         temporary = Path(name)
@@ -118,6 +123,19 @@ def write_bytes(path: str | Path, data: bytes) -> None:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what writers that were killed left in a folder; once for each folder, and nothing that may be in use."""
+    if folder in _swept:
+        return
+    _swept.add(folder)
+    for path in folder.glob(".*.part"):
+        try:
+            if _LEFTOVER.fullmatch(path.name) and time.time() - path.stat().st_mtime > _ABANDONED:
+                path.unlink()
+        except OSError:  # another process was quicker, or may do what this one may not
+            continue
 
 
 def make_folder(folder: Path) -> None:

@@ -210,23 +210,22 @@ class Predictor:
         recognise: Recognise | None,
     ) -> Iterator[Prediction]:
         transforms = (self.model.classifier.transform, self.matcher[1])
-        framed = [each for each in read if isinstance(each, Framed)]
+        framed = {image: each for image, each in zip(images, read, strict=True) if isinstance(each, Framed)}
+        numbers = {image: i for i, image in enumerate(framed)}
         if framed:
-            first = self._transformed(transforms[0], [each.first for each in framed])
+            first = self._transformed(transforms[0], [each.first for each in framed.values()])
             same = transforms[0] == transforms[1]
-            second = None if same else self._transformed(transforms[1], [each.second for each in framed])
+            second = None if same else self._transformed(transforms[1], [each.second for each in framed.values()])
             batch = self.decide(first, second, eager=evidence)
-        numbers = itertools.count()
         for image, each, group in zip(images, read, groups, strict=True):
             if isinstance(each, BrokenImageError):
                 yield Prediction(str(image.path), "", {}, False, None, None, str(each))
                 continue
-            number = next(numbers)
-            prediction = self._prediction(image.path, batch, number)
+            prediction = self._prediction(image.path, batch, numbers[image])
             if evidence and prediction.error is None:
                 exemplar = None if recognise is None else recognise(image, each.first)
                 own = exemplar.group if exemplar is not None and group is None else group
-                found = self._explain(batch, number, own)
+                found = self._explain(batch, numbers[image], own)
                 prediction = prediction._replace(
                     evidence=found, pixels=each.second, picture=each.picture, exemplar=exemplar
                 )

@@ -201,7 +201,7 @@ class _Worker(Generic[T, R]):
 def _ready(staff: list[_Worker[T, R]]) -> list[_Worker[T, R]]:
     """Wait until a process reports or ends."""
     waited = {each: worker for worker in staff for each in (worker.pipe, worker.process.sentinel)}
-    return list(dict.fromkeys(waited[each] for each in connection.wait(list(waited))))  # type: ignore[index]
+    return list(dict.fromkeys(waited[each] for each in connection.wait(list(waited))))
 
 
 def _cause(status: int | None) -> str:
