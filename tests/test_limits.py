@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import re
+from dataclasses import asdict
+from pathlib import Path
+
 import pytest
 
 from tdumpra.errors import InputFileError
-from tdumpra.limits import VARIABLE, Limits, limits, refuse_above
+from tdumpra.limits import GIB, MIB, VARIABLE, Limits, limits, refuse_above
 
 
 def test_the_variable_changes_single_limits(monkeypatch):
@@ -27,6 +31,14 @@ def test_a_limit_that_cannot_be(monkeypatch, text, sentence):
     monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(InputFileError, match=sentence):
         limits()
+
+
+def test_the_documentation_has_the_same_numbers():
+    page = (Path(__file__).parents[1] / "SECURITY.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| ([\d,]+)( MiB| GiB| million|) \|", page, re.MULTILINE)
+    scale = {"": 1, " million": 1e6, " MiB": MIB, " GiB": GIB}
+    said = {name: float(number.replace(",", "")) * scale[unit] for name, number, unit in rows}
+    assert said == asdict(Limits())
 
 
 def test_a_refusal_names_its_limit(monkeypatch):

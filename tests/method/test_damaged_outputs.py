@@ -85,6 +85,17 @@ def test_an_archive_notices_a_flipped_bit_in_its_numbers(tmp_path, kind):
         read_outputs(path)
 
 
+def test_a_parquet_table_with_checksums_notices_a_flipped_bit(tmp_path):
+    path = tmp_path / "o.parquet"
+    whole = pd.read_parquet(write(path, "table.parquet"))
+    whole.to_parquet(path, write_page_checksum=True, compression=None, use_dictionary=False)
+    data = bytearray(path.read_bytes())
+    data[data.index(whole["z_0"].to_numpy().tobytes()) + 3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(InputFileError):
+        read_outputs(path)
+
+
 def bomb(path: Path, name: str, shape: tuple[int, ...], held: int) -> None:
     """An archive with one more array, whose header claims ``shape`` of float64, and which holds ``held`` zeros."""
     header = io.BytesIO()
