@@ -350,7 +350,7 @@ class TestLeftovers:
         """Leave behind what a writer leaves that is killed before it can rename."""
         child = os.fork()
         if child == 0:
-            os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
+            os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)
             write_bytes(path, b"half")
         assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
 

@@ -35,7 +35,7 @@ def arrays(n: int = 30) -> dict[str, np.ndarray]:
 def write(path: Path, kind: str) -> Path:
     content = arrays()
     if kind.endswith("npz"):
-        (np.savez_compressed if kind == "packed.npz" else np.savez)(path, **content)
+        (np.savez_compressed if kind == "packed.npz" else np.savez)(path, allow_pickle=False, **content)
         return path
     columns = {
         f"{name}_{i}" if array.ndim == 2 else name: column
@@ -100,7 +100,7 @@ def bomb(path: Path, name: str, shape: tuple[int, ...], held: int) -> None:
     """An archive with one more array, whose header claims ``shape`` of float64, and which holds ``held`` zeros."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": shape})
-    np.savez(path, **{key: array for key, array in arrays().items() if key != name})
+    np.savez(path, allow_pickle=False, **{key: array for key, array in arrays().items() if key != name})
     with (
         zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
         archive.open(f"{name}.npy", "w", force_zip64=True) as member,

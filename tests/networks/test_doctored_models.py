@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ Change = Callable[[dict[str, Any], dict[str, Tensor]], object]
 
 @pytest.fixture(scope="module")
 def sound(model, tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("sound") / "m.safetensors"
+    path: Path = tmp_path_factory.mktemp("sound") / "m.safetensors"
     model.write(path)
     return path
 
@@ -125,7 +126,7 @@ DOCTORED: dict[str, Change] = {
 def reseal(sound: Path, path: Path, change: Change) -> Path:
     tensors, meta = read_artifact(sound, kind=KIND, schema=SCHEMA)
     change(meta, tensors)
-    header = {"kind": KIND, "schema": str(SCHEMA), "checksum": "0" * 64, "meta": artifacts.json.dumps(meta)}
+    header = {"kind": KIND, "schema": str(SCHEMA), "checksum": "0" * 64, "meta": json.dumps(meta)}
     contiguous = {name: each.contiguous() for name, each in tensors.items()}
     path.write_bytes(artifacts._seal(safetensors.torch.save(contiguous, metadata=header)))
     return path

@@ -15,7 +15,7 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import connection
 from typing import Any, Generic, TypeVar
@@ -73,7 +73,7 @@ def scan(
     return found
 
 
-def in_order(work: Callable[[T], R], tasks: Sequence[T], *, limited: bool) -> Iterator[R | Died[T]]:
+def in_order(work: Callable[[T], R], tasks: Sequence[T], *, limited: bool) -> Generator[R | Died[T], None, None]:
     """Yield ``work(task)`` for each task in order, a few ahead of the caller.
 
     Limited tasks run in processes, if this one can fork; others share their memory, in threads. Decoding and resizing
