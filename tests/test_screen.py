@@ -52,6 +52,15 @@ def test_json_says_everything_that_a_document_holds(capsys):
     assert found == {"p": None, "name": "θ", "path": "caf\udce9", "rows": [1, 2]}
 
 
+def test_json_holds_no_control_characters_and_says_the_same(capsys):
+    name = "a\x7f\x9b31m\u202eθ\U000e0001\x1b\ud800"
+    screen.print_json({"name": name})
+    shown = capsys.readouterr().out
+    assert not set(shown) & {"\x7f", "\x9b", "\u202e", "\U000e0001", "\x1b"}
+    assert "θ" in shown
+    assert json.loads(shown) == {"name": name}
+
+
 @pytest.mark.parametrize(("terminal", "show", "seen"), [(True, True, True), (True, False, False), (False, True, False)])
 def test_a_bar_where_there_is_a_terminal(terminal, show, seen):
     console = Console(file=io.StringIO(), force_terminal=terminal, width=100, force_interactive=terminal)

@@ -17,6 +17,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")  # how a cell begins that a spreadsheet computes
+_CONTROL = ("Cc", "Cf", "Zl", "Zp")  # Unicode's categories of signs that change what stands around them
+_NOT_ASCII = re.compile(r"[^\n -~]")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
@@ -43,7 +45,7 @@ def print_json(document: Any) -> None:
 
     ascii_only = (sys.stdout.encoding or "").lower() not in ("utf-8", "utf8")
     text = json.dumps(jsonable(document), indent=2, ensure_ascii=ascii_only) + "\n"
-    sys.stdout.write(text.encode(errors="backslashreplace").decode())  # what is no text in a file name, as JSON does it
+    sys.stdout.write(_NOT_ASCII.sub(lambda sign: _json_sign(sign[0]), text))
 
 
 def printable(text: str) -> str:
@@ -83,7 +85,11 @@ def _printable_sign(sign: str) -> str:
     kind = unicodedata.category(sign)
     if kind == "Cs":  # stands for a byte of a file name that is no text
         return "\ufffd"
-    return sign.encode("unicode_escape").decode() if kind in ("Cc", "Cf", "Zl", "Zp") and sign != "\n" else sign
+    return sign.encode("unicode_escape").decode() if kind in _CONTROL and sign != "\n" else sign
+
+
+def _json_sign(sign: str) -> str:
+    return json.dumps(sign)[1:-1] if unicodedata.category(sign) in ("Cs", *_CONTROL) else sign
 
 
 @contextmanager

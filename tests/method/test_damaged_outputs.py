@@ -50,13 +50,13 @@ def write(path: Path, kind: str) -> Path:
 KINDS = ("plain.npz", "packed.npz", "table.csv", "table.parquet")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_file_is_read_or_refused_in_one_sentence(tmp_path, kind):
-    whole = write(tmp_path / kind, kind).read_bytes()
+def refusals(folder: Path, kind: str, trials: int) -> list[str]:
+    """Flip bits in a file and cut it, again and again; return the sentences with which it was refused."""
+    whole = write(folder / kind, kind).read_bytes()
     rng = np.random.default_rng(17)
-    damaged = tmp_path / f"damaged.{kind.split('.')[1]}"
-    refusals = []
-    for trial in range(250):
+    damaged = folder / f"damaged.{kind.split('.')[1]}"
+    found = []
+    for trial in range(trials):
         data = bytearray(whole)
         if trial % 5 == 0:
             data = data[: rng.integers(len(whole))]
@@ -68,9 +68,20 @@ def test_a_damaged_file_is_read_or_refused_in_one_sentence(tmp_path, kind):
                 warnings.simplefilter("ignore")
                 read_outputs(damaged)
         except InputFileError as error:
-            refusals.append(str(error))
-    assert len(refusals) > 100
-    assert all("damaged" in refusal and "\n" not in refusal for refusal in refusals)
+            found.append(str(error))
+    assert all("damaged" in refusal and "\n" not in refusal for refusal in found)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_file_is_read_or_refused_in_one_sentence(tmp_path, kind):
+    assert len(refusals(tmp_path, kind, 250)) > 100
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("kind", KINDS)
+def test_thousands_of_damaged_files(tmp_path, kind):
+    print(f"{kind}: {len(refusals(tmp_path, kind, 2500)):,} of 2,500 refused, no traceback")
 
 
 @pytest.mark.parametrize("kind", ["plain.npz", "packed.npz"])
