@@ -20,10 +20,12 @@ _MOST_EXPONENT = 10.0  # of a prior; tuning tries powers up to 1
 Shape = tuple[int | None, ...]
 
 
-def check_tensor(tensors: Mapping[str, Tensor], name: str, shape: Shape, kind: str = "float") -> Tensor:
+def check_tensor(
+    tensors: Mapping[str, Tensor], name: str, shape: Shape, kind: str = "float", *, finite: bool = True
+) -> Tensor:
     """Return the tensor ``name`` if it has ``shape``, where ``None`` stands for any size above zero, and ``kind``.
 
-    ``kind`` is ``float`` (of any precision, all of it finite), ``bool`` or ``uint8``.
+    ``kind`` is ``float`` (of any precision, all of it finite unless said otherwise), ``bool`` or ``uint8``.
     """
     if name not in tensors:
         raise KeyError(name)
@@ -35,7 +37,7 @@ def check_tensor(tensors: Mapping[str, Tensor], name: str, shape: Shape, kind: s
     if not right or not fits:
         wanted = " × ".join("any" if size is None else str(size) for size in shape)
         raise ValueError(f"{name} must be {kind} of shape {wanted}, not {tensor.dtype} of shape {tuple(tensor.shape)}")
-    if kind == "float" and not torch.isfinite(tensor).all():
+    if kind == "float" and finite and not torch.isfinite(tensor).all():
         raise ValueError(f"{name} has NaN or infinite values")
     return tensor
 
