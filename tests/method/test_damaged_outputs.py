@@ -107,6 +107,15 @@ def test_a_parquet_table_with_checksums_notices_a_flipped_bit(tmp_path):
         read_outputs(path)
 
 
+def test_a_parquet_name_that_is_no_text_is_refused(tmp_path):
+    path = tmp_path / "o.parquet"
+    whole = pd.read_parquet(write(path, "table.parquet"))
+    whole.to_parquet(path, compression=None, use_dictionary=False, write_statistics=False)
+    path.write_bytes(path.read_bytes().replace(b"image-17", b"image-\xff7"))
+    with pytest.raises(InputFileError, match="damaged"):
+        read_outputs(path)
+
+
 def bomb(path: Path, name: str, shape: tuple[int, ...], held: int) -> None:
     """An archive with one more array, whose header claims ``shape`` of float64, and which holds ``held`` zeros."""
     header = io.BytesIO()

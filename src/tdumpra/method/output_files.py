@@ -104,7 +104,7 @@ def _read_parquet(path: Path) -> dict[str, Array]:
         packed = sum(header.row_group(i).total_byte_size for i in range(header.num_row_groups))
         refuse_large_table(path, rows=header.num_rows, columns=header.num_columns, size=max(8 * cells, packed))
         frame = pd.read_parquet(path, page_checksum_verification=True)  # of pages that carry a checksum
-    return _from_frame(path, frame)
+        return _from_frame(path, frame)  # Arrow looks at text only when it is asked for
 
 
 def _from_frame(path: Path, frame: pd.DataFrame) -> dict[str, Array]:
