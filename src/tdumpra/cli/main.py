@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 
 from tdumpra import __version__
-from tdumpra.cli import data
+from tdumpra.cli import data, seals
 from tdumpra.cli.options import (
     ConfigArgument,
     DataOption,
@@ -306,6 +306,7 @@ def _explain(
     )  # fmt: skip
 
 
+seals.register(app, _MODELS)
 app.add_typer(data.app, name="data", rich_help_panel=_DATA)
 
 

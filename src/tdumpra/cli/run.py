@@ -28,7 +28,7 @@ from tdumpra.runs.pixel_stages import claimed_by_first, embed_stage, train_stage
 from tdumpra.runs.refit import second_pass
 from tdumpra.runs.steps import Step
 from tdumpra.runs.table_stages import Banked, banked, evaluate_step, tune_step
-from tdumpra.screen import print_json, show_notes
+from tdumpra.screen import plain, print_json, say, show_notes
 from tdumpra.tuning.goal import Goal
 
 Work = Callable[[Config, Dataset, RunFolder, int, Fabric, Console], None]
@@ -127,16 +127,16 @@ def run_stages(config: Config, *, quiet: bool = False) -> dict[int, dict[str, An
 
 def _train(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
     if train_stage(config, data, folder, seed=seed, fabric=fabric, console=console):
-        console.print(f"Trained: {folder.checkpoint('last')}", soft_wrap=True)
+        say(f"Trained: {folder.checkpoint('last')}", console)
     elif config.network.as_it_is:
-        console.print("The network is taken as it is: nothing to train", soft_wrap=True)
+        say("The network is taken as it is: nothing to train", console)
     else:
-        console.print(f"{folder.checkpoint('last')} is trained to its end", soft_wrap=True)
+        say(f"{folder.checkpoint('last')} is trained to its end", console)
 
 
 def _embed(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
     if not embed_stage(config, data, folder, seed=seed, fabric=fabric, console=console):
-        console.print(f"{folder.root / 'outputs'} is up to date", soft_wrap=True)
+        say(f"{folder.root / 'outputs'} is up to date", console)
 
 
 def _train_again(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
@@ -145,9 +145,9 @@ def _train_again(config: Config, data: Dataset, folder: RunFolder, seed: int, fa
         return
     whole, place, epochs = second_pass(config, data, folder)
     if train_stage(config, whole, place, seed=seed, fabric=fabric, console=console, epochs=epochs):
-        console.print(f"Trained on train and validation: {place.checkpoint('last')}", soft_wrap=True)
+        say(f"Trained on train and validation: {place.checkpoint('last')}", console)
     else:
-        console.print(f"{place.checkpoint('last')} is trained to its end", soft_wrap=True)
+        say(f"{place.checkpoint('last')} is trained to its end", console)
 
 
 def _embed_again(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
@@ -156,7 +156,7 @@ def _embed_again(config: Config, data: Dataset, folder: RunFolder, seed: int, fa
         return
     whole, place, epochs = second_pass(config, data, folder)
     if not embed_stage(config, whole, place, seed=seed, fabric=fabric, console=console, epochs=epochs):
-        console.print(f"{place.root / 'outputs'} is up to date", soft_wrap=True)
+        say(f"{place.root / 'outputs'} is up to date", console)
 
 
 def _in_turn(*works: Work) -> Work:
@@ -181,7 +181,7 @@ def _make(steps: Mapping[Path, Step[Any]], console: Console) -> None:
         fresh = step.kept() is not None
         if not fresh:
             step.make()
-        console.print(f"{path} is up to date" if fresh else f"Written: {path}", soft_wrap=True)
+        say(f"{path} is up to date" if fresh else f"Written: {path}", console)
 
 
 def _for_each_member(config: Config, *rounds: Work, quiet: bool = False) -> None:
@@ -218,18 +218,18 @@ def _refuse_what_cannot_be_scored(config: Config, data: Dataset) -> None:
 
 def _show_bank(banked: Banked, folder: RunFolder, console: Console) -> None:
     if not banked.made:
-        console.print(f"{folder.bank} is up to date", soft_wrap=True)
+        say(f"{folder.bank} is up to date", console)
         return
     console.print(_health_table(banked.health))
     show_notes(banked.health.notes, console)
-    console.print(f"Written to {folder.bank} ({int(banked.bank.mask.sum())} prototypes)", soft_wrap=True)
+    say(f"Written to {folder.bank} ({int(banked.bank.mask.sum())} prototypes)", console)
 
 
 def _health_table(health: BankHealth) -> Table:
     table = Table("class", "prototypes", "merged", "effective", "cohesion", "nearest other class")
     for each in health.classes:
         table.add_row(
-            each.name, str(each.live), str(each.merged), f"{each.effective:.1f}", f"{each.cohesion:.3f}",
+            plain(each.name), str(each.live), str(each.merged), f"{each.effective:.1f}", f"{each.cohesion:.3f}",
             f"{each.nearest_other:.3f}",
         )  # fmt: skip
     return table

@@ -7,6 +7,7 @@ narrow band around the thresholds, because kernels may round differently with th
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -14,14 +15,12 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
-from PIL import Image as Picture
 from torch import Tensor, nn
 
 from tdumpra import checks
 from tdumpra.core.gate import GateSignals
-from tdumpra.data.images.decode import decode_file
-from tdumpra.data.images.framing import EvalTransform, Framing
+from tdumpra.data.images.framing import EvalTransform
+from tdumpra.data.images.new import Framed, Image, Pixels, read_images
 from tdumpra.errors import BrokenImageError
 from tdumpra.method.bank import Exemplar
 from tdumpra.method.decision import Decided
@@ -31,9 +30,6 @@ from tdumpra.networks.model_file import Encoder, Model
 from tdumpra.networks.settings import Precision
 
 Mode = Literal["lazy", "eager"]
-Pixels = UInt8[np.ndarray, "h w 3"]
-
-_PICTURE_SIZE = 1024  # pixels of the longer side of the picture that a prediction keeps
 _NOT_FINITE = "the network's output for this image is not finite: its weights may be damaged, or the precision too low"
 
 
@@ -51,13 +47,6 @@ class Prediction(NamedTuple):
     pixels: Pixels | None = None  # the framed image, as the network that matches prototypes gets it
     picture: Pixels | None = None  # the image as it was decoded, scaled down if it is large
     exemplar: Exemplar | None = None  # the training image that it was recognised as
-
-
-class Image(NamedTuple):
-    """An image to predict."""
-
-    path: Path
-    mask: Path | None = None  # of the lesion, for networks that see it cut out
 
 
 Recognise = Callable[[Image, Pixels], Exemplar | None]
@@ -106,11 +95,7 @@ class Predictor:
             raise ValueError(f"precision must be 'float32' or 'bfloat16', not {precision!r}")
         self.model, self.mode, self.precision = model, mode, precision
         self.device = _check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        n_classes = len(model.class_names)
-        self._classifier = model.classifier.build(n_classes, self.device, trusted=trusted)
-        self._retrieval = (
-            None if model.retrieval is None else model.retrieval.build(n_classes, self.device, trusted=trusted)
-        )
+        self._classifier, self._retrieval = model.build(self.device, trusted=trusted)
         self.rows_seen = self.rows_matched = 0
 
     @classmethod
@@ -153,9 +138,12 @@ class Predictor:
         if not self.cuts_out and any(outlines):
             warnings.warn("the model looks at whole images: their masks change nothing", stacklevel=2)
         cases = [Image(Path(path), mask) for path, mask in zip(paths, outlines, strict=True)]
+        framings = (self.model.classifier.transform.framing, self.matcher[1].framing)
+        read = read_images(cases, *framings, picture=evidence)
         for start in range(0, len(paths), batch_size):
             some = slice(start, start + batch_size)
-            yield from self._predict_batch(cases[some], own[some], evidence, recognise)
+            found = list(itertools.islice(read, batch_size))
+            yield from self._predict_batch(cases[some], found, own[some], evidence, recognise)
 
     @property
     def cuts_out(self) -> bool:
@@ -214,33 +202,33 @@ class Predictor:
         return encoding
 
     def _predict_batch(
-        self, images: list[Image], groups: list[str | None], evidence: bool, recognise: Recognise | None
+        self,
+        images: list[Image],
+        read: list[Framed | BrokenImageError],
+        groups: list[str | None],
+        evidence: bool,
+        recognise: Recognise | None,
     ) -> Iterator[Prediction]:
         transforms = (self.model.classifier.transform, self.matcher[1])
-        framed: dict[Image, _Framed] = {}
-        errors: dict[Image, str] = {}
-        for image in images:
-            try:
-                framed[image] = _read(image, transforms[0].framing, transforms[1].framing, picture=evidence)
-            except BrokenImageError as error:
-                errors[image] = str(error)
+        framed = {image: each for image, each in zip(images, read, strict=True) if isinstance(each, Framed)}
         numbers = {image: i for i, image in enumerate(framed)}
         if framed:
             first = self._transformed(transforms[0], [each.first for each in framed.values()])
             same = transforms[0] == transforms[1]
             second = None if same else self._transformed(transforms[1], [each.second for each in framed.values()])
             batch = self.decide(first, second, eager=evidence)
-        for image, group in zip(images, groups, strict=True):
-            if image in errors:
-                yield Prediction(str(image.path), "", {}, False, None, None, errors[image])
+        for image, each, group in zip(images, read, groups, strict=True):
+            if isinstance(each, BrokenImageError):
+                yield Prediction(str(image.path), "", {}, False, None, None, str(each))
                 continue
             prediction = self._prediction(image.path, batch, numbers[image])
             if evidence and prediction.error is None:
-                classified, matched, picture = framed[image]
-                exemplar = None if recognise is None else recognise(image, classified)
+                exemplar = None if recognise is None else recognise(image, each.first)
                 own = exemplar.group if exemplar is not None and group is None else group
                 found = self._explain(batch, numbers[image], own)
-                prediction = prediction._replace(evidence=found, pixels=matched, picture=picture, exemplar=exemplar)
+                prediction = prediction._replace(
+                    evidence=found, pixels=each.second, picture=each.picture, exemplar=exemplar
+                )
             yield prediction
 
     def _transformed(self, transform: EvalTransform, framed: list[Pixels]) -> Tensor:
@@ -263,27 +251,6 @@ class Predictor:
         p, opened, signals, p_cls, p_sim = batch.decided
         decided = Decided(p[row], opened[row], GateSignals(*(each[row] for each in signals)), p_cls[row], p_sim[row])
         return explain(self.model.decision, p[row], batch.z[row], class_names=names, group=group, decided=decided)
-
-
-class _Framed(NamedTuple):
-    first: Pixels  # for the classifier
-    second: Pixels  # for the network that matches prototypes
-    picture: Pixels | None
-
-
-def _read(image: Image, first: Framing, second: Framing, *, picture: bool) -> _Framed:
-    """Decode a file once, frame it for both networks, and keep a picture of it if asked."""
-    pixels = decode_file(image.path)
-    framed = {framing: framing.apply(pixels, framing.mask_of(image.mask)) for framing in (first, second)}
-    return _Framed(framed[first], framed[second], _scaled_down(pixels) if picture else None)
-
-
-def _scaled_down(pixels: Pixels) -> Pixels:
-    if max(pixels.shape) <= _PICTURE_SIZE:
-        return pixels
-    image = Picture.fromarray(pixels)
-    image.thumbnail((_PICTURE_SIZE, _PICTURE_SIZE), Picture.Resampling.LANCZOS)
-    return np.array(image)
 
 
 def _listed(values: str | Path | Sequence[Any]) -> list[Any]:

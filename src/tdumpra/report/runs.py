@@ -116,7 +116,8 @@ def _write(root: Path, outputs: Sequence[Outputs], materials: Mapping[str, Mater
                 up = (f"{_between(there, place)}/{INDEX}", "All seeds")
                 _of_seed(folds, materials, there, limit, of_seed, up, own=own)
                 pages.append(_row(f"seed {folds[0].seed}", f"{_between(place, there)}/{INDEX}", of_seed))
-            _overview(name, "seed", pages, materials[seeds[0][0].name], place, evaluation, back)
+            of_model = [materials[each.name] for folds in seeds for each in folds]
+            _overview(name, "seed", pages, of_model, place, evaluation, back)
         linked.append(_row(name, f"{place.name}/{INDEX}", evaluation))
     if len(models) > 1:
         make_folder(out)
@@ -160,20 +161,21 @@ def _of_seed(
         up = (f"{_between(there, out)}/{INDEX}", "All folds")
         write_page(materials[each.name], there, limit=limit, back_link=up)
         pages.append(_row(name, f"{_between(out, there)}/{INDEX}", materials[each.name].evaluation))
-    _overview(folds[0].seed_name, "fold", pages, first, out, evaluation, back)
+    _overview(folds[0].seed_name, "fold", pages, [materials[each.name] for each in folds], out, evaluation, back)
 
 
 def _overview(
     name: str,
     what: str,
     pages: Sequence[Mapping[str, Any]],
-    first: Material,
+    materials: Sequence[Material],
     out: Path,
     evaluation: Mapping[str, Any],
     back: tuple[str, str] | None,
 ) -> None:
     """Write the page over the seeds of a model, or over the folds of a seed."""
     make_folder(out)
+    first = materials[0]
     rows = f"{evaluation['rows']['test']:,} test cases of {len(first.class_names)} classes"
     lead = {
         "seed": f"{len(pages)} seeds of one configuration, scored on {rows} each.",
@@ -185,7 +187,7 @@ def _overview(
         name=name,
         what=what,
         lead=lead[what],
-        summary=summarise(evaluation, gates=[material.tuning for material in materials.values()]),
+        summary=summarise(evaluation, gates=[material.tuning for material in materials]),
         results=sections.results(evaluation),
         paired=sections.paired(evaluation),
         paper=sections.beside_paper(first.config, evaluation),

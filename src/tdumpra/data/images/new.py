@@ -1,0 +1,68 @@
+"""Read new images for a model: decoded once, within the limits, framed for its networks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image as Picture
+
+from tdumpra.data.images.decode import decode_file
+from tdumpra.data.images.framing import Framing
+from tdumpra.data.images.workers import Died, in_order
+from tdumpra.errors import BrokenImageError
+
+Pixels = UInt8[np.ndarray, "h w 3"]
+
+_PICTURE_SIZE = 1024  # pixels of the longer side of the picture that a prediction keeps
+
+
+class Image(NamedTuple):
+    """An image to predict."""
+
+    path: Path
+    mask: Path | None = None  # of the lesion, for networks that see it cut out
+
+
+class Framed(NamedTuple):
+    """One image as the networks get it."""
+
+    first: Pixels  # for the classifier
+    second: Pixels  # for the network that matches prototypes
+    picture: Pixels | None  # as it was decoded, scaled down if it is large
+
+
+def read_images(
+    images: Sequence[Image], first: Framing, second: Framing, *, picture: bool
+) -> Iterator[Framed | BrokenImageError]:
+    """Yield each image framed for both networks, or why it cannot be; files of unknown origin may be anything."""
+    for each in in_order(_Read(first, second, picture), images, limited=True):
+        yield BrokenImageError(each.reason) if isinstance(each, Died) else each
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    first: Framing
+    second: Framing
+    picture: bool
+
+    def __call__(self, image: Image) -> Framed | BrokenImageError:
+        try:
+            pixels = decode_file(image.path)
+            framings = (self.first, self.second)
+            framed = {framing: framing.apply(pixels, framing.mask_of(image.mask)) for framing in framings}
+        except BrokenImageError as error:
+            return error
+        return Framed(framed[self.first], framed[self.second], _scaled_down(pixels) if self.picture else None)
+
+
+def _scaled_down(pixels: Pixels) -> Pixels:
+    if max(pixels.shape) <= _PICTURE_SIZE:
+        return pixels
+    image = Picture.fromarray(pixels)
+    image.thumbnail((_PICTURE_SIZE, _PICTURE_SIZE), Picture.Resampling.LANCZOS)
+    return np.array(image)

@@ -1,0 +1,87 @@
+"""New images of any origin: each is framed or told why not, within the limits, and none ends the reading."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hostile_images import write_hostile
+from PIL import Image as Picture
+
+from tdumpra.data.images.framing import Framing
+from tdumpra.data.images.new import Framed, Image, read_images
+from tdumpra.errors import BrokenImageError
+from tdumpra.limits import MIB
+
+SMALL, LARGE = Framing(height=16, width=16), Framing(height=32, width=24)
+LIMITS = f"image_seconds=2, image_memory={256 * MIB}"
+
+
+def read(paths: list[Path], **options: bool) -> list[Framed | BrokenImageError]:
+    return list(read_images([Image(path) for path in paths], SMALL, LARGE, picture=options.get("picture", False)))
+
+
+def test_an_image_is_framed_for_both_networks(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (1200, 900, 3), dtype=np.uint8)
+    Picture.fromarray(pixels).save(tmp_path / "a.png")
+    (framed,) = read([tmp_path / "a.png"], picture=True)
+    assert isinstance(framed, Framed)
+    np.testing.assert_array_equal(framed.first, SMALL.apply(pixels))
+    np.testing.assert_array_equal(framed.second, LARGE.apply(pixels))
+    assert framed.picture is not None
+    assert framed.picture.shape == (1024, 768, 3)
+    (without,) = read([tmp_path / "a.png"])
+    assert isinstance(without, Framed)
+    assert without.picture is None
+
+
+def survive(folder: Path, count: int, seed: int) -> dict[str, float]:
+    """Read hostile images with sound ones between them; return figures for the record."""
+    paths = list(write_hostile(folder, count, seed=seed))
+    good = folder / "good.png"
+    Picture.fromarray(np.full((40, 40, 3), 77, np.uint8)).save(good)
+    mixed = [each for path in paths for each in (path, good)]
+    started = time.perf_counter()
+    found = read(mixed)
+    assert len(found) == len(mixed)
+    assert all(isinstance(each, Framed) and (each.first == 77).all() for each in found[1::2])
+    reasons = [str(each) for each in found[::2] if isinstance(each, BrokenImageError)]
+    assert all("\n" not in reason for reason in reasons)
+    return {
+        "read": count - len(reasons),
+        "refused": len(reasons),
+        "out of time": sum("takes more than 2 s" in reason for reason in reasons),
+        "out of memory": sum("memory" in reason for reason in reasons),
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of processes are Linux's")
+def test_hostile_images_cost_no_more_than_the_limits(tmp_path, monkeypatch):
+    monkeypatch.setenv("TDUMPRA_LIMITS", LIMITS)
+    figures = survive(tmp_path / "in", 40, seed=1)
+    assert figures["refused"] > 15
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of processes are Linux's")
+def test_an_image_that_takes_too_long_costs_itself_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("TDUMPRA_LIMITS", "image_scans=1e9, image_seconds=0.3")
+    rng = np.random.default_rng(3)
+    large = Picture.fromarray(rng.integers(0, 256, (1500, 1500, 3), dtype=np.uint8))
+    large.save(tmp_path / "slow.jpg", progressive=True)
+    data = (tmp_path / "slow.jpg").read_bytes()
+    start = data.rindex(b"\xff\xda")
+    (tmp_path / "slow.jpg").write_bytes(data[:start] + data[start:-2] * 60 + data[-2:])
+    Picture.new("RGB", (32, 32), (1, 2, 3)).save(tmp_path / "good.png")
+    slow, good = read([tmp_path / "slow.jpg", tmp_path / "good.png"])
+    assert "takes more than 0.3 s" in str(slow)
+    assert isinstance(good, Framed)
+
+
+@pytest.mark.campaign
+def test_a_thousand_hostile_images(tmp_path, monkeypatch):
+    monkeypatch.setenv("TDUMPRA_LIMITS", LIMITS)
+    print(survive(tmp_path / "in", 1000, seed=2))
