@@ -1,4 +1,4 @@
-"""From files to final probabilities with two networks, the second of them lazy, on JPEGs whose share below theta varies.
+"""From files to final probabilities with two networks, the second of them lazy, where the share below theta varies.
 
 Peers in the same run: decoding and framing alone, the bare forward passes of the rows that each network must see, and
 the classifier alone from files. Thresholds are set so that a known share of all images falls below theta; how many do
