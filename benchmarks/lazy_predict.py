@@ -19,8 +19,8 @@ from PIL import Image
 from benchmarks.common import Row
 from tdumpra.core.gate import GateThresholds
 from tdumpra.data.images.framing import EvalTransform, Framing
-from tdumpra.data.images.read_ahead import Image as ImageFile
-from tdumpra.data.images.read_ahead import read_ahead
+from tdumpra.data.images.new import Image as ImageFile
+from tdumpra.data.images.new import read_batches
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
 from tdumpra.networks.build import build_network
@@ -81,9 +81,7 @@ def _rows(model: Model, paths: list[Path], theta: float) -> list[Row]:
 
     def decoded() -> None:
         files = [ImageFile(path) for path in paths]
-        assert sum(len(part.framed) for part in read_ahead(files, FRAMING, FRAMING, batch_size=batch_size)) == len(
-            paths
-        )
+        assert sum(map(len, read_batches(files, FRAMING, FRAMING, batch_size=batch_size))) == len(paths)
 
     predicted(lazy)  # every size is planned once
     share = lazy.rows_matched / lazy.rows_seen

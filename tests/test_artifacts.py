@@ -2,8 +2,10 @@ import json
 import math
 import os
 import pickle
+import signal
 import stat
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -337,3 +339,33 @@ def test_fingerprints_tell_contents_apart():
 def test_jsonable():
     value = {1: (np.int64(2), np.array([[1.0, math.nan]])), "t": torch.tensor([True]), "s": "x", "n": None, "f": 0.5}
     assert jsonable(value) == {"1": [2, [[1.0, None]]], "t": [True], "s": "x", "n": None, "f": 0.5}
+
+
+class TestLeftovers:
+    @pytest.fixture(autouse=True)
+    def forget(self, monkeypatch):
+        monkeypatch.setattr(artifacts, "_swept", set())
+
+    def killed_writer(self, path: Path) -> None:
+        """Leave behind what a writer leaves that is killed before it can rename."""
+        child = os.fork()
+        if child == 0:
+            os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
+            write_bytes(path, b"half")
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+
+    def test_the_next_writer_removes_what_a_killed_one_left(self, tmp_path):
+        self.killed_writer(tmp_path / "gate.json")
+        (left,) = tmp_path.iterdir()
+        os.utime(left, (time.time() - 3600,) * 2)
+        write_bytes(tmp_path / "bank", b"whole")
+        assert names(tmp_path) == ["bank"]
+
+    def test_what_may_be_in_use_or_is_not_ours_stays(self, tmp_path):
+        self.killed_writer(tmp_path / "gate.json")  # a moment ago: it may be writing yet
+        for name in (".download.part", "film.part", ".part"):
+            (tmp_path / name).write_bytes(b"")
+            os.utime(tmp_path / name, (0, 0))
+        before = names(tmp_path)
+        write_bytes(tmp_path / "bank", b"whole")
+        assert names(tmp_path) == sorted([*before, "bank"])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
@@ -20,6 +21,29 @@ def test_control_characters_do_not_reach_the_terminal():
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "[bold]x[/] \\x1b[31m 42" in shown
     assert "note: [bold]y[/] \\x07" in shown
+
+
+def test_a_name_that_no_file_system_has():
+    assert screen.printable("a\ud800b\u2028c") == "a\ufffdb\\u2028c"
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("=HYPERLINK(1)", "'=HYPERLINK(1)"), ("+1+1", "'+1+1"), ("-1+cmd", "'-1+cmd"), ("@SUM(A1)", "'@SUM(A1)"),
+        ("'=1", "''=1"), ("-", "'-"), ("-0.5", "-0.5"), ("+1e-3", "+1e-3"), ("plain", "plain"), ("it's", "it's"),
+        ("'tis", "'tis"), ("a=b", "a=b"), ("", ""),
+    ],
+)  # fmt: skip
+def test_a_spreadsheet_finds_no_formula(name, cell):
+    ((found,),) = csv.reader(io.StringIO(screen.csv_text([[name]])))
+    assert found == cell
+    assert screen.csv_name(found) == name
+
+
+def test_a_cell_neither_begins_nor_ends_a_line_of_its_own():
+    text = screen.csv_text([["\t=1", "\r=1", "a\x1b]0;b\x07", -0.25, None, 3]])
+    assert text == "\\t=1,\\r=1,a\\x1b]0;b\\x07,-0.25,,3\n"
 
 
 def test_json_says_everything_that_a_document_holds(capsys):

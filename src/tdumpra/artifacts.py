@@ -13,20 +13,25 @@ import math
 import os
 import re
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from tdumpra.errors import ArtifactError, OtherKindError
+from tdumpra.foreign import reading
+from tdumpra.limits import refuse_above
 
 _BLANK = "0" * 64
 _SEAL = re.compile(rb'"checksum": ?"([0-9a-f]{64})"')
 _SEAL_FIELDS = {"kind", "schema", "checksum"}
+_LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}\.part")  # as tempfile names what write_bytes writes to
+_ABANDONED = 900.0  # seconds since the last byte; a write takes less
+_swept: set[Path] = set()
 _HEADER_LENGTH = 8  # safetensors: a little-endian uint64, then that many bytes of JSON
 
 
@@ -69,12 +74,13 @@ def read_artifact(path: str | Path, *, kind: str, schema: int) -> Artifact:
             raise ArtifactError(f"{path} is a pickle or zip archive, not a tdumpra {kind} file; it was not opened")
         raise ArtifactError(f"{path} is truncated, or is no tdumpra {kind} file")
     _check_seal(path, data, header_end, kind)
-    try:
+    with reading(path, f"tdumpra {kind} file", ArtifactError):
         header = json.loads(data[_HEADER_LENGTH:header_end])["__metadata__"]
         _check_identity(path, header, kind, schema)
-        return Artifact(safetensors.torch.load(data), json.loads(header["meta"]))
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(f"{path} is not a readable tdumpra {kind} file: {error}") from error
+        meta = json.loads(header["meta"])
+        if not isinstance(meta, dict):
+            raise TypeError(f"its values must be an object, not {meta!r}")
+        return Artifact(safetensors.torch.load(data), meta)
 
 
 def write_json(path: str | Path, *, kind: str, schema: int, content: Mapping[str, Any]) -> None:
@@ -89,11 +95,9 @@ def read_json(path: str | Path, *, kind: str, schema: int) -> dict[str, Any]:
     """Read what :func:`write_json` wrote; the seal is checked and taken off."""
     data = _read_bytes(path)
     _check_seal(path, data, len(data), kind)
-    try:
+    with reading(path, f"tdumpra {kind} file", ArtifactError):
         content: dict[str, Any] = json.loads(data)
         _check_identity(path, content, kind, schema)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(f"{path} is not a readable tdumpra {kind} file: {error}") from error
     return {name: value for name, value in content.items() if name not in _SEAL_FIELDS}
 
 
@@ -103,6 +107,7 @@ def write_bytes(path: str | Path, data: bytes) -> None:
     if not path.parent.is_dir():
         raise ArtifactError(f"cannot write {path}: the folder {path.parent} does not exist")
     temporary = None
+    _sweep(path.parent)
     try:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
         temporary = Path(name)
@@ -118,6 +123,19 @@ def write_bytes(path: str | Path, data: bytes) -> None:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what writers that were killed left in a folder; once for each folder, and nothing that may be in use."""
+    if folder in _swept:
+        return
+    _swept.add(folder)
+    for path in folder.glob(".*.part"):
+        try:
+            if _LEFTOVER.fullmatch(path.name) and time.time() - path.stat().st_mtime > _ABANDONED:
+                path.unlink()
+        except OSError:  # another process was quicker, or may do what this one may not
+            continue
 
 
 def make_folder(folder: Path) -> None:
@@ -186,6 +204,8 @@ def _check_identity(path: str | Path, header: Mapping[str, Any], kind: str, sche
 
 def _read_bytes(path: str | Path) -> bytes:
     try:
+        if reason := refuse_above("artifact_bytes", Path(path).stat().st_size, "bytes"):
+            raise ArtifactError(f"{path}: {reason}")
         return Path(path).read_bytes()
     except OSError as error:
         raise ArtifactError(f"cannot read {path}: {error.strerror or error}") from error

@@ -18,9 +18,11 @@ from tdumpra.artifacts import Artifact, jsonable, read_artifact, write_artifact
 from tdumpra.checks import check_choice, check_class_names, check_count
 from tdumpra.core.calibration import class_prior
 from tdumpra.core.metrics import Objective
+from tdumpra.errors import ArtifactError
 from tdumpra.evaluation.comparators import Case
 from tdumpra.evaluation.evaluate import evaluate
 from tdumpra.evaluation.settings import EvaluateConfig
+from tdumpra.foreign import reading
 from tdumpra.method.arrays import like, narrow
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
@@ -273,10 +275,11 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def load(cls, path: str | Path) -> DualPathClassifier:
         """Read what :meth:`save` wrote. Training rows are not kept, so ``report`` leaves out what needs them."""
         tensors, meta = read_artifact(path, kind=KIND, schema=SCHEMA)
-        params = meta["params"]
-        if isinstance(params["preset"], dict):
-            params["preset"] = from_plain(params["preset"], Preset)
-        return cls.from_fitted(Fitted.from_artifact(Artifact(tensors, meta)), meta["class_names"], **params)
+        with reading(path, f"tdumpra {KIND}", ArtifactError):
+            params = meta["params"]
+            if isinstance(params["preset"], dict):
+                params["preset"] = from_plain(params["preset"], Preset)
+            return cls.from_fitted(Fitted.from_artifact(Artifact(tensors, meta)), meta["class_names"], **params)
 
     @classmethod
     def from_fitted(cls, fitted: Fitted, class_names: Sequence[str] | None, **params: Any) -> DualPathClassifier:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-import os
+import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +16,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")  # how a cell begins that a spreadsheet computes
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+
 
 def say(text: str, console: Console | None = None, style: str | None = None) -> None:
     """Print one line as it is: no markup, no colours for numbers, control characters escaped."""
@@ -23,12 +28,12 @@ def say(text: str, console: Console | None = None, style: str | None = None) -> 
 def show_notes(notes: Iterable[str], console: Console) -> None:
     """Print sentences that a user should know of, one to a line."""
     for note in notes:
-        console.print(f"[yellow]note:[/] {escape(printable(note))}", soft_wrap=True, highlight=False)
+        console.print(f"[yellow]note:[/] {plain(note)}", soft_wrap=True, highlight=False)
 
 
 def complain(sentence: str) -> None:
     """Say why a command ended, in one line on standard error."""
-    line = escape(printable(" ".join(sentence.split())))
+    line = plain(" ".join(sentence.split()))
     Console(stderr=True, soft_wrap=True).print(f"[bold red]tdumpra:[/] {line}")
 
 
@@ -43,11 +48,42 @@ def print_json(document: Any) -> None:
 
 def printable(text: str) -> str:
     """Return a name for the screen: bytes that are no text replaced, control characters escaped, lines kept."""
-    decoded = os.fsencode(text).decode(errors="replace")
-    return "".join(
-        each.encode("unicode_escape").decode() if unicodedata.category(each) in ("Cc", "Cf") and each != "\n" else each
-        for each in decoded
-    )
+    return text if text.isascii() and text.isprintable() else "".join(map(_printable_sign, text))
+
+
+def plain(text: str) -> str:
+    """Return a name for a table on the screen: as :func:`printable` has it, and nothing in it is markup."""
+    return escape(printable(text))
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Return rows as CSV, in which a spreadsheet finds numbers and text and no formula.
+
+    Text that a spreadsheet would compute (it begins with ``=``, ``+``, ``-`` or ``@`` and is no number) gets a ``'`` in
+    front. Control characters are escaped as on the screen.
+    """
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
+    return buffer.getvalue()
+
+
+def csv_name(cell: str) -> str:
+    """Return the name that :func:`csv_text` wrote into a cell."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    shown = printable(value)
+    return f"'{shown}" if _FORMULA.match(shown) and not _NUMBER.fullmatch(shown) else shown
+
+
+def _printable_sign(sign: str) -> str:
+    kind = unicodedata.category(sign)
+    if kind == "Cs":  # stands for a byte of a file name that is no text
+        return "\ufffd"
+    return sign.encode("unicode_escape").decode() if kind in ("Cc", "Cf", "Zl", "Zp") and sign != "\n" else sign
 
 
 @contextmanager
@@ -73,10 +109,10 @@ def progress(
     )  # fmt: skip
     hidden = not show or console.quiet or not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden, redirect_stdout=False) as bar:
-        task = bar.add_task(escape(printable(what)), total=total)
+        task = bar.add_task(plain(what), total=total)
 
         def step(done: int | None = None, total: int | None = None, what: str | None = None, *, by: int = 1) -> None:
-            description = None if what is None else escape(printable(what))
+            description = None if what is None else plain(what)
             bar.update(task, completed=done, total=total, description=description, advance=by if done is None else None)
 
         yield step

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tiny_config import SOURCE, run_command, write_config
 from tdumpra.cli.predict import describe, model_file
 from tdumpra.data.sources import open_source
 from tdumpra.errors import InputFileError
+from tdumpra.networks.model_file import Model
 from tdumpra.networks.predict import Prediction, Predictor
 
 pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
@@ -130,6 +132,30 @@ def test_a_bar_on_a_terminal_leaves_the_output_alone(trained, images, tmp_path):
     assert done.returncode == 0, shown
     assert "predicting" in shown
     assert (tmp_path / "out.csv").read_text().count(".png") == 4
+
+
+HOSTILE = "=cmd\x1b]0;mine\x07"  # a formula for a spreadsheet, and a new title for the terminal
+
+
+def test_names_of_files_and_classes_reach_neither_terminal_nor_spreadsheet(
+    tdumpra, trained, images, tmp_path, monkeypatch
+):
+    picture = next(images.rglob("*.png")).read_bytes()
+    (tmp_path / "in").mkdir()
+    for name in (f"{HOSTILE}.png", f"@{HOSTILE}.jpg"):
+        (tmp_path / "in" / name).write_bytes(picture if name.endswith("png") else b"no image")
+    model = Model.read(trained / "model.safetensors")
+    names = (HOSTILE, *model.class_names[1:])
+    replace(model, class_names=names).write(tmp_path / "m.safetensors")
+    for flags in ((), ("--csv",), ("--json",)):
+        done = tdumpra("predict", tmp_path / "m.safetensors", tmp_path / "in", *flags)
+        assert done.code == 0, done.err
+        assert "\x1b]0;" not in done.out + done.err
+        assert "\x07" not in done.out + done.err
+    monkeypatch.chdir(tmp_path / "in")
+    rows = list(csv.reader(io.StringIO(tdumpra("predict", tmp_path / "m.safetensors", *os.listdir(), "--csv").out)))
+    assert len(rows) == 3
+    assert not [cell for row in rows for cell in row if cell.startswith(("=", "@", "+"))]
 
 
 @pytest.mark.filterwarnings("default")

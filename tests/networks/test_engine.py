@@ -9,7 +9,7 @@ from PIL import Image
 from tiny_models import OPEN
 from torch import Tensor, nn
 
-from tdumpra.data.images.read_ahead import Framed
+from tdumpra.data.images.new import Framed
 from tdumpra.networks.build import Encoding
 from tdumpra.networks.engine import Batch, Engine
 from tdumpra.networks.predict import Predictor

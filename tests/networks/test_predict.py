@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tdumpra.core.gate import GateThresholds
 from tdumpra.data.dataset import Dataset, open_data
-from tdumpra.data.images import read_ahead
+from tdumpra.data.images import new
 from tdumpra.data.images.decode import decode_file
 from tdumpra.data.images.framing import Framing
 from tdumpra.data.manifest import Record
@@ -79,25 +79,25 @@ def test_a_shut_gate_asks_nobody_and_returns_the_classifier(model, images):
     assert predictor.rows_matched == 0
 
 
-def test_with_evidence_an_image_is_decoded_once_and_decided_once(model, images, monkeypatch):
-    calls = {"decode": 0, "decide": 0}
-
+def test_with_evidence_an_image_is_decoded_once_and_decided_once(model, images, monkeypatch, tmp_path):
     def counted(name: str, function: Any) -> Any:
         def call(*args: Any) -> Any:
-            calls[name] += 1
+            with (tmp_path / name).open("a") as file:  # images are decoded in another process
+                file.write("x")
             return function(*args)
 
         return call
 
-    monkeypatch.setattr(read_ahead, "decode_file", counted("decode", decode_file))
-    monkeypatch.setattr(Decision, "decide", counted("decide", Decision.decide))
+    monkeypatch.setattr(new, "decode_file", counted("decoded", decode_file))
+    monkeypatch.setattr(Decision, "decide", counted("decided", Decision.decide))
     for path, each in zip(images[:5], Predictor(model).predict(images[:5], evidence=True), strict=True):
         assert each.evidence is not None
         assert each.pixels is not None
         assert np.array_equal(each.pixels, np.asarray(Image.open(path)))
         assert each.evidence.p == tuple(each.probabilities.values())
         assert each.evidence.opened == each.opened
-    assert calls == {"decode": 5, "decide": 1}
+    assert (tmp_path / "decoded").read_text() == "xxxxx"
+    assert (tmp_path / "decided").read_text() == "x"
 
 
 def test_evidence_is_that_of_the_row_alone(model, images):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from tdumpra.artifacts import make_folder, write_bytes, write_json
@@ -24,7 +21,7 @@ from tdumpra.data.inspect import inspect_manifest
 from tdumpra.data.sources import open_source, with_external_test
 from tdumpra.data.splits import make_split
 from tdumpra.report.duplicates_page import duplicates_page
-from tdumpra.screen import print_json, printable, progress, say, show_notes
+from tdumpra.screen import csv_text, plain, print_json, progress, say, show_notes
 
 _SHOWN = 10  # lines of broken files, and of sizes, on the screen; --json has all
 
@@ -122,13 +119,11 @@ def _write_audit(audit: Audit, out: Path) -> None:
     write_json(out / "audit.json", kind="audit", schema=1, content=audit.document())
     if audit.near_duplicates is None:
         return
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["from_img", "to_img", "similarity"])  # the form that --duplicates takes
+    rows = [["from_img", "to_img", "similarity"]]  # the form that --duplicates takes
     for pair in audit.near_duplicates.pairs:
         first, second = (audit.manifest.records[row].id for row in pair[:2])
-        writer.writerow([first, second, f"{pair.similarity:.4f}"])
-    write_bytes(out / "near_duplicates.csv", table.getvalue().encode())
+        rows.append([first, second, f"{pair.similarity:.4f}"])
+    write_bytes(out / "near_duplicates.csv", csv_text(rows).encode())
     write_bytes(out / "near_duplicates.html", duplicates_page(audit).encode())
 
 
@@ -136,12 +131,12 @@ def _show_inspection(document: dict[str, Any]) -> None:
     console = Console()
     images, classes = document["images"], document["classes"]
     parts = [part for part in SPLITS if any(part in counts["splits"] for counts in classes.values())]
-    table = Table(title=f"{escape(document['source'])}: {images:,} images, {document['groups']:,} groups")
+    table = Table(title=f"{plain(document['source'])}: {images:,} images, {document['groups']:,} groups")
     for column in ("class", "images", "share", "groups", *parts):
         table.add_column(column, justify="left" if column == "class" else "right")
     for name, counts in classes.items():
         row = [f"{counts['images']:,}", f"{counts['images'] / images:.1%}", f"{counts['groups']:,}"]
-        table.add_row(escape(printable(name)), *row, *(f"{counts['splits'].get(part, 0):,}" for part in parts))
+        table.add_row(plain(name), *row, *(f"{counts['splits'].get(part, 0):,}" for part in parts))
     console.print(table)
     _line(console, "sizes", [f"{size['width']}×{size['height']} ({size['images']:,})" for size in document["sizes"]])
     _line(console, "colours", [f"{mode} ({count:,})" for mode, count in document["modes"].items()])
@@ -157,13 +152,13 @@ def _show_inspection(document: dict[str, Any]) -> None:
 def _show_audit(document: dict[str, Any], out: Path | None) -> None:
     console = Console()
     leak = document["leak"]
-    table = Table(title=f"{escape(document['source'])}, protocol {document['protocol']}, seed {document['seed']}")
+    table = Table(title=f"{plain(document['source'])}, protocol {document['protocol']}, seed {document['seed']}")
     for column in ("class", *SPLITS, "leaked", "share of test"):
         table.add_column(column, justify="left" if column == "class" else "right")
     for name in document["classes"]:
         own = leak["by_class"].get(name, {"images": 0, "share": 0.0})
         counts = (f"{document['splits'][part]['by_class'][name]:,}" for part in SPLITS)
-        table.add_row(escape(printable(name)), *counts, f"{own['images']:,}", f"{own['share']:.1%}")
+        table.add_row(plain(name), *counts, f"{own['images']:,}", f"{own['share']:.1%}")
     table.add_section()
     totals = (f"{document['splits'][part]['images']:,}" for part in SPLITS)
     table.add_row("all", *totals, f"{leak['images']:,}", f"{leak['share']:.1%}", style="bold")

@@ -31,7 +31,6 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from tdumpra.artifacts import write_bytes
@@ -57,7 +56,7 @@ from tdumpra.runs.config import (
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.outputs import all_outputs
 from tdumpra.runs.table_stages import tune_step
-from tdumpra.screen import print_json, show_notes
+from tdumpra.screen import print_json, say, show_notes
 
 SETTINGS = "demo.toml"
 _IMAGES, _EPOCHS = 3600, 12
@@ -153,7 +152,7 @@ def demo_command(folder: Path, *, seed: int, images: int | None, epochs: int | N
         claim_folder(folder, config)
         before = _stamp(RunFolder(folder).evaluation)
         if before is None:
-            console.print(_opening(config), soft_wrap=True)
+            say(_opening(config), console)
         evaluation = run_stages(config, quiet=as_json)[seed]
         write(outcome.evaluate, config, folder, quiet=True)
         page = folder / "report" / "index.html"
@@ -172,7 +171,7 @@ def demo_command(folder: Path, *, seed: int, images: int | None, epochs: int | N
 
 
 def _report(folder: Path, console: Console) -> bool:
-    console.print("writing the report", soft_wrap=True)
+    say("writing the report", console)
     try:
         write_report(folder)
     except TdumpraError as error:  # it takes nothing from the results
@@ -201,7 +200,7 @@ def _opening(config: Config) -> str:
 
 def _show(results: dict[str, Any], console: Console) -> None:
     if results["unchanged"]:
-        console.print(f"Everything was in {results['folder']} already: nothing had to be run again.", soft_wrap=True)
+        say(f"Everything was in {results['folder']} already: nothing had to be run again.", console)
     rows, part = results["rows"], results["ambiguous"]
     title = f"{rows['test']:,} test images (training: {rows['train']:,}, tuning: {rows['val']:,})"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
@@ -213,9 +212,9 @@ def _show(results: dict[str, Any], console: Console) -> None:
         table.add_row(name, *(f"{value:.3f}" for value in figures.values()), style=style, end_section=name == "gate")
     console.print(table)
     for sentence in results["story"]:
-        console.print(escape(sentence), soft_wrap=True)
+        say(sentence, console)
     console.print()
     if results["report"] is not None:
-        console.print(f"Report: {escape(results['report'])}", soft_wrap=True, highlight=False)
-    console.print(f"With an image: tdumpra predict {escape(results['folder'])} IMAGE", soft_wrap=True)
-    console.print("With your own arrays: tdumpra attach YOUR.npz --out runs/mine", soft_wrap=True)
+        say(f"Report: {results['report']}", console)
+    say(f"With an image: tdumpra predict {results['folder']} IMAGE", console)
+    say("With your own arrays: tdumpra attach YOUR.npz --out runs/mine", console)

@@ -23,7 +23,7 @@ from tdumpra.runs.folder import run_folders, run_root
 from tdumpra.runs.outputs import all_outputs
 from tdumpra.runs.steps import Planned, run
 from tdumpra.runs.steps import plan as steps_ahead
-from tdumpra.screen import print_json, progress
+from tdumpra.screen import plain, print_json, progress, say
 
 _SHORT_NAME = 24
 
@@ -99,10 +99,10 @@ def show(found: Found, folder: Path, *, as_json: bool = False) -> None:
         shown, notes = _on_screen(table, console.width)
         console.print(shown)
         for note in (*table.notes, *notes):
-            _say(console, f"• {note}")
+            say(f"• {note}", console)
     for sentence in found.sentences:
-        _say(console, sentence)
-    _say(console, f"Results in {folder}: {', '.join(found.files)}")
+        say(sentence, console)
+    say(f"Results in {folder}: {', '.join(found.files)}", console)
 
 
 def _elsewhere(config: Config, out: Path) -> bool:
@@ -112,11 +112,6 @@ def _elsewhere(config: Config, out: Path) -> bool:
         return all(folder.has_tables for folder in run_folders(root, config.seeds).values())
 
     return not embedded(out) and embedded(run_root(config))
-
-
-def _say(console: Console, text: str) -> None:
-    """Print a line as it is: no colours for numbers, no markup in what a file or an error says."""
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _show_plan(planned: Sequence[Planned], as_json: bool) -> None:
@@ -129,11 +124,11 @@ def _show_plan(planned: Sequence[Planned], as_json: bool) -> None:
     table = Table("cell", "state", "estimate")
     for each in planned:
         estimate = "" if each.finished else "unknown" if each.seconds is None else f"{each.seconds:.0f} s"
-        table.add_row(each.name, "finished" if each.finished else "to run", estimate)
+        table.add_row(plain(each.name), "finished" if each.finished else "to run", estimate)
     Console().print(table)
     length = "for how long is not known: something must be trained first" if total is None else f"about {total:.0f} s"
     finished = len(planned) - len(open_cells)
-    Console().print(f"{finished} of {len(planned)} cells are finished; {len(open_cells)} would run, {length}.")
+    say(f"{finished} of {len(planned)} cells are finished; {len(open_cells)} would run, {length}.")
 
 
 def _on_screen(table: ResultTable, width: int) -> tuple[Table, list[str]]:
@@ -145,14 +140,14 @@ def _on_screen(table: ResultTable, width: int) -> tuple[Table, list[str]]:
     headings = {key: table.columns[key] for key in shown}
     fits = whole == means or sum(_width(headings[key], whole[key]) + 1 for key in shown) < width
     cells = whole if fits else means
-    rich = Table(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+    rich = Table(title=plain(table.title), title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     for key in shown:
         is_text = any(isinstance(row.get(key), str) for row in table.rows)
         short = max(map(len, cells[key]), default=0) <= _SHORT_NAME  # must not be cut; what is longer may wrap
         heading = textwrap.fill(headings[key], _width(headings[key], cells[key]))
-        rich.add_column(heading, justify="left" if is_text else "right", no_wrap=short)
+        rich.add_column(plain(heading), justify="left" if is_text else "right", no_wrap=short)
     for row in zip(*cells.values(), strict=True):
-        rich.add_row(*row)
+        rich.add_row(*map(plain, row))
     return rich, [] if fits else ["Standard deviations do not fit on this screen; the files have them."]
 
 

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from tdumpra.artifacts import make_folder, write_bytes
 from tdumpra.cli.predict import expand, load_predictor
 from tdumpra.data.images.masks import find_masks, without_masks
+from tdumpra.data.images.new import Image, Pixels
 from tdumpra.errors import InputFileError
 from tdumpra.method.evidence import Match
-from tdumpra.networks.predict import Image, Pixels, Prediction, Predictor
+from tdumpra.networks.predict import Prediction, Predictor
 from tdumpra.networks.training_images import TrainingImages
 from tdumpra.report import kit
 from tdumpra.report.evidence_page import Heatmap, evidence_page

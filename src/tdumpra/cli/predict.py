@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +10,6 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from tdumpra.data.images.masks import find_masks, without_masks
@@ -20,7 +17,7 @@ from tdumpra.data.sources.files import is_image
 from tdumpra.errors import InputFileError
 from tdumpra.networks.predict import Prediction, Predictor
 from tdumpra.runs.config import read_config
-from tdumpra.screen import print_json, printable, progress, say
+from tdumpra.screen import csv_text, plain, print_json, progress, say
 
 MODEL = "model.safetensors"
 
@@ -135,22 +132,20 @@ def _csv_row(document: dict[str, Any], names: Sequence[str]) -> list[Any]:
     p = [document["probabilities"].get(name, "") for name in names]
     opened = "" if document["error"] else str(document["opened"]).lower()
     words = (document[key] for key in ("label", "classifier", "gate"))
-    return [printable(document["path"]), *words, opened, *p, document["error"] or ""]
+    return [document["path"], *words, opened, *p, document["error"] or ""]
 
 
 def _print_line(values: list[Any]) -> None:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow(values)
-    typer.echo(text.getvalue())
+    typer.echo(csv_text([values]), nl=False)
 
 
 def _show(documents: list[dict[str, Any]], predictor: Predictor) -> None:
     console = Console()
     table = Table("image", "label", "probability", "classifier", "gate")
     for each in documents:
-        name, label, own = (escape(printable(each[key])) for key in ("path", "label", "classifier"))
+        name, label, own = (plain(each[key]) for key in ("path", "label", "classifier"))
         if each["error"] is not None:
-            table.add_row(name, "", "", "", f"[red]{escape(printable(each['error']))}[/]")
+            table.add_row(name, "", "", "", f"[red]{plain(each['error'])}[/]")
             continue
         gate = f"moved: {own} → {label}" if each["gate"] == "moved" else each["gate"]
         table.add_row(name, label, f"{each['probabilities'][each['label']]:.3f}", own, gate)

@@ -26,7 +26,7 @@ from tdumpra.runs.outputs import TrainedOutputs, all_outputs
 from tdumpra.runs.pixel_stages import claimed_by_first, embed_stage, train_stage
 from tdumpra.runs.steps import Step
 from tdumpra.runs.table_stages import Banked, banked, evaluate_step, tune_step
-from tdumpra.screen import print_json, show_notes
+from tdumpra.screen import plain, print_json, say, show_notes
 from tdumpra.tuning.goal import Goal
 
 Work = Callable[[Config, Dataset, RunFolder, int, Fabric, Console], None]
@@ -104,16 +104,16 @@ def run_stages(config: Config, *, quiet: bool = False) -> dict[int, dict[str, An
 
 def _train(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
     if train_stage(config, data, folder, seed=seed, fabric=fabric, console=console):
-        console.print(f"Trained: {folder.checkpoint('last')}", soft_wrap=True)
+        say(f"Trained: {folder.checkpoint('last')}", console)
     elif config.network.as_it_is:
-        console.print("The network is taken as it is: nothing to train", soft_wrap=True)
+        say("The network is taken as it is: nothing to train", console)
     else:
-        console.print(f"{folder.checkpoint('last')} is trained to its end", soft_wrap=True)
+        say(f"{folder.checkpoint('last')} is trained to its end", console)
 
 
 def _embed(config: Config, data: Dataset, folder: RunFolder, seed: int, fabric: Fabric, console: Console) -> None:
     if not embed_stage(config, data, folder, seed=seed, fabric=fabric, console=console):
-        console.print(f"{folder.root / 'outputs'} is up to date", soft_wrap=True)
+        say(f"{folder.root / 'outputs'} is up to date", console)
 
 
 def _decide(config: Config, data: Dataset, folder: RunFolder, seed: int, console: Console) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _decide(config: Config, data: Dataset, folder: RunFolder, seed: int, console
         fresh = step.kept() is not None
         if not fresh:
             step.make()
-        console.print(f"{path} is up to date" if fresh else f"Written: {path}", soft_wrap=True)
+        say(f"{path} is up to date" if fresh else f"Written: {path}", console)
     return dict(evaluate_step(outputs).result().document)
 
 
@@ -168,18 +168,18 @@ def _refuse_what_cannot_be_scored(config: Config, data: Dataset) -> None:
 
 def _show_bank(banked: Banked, folder: RunFolder, console: Console) -> None:
     if not banked.made:
-        console.print(f"{folder.bank} is up to date", soft_wrap=True)
+        say(f"{folder.bank} is up to date", console)
         return
     console.print(_health_table(banked.health))
     show_notes(banked.health.notes, console)
-    console.print(f"Written to {folder.bank} ({int(banked.bank.mask.sum())} prototypes)", soft_wrap=True)
+    say(f"Written to {folder.bank} ({int(banked.bank.mask.sum())} prototypes)", console)
 
 
 def _health_table(health: BankHealth) -> Table:
     table = Table("class", "prototypes", "merged", "effective", "cohesion", "nearest other class")
     for each in health.classes:
         table.add_row(
-            each.name, str(each.live), str(each.merged), f"{each.effective:.1f}", f"{each.cohesion:.3f}",
+            plain(each.name), str(each.live), str(each.merged), f"{each.effective:.1f}", f"{each.cohesion:.3f}",
             f"{each.nearest_other:.3f}",
         )  # fmt: skip
     return table

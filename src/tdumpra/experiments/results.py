@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from tdumpra.artifacts import jsonable, write_bytes
 from tdumpra.evaluation.metrics_table import HEADINGS
 from tdumpra.evaluation.over_seeds import Figure, mean_and_deviation
 from tdumpra.evaluation.undefined import in_words
+from tdumpra.screen import csv_text
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -41,17 +40,15 @@ class ResultTable:
         """Plain numbers; a column whose figures have a deviation gets a second one for it."""
         spread = {key for key in self.columns if any(_std(row.get(key)) is not None for row in self.rows)}
         header = [name for key in self.columns for name in ([key, f"{key}_std"] if key in spread else [key])]
-        buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow(header)
+        lines: list[list[Any]] = [header]
         for row in self.rows:
             cells: list[Any] = []
             for key in self.columns:
                 value = row.get(key)
                 plain = value.mean if isinstance(value, Figure) else value
                 cells += [plain, _std(value)] if key in spread else [plain]
-            writer.writerow(["" if cell is None else cell for cell in cells])
-        return buffer.getvalue()
+            lines.append(["" if cell is None else cell for cell in cells])
+        return csv_text(lines)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, figures as mean and std."""

@@ -18,7 +18,10 @@ from tdumpra.artifacts import Artifact, read_artifact, write_artifact
 from tdumpra.core.kmeans import Engine, spherical_kmeans
 from tdumpra.core.posterior import prototype_similarity, similarity_posterior, vmf_class_scores
 from tdumpra.core.rowwise import normalise, widen
+from tdumpra.errors import ArtifactError
+from tdumpra.foreign import reading
 from tdumpra.method.arrays import like
+from tdumpra.method.schema import check_bank
 
 KIND, SCHEMA = "bank", 1
 MERGE_ABOVE = 0.999  # two prototypes closer than this say the same thing
@@ -156,7 +159,9 @@ class PrototypeBank:
     @classmethod
     def load(cls, path: str | Path) -> PrototypeBank:
         """Read what :meth:`save` wrote; a file that was altered by one byte is refused."""
-        return cls.from_artifact(read_artifact(path, kind=KIND, schema=SCHEMA))
+        artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
+        with reading(path, "tdumpra bank", ArtifactError):
+            return cls.from_artifact(artifact)
 
     def to_artifact(self) -> Artifact:
         """Return tensors and JSON values, for files that hold a bank among other things."""
@@ -167,6 +172,8 @@ class PrototypeBank:
     @classmethod
     def from_artifact(cls, artifact: Artifact) -> PrototypeBank:
         """Read what :meth:`to_artifact` returned; other tensors in the same file are passed over."""
+        with reading("its bank", "bank", ArtifactError):
+            check_bank(artifact.tensors, artifact.meta)
         exemplars = tuple(
             tuple(tuple(Exemplar(*each) for each in of_prototype) for of_prototype in of_class)
             for of_class in artifact.meta["exemplars"]
@@ -185,6 +192,13 @@ class _Clusters(NamedTuple):
 
 
 def _count_classes(y: Tensor, n_classes: int | None) -> int:
+    largest = int(y.max())
+    if n_classes is None and largest >= max(len(y), 2**20):  # one label would ask for gigabytes of counts
+        seen = set(y.tolist())
+        missing = next(c for c in range(largest) if c not in seen)
+        raise ValueError(
+            f"labels go up to {largest} in {len(y)} rows, and class {missing} has none: number them from 0"
+        )
     present = torch.bincount(y, minlength=n_classes or 0) > 0
     if n_classes is None and not present.all():
         missing = int((~present).nonzero()[0])

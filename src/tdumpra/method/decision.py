@@ -16,7 +16,10 @@ from tdumpra.core.chances import CalibratedGate, calibrated_gate_opens
 from tdumpra.core.gate import FusionRule, GateSignals, GateThresholds, fuse_where_open, gate_opens, gate_signals
 from tdumpra.core.posterior import similarity_posterior
 from tdumpra.core.rowwise import widen
+from tdumpra.errors import ArtifactError
+from tdumpra.foreign import reading
 from tdumpra.method.bank import PrototypeBank
+from tdumpra.method.schema import check_decision
 from tdumpra.toml import from_plain
 
 _CHUNK = 32_768  # rows at once: enough for every operation to use all cores, some 50 MiB in all
@@ -114,11 +117,14 @@ class Decision:
     @classmethod
     def from_artifact(cls, artifact: Artifact) -> Decision:
         """Read what :meth:`to_artifact` returned."""
-        tensors, settings = artifact.tensors, artifact.meta["decision"]
-        return cls(
-            bank=PrototypeBank.from_artifact(Artifact(tensors, artifact.meta["bank"])),
-            prior=tensors["prior"],
-            thresholds=GateThresholds(**settings["thresholds"]),
-            calibrated=settings["calibrated"] and from_plain(settings["calibrated"], CalibratedGate),
-            **{name: settings[name] for name in _SETTINGS},
-        )
+        with reading("its decision", "decision", ArtifactError):
+            tensors, settings = artifact.tensors, artifact.meta["decision"]
+            bank = PrototypeBank.from_artifact(Artifact(tensors, artifact.meta["bank"]))
+            check_decision(tensors, settings)
+            return cls(
+                bank=bank,
+                prior=tensors["prior"],
+                thresholds=GateThresholds(**settings["thresholds"]),
+                calibrated=settings["calibrated"] and from_plain(settings["calibrated"], CalibratedGate),
+                **{name: settings[name] for name in _SETTINGS},
+            )

@@ -10,7 +10,6 @@ column (sex, site, …) is kept as metadata.
 from __future__ import annotations
 
 import warnings
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +23,7 @@ from tdumpra.artifacts import fingerprint
 from tdumpra.data.leakage import refuse_crossing_groups
 from tdumpra.data.sources.tables import read_frame
 from tdumpra.errors import InputFileError, MissingExtraError
+from tdumpra.foreign import open_npz, reading, refuse_large_table
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs, are_names, class_numbers
 
 Array = np.ndarray
@@ -81,26 +81,12 @@ def _read_arrays(path: Path) -> dict[str, Array]:
 
 
 def _read_npz(path: Path) -> dict[str, Array]:
-    try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: _array(path, file, name) for name in file}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
-        raise InputFileError(f"{path} is not a readable .npz file, or is truncated: {error}") from error
-    _require(path, arrays, list(arrays))
-    # a further column is one-dimensional, with a row for each label
-    return {name: array for name, array in arrays.items() if name in _KNOWN or array.shape == arrays["y"].shape}
-
-
-def _array(path: Path, file: Mapping[str, Array], name: str) -> Array:
-    try:
-        return file[name]
-    except ValueError as error:
-        if "pickle" not in str(error).lower():
-            raise
-        raise InputFileError(
-            f"{path}: the array {name!r} holds Python objects, as columns of pandas do, and those are never loaded: "
-            f'save it as {name}.astype("U") if it holds names, or with a type of numbers'
-        ) from error
+    with open_npz(path) as archive:
+        headers = archive.headers
+        _require(path, headers, list(headers))
+        # a further column is one-dimensional, with a row for each label; other arrays are not even unpacked
+        of_rows = headers["y"].shape
+        return archive.load([name for name, header in headers.items() if name in _KNOWN or header.shape == of_rows])
 
 
 def _read_csv(path: Path) -> dict[str, Array]:
@@ -109,13 +95,15 @@ def _read_csv(path: Path) -> dict[str, Array]:
 
 def _read_parquet(path: Path) -> dict[str, Array]:
     try:
-        import pyarrow  # noqa: F401
+        import pyarrow.parquet
     except ImportError as error:
         raise MissingExtraError("pyarrow", "parquet", "reading .parquet") from error
-    try:
-        frame = pd.read_parquet(path)
-    except (OSError, ValueError) as error:
-        raise InputFileError(f"{path} is not a readable .parquet table: {error}") from error
+    with reading(path, ".parquet table"):
+        header = pyarrow.parquet.read_metadata(path)
+        cells = header.num_rows * header.num_columns
+        packed = sum(header.row_group(i).total_byte_size for i in range(header.num_row_groups))
+        refuse_large_table(path, rows=header.num_rows, columns=header.num_columns, size=max(8 * cells, packed))
+        frame = pd.read_parquet(path, page_checksum_verification=True)  # of pages that carry a checksum
     return _from_frame(path, frame)
 
 
@@ -149,7 +137,7 @@ def _named_classes(frame: pd.DataFrame) -> tuple[str, ...]:
     return tuple(next(filter(None, found), ()))
 
 
-def _require(path: Path, arrays: Mapping[str, Array], found: list[str], of_matrix: str = "") -> None:
+def _require(path: Path, arrays: Mapping[str, Any], found: list[str], of_matrix: str = "") -> None:
     needed = {
         f"p{of_matrix} (or logits{of_matrix})": ("p", "logits"), f"z{of_matrix}": ("z", "zt"), "y": ("y",),
         "split": ("split",),

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from tdumpra.data.images.framing import EvalTransform
-from tdumpra.data.images.read_ahead import Framed
+from tdumpra.data.images.new import Framed
 from tdumpra.method.decision import Decided, Decision
 from tdumpra.networks.build import Encoding, arithmetic
 from tdumpra.networks.settings import Precision

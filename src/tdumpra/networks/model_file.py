@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from tdumpra.artifacts import Artifact, fingerprint, prefixed, read_artifact, unprefixed, write_artifact
+from tdumpra.checks import check_choice, check_count
 from tdumpra.data.images.framing import EvalTransform
 from tdumpra.errors import ArtifactError, OtherKindError, UntrustedCodeError
+from tdumpra.foreign import reading
 from tdumpra.method.decision import Decision
-from tdumpra.networks.build import NetworkError, SeveralViews, build_network
-from tdumpra.networks.settings import NetworkConfig, Precision
+from tdumpra.method.schema import check_list, check_table, check_tensor, check_text
+from tdumpra.networks.build import Encoding, NetworkError, SeveralViews, build_network
+from tdumpra.networks.settings import VIEWS, NetworkConfig, Precision
 from tdumpra.toml import from_plain
 
 KIND, SCHEMA = "model", 3
@@ -28,6 +31,8 @@ _REMEDY = {  # by the kind of file that was given instead
     "with  tdumpra run",
     "bank": ": name model.safetensors, which lies beside it once the run was tuned",
 }
+_MOST_SIDE = 4096  # pixels of a network's input, of the frame before it, and of the picture of an exemplar
+_MOST_WIDTH = 65_536  # of an embedding
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -121,6 +126,19 @@ class Model:
         }
         write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
 
+    def build(self, device: torch.device, *, trusted: Collection[str] = ()) -> tuple[nn.Module, nn.Module | None]:
+        """Build the networks, and refuse those that do not fit the classes and the bank."""
+        n_classes, width = len(self.class_names), self.decision.bank.width
+        classifier = self.classifier.build(n_classes, device, trusted=trusted)
+        given = _blank_pass(classifier, self.classifier, device)
+        _check_columns("classifier", "logits", given.logits, n_classes)
+        retrieval = None
+        if self.retrieval is not None:
+            retrieval = self.retrieval.build(n_classes, device, trusted=trusted)
+            given = _blank_pass(retrieval, self.retrieval, device)
+        _check_columns("network that matches prototypes", "embeddings", given.z, width)
+        return classifier, retrieval
+
     @classmethod
     def read(cls, path: str | Path) -> Model:
         """Read a model file."""
@@ -129,26 +147,71 @@ class Model:
         except OtherKindError as error:
             raise ArtifactError(f"{error}{_REMEDY.get(error.found, '')}") from error
 
-        def encoder(role: str) -> Encoder:
-            said = meta["encoders"][role]
-            return Encoder(
-                network=from_plain(said["network"], NetworkConfig),
-                transform=EvalTransform.from_dict(said["transform"]),
-                state=unprefixed(role, tensors),
-                views=said["views"],
-                precision=said["precision"],
+        with reading(path, "tdumpra model", ArtifactError):
+            decision = Decision.from_artifact(Artifact(unprefixed("decision", tensors), meta["decision"]))
+            encoders = check_table(meta["encoders"], "encoders")
+            names = check_list(meta["class_names"], "class_names", decision.bank.n_classes)
+            identity = check_table(meta["identity"], "identity")
+            return cls(
+                decision=decision,
+                class_names=tuple(check_text(name, "a class") for name in names),
+                classifier=_read_encoder("classifier", encoders["classifier"], tensors),
+                retrieval=_read_encoder("retrieval", encoders["retrieval"], tensors)
+                if "retrieval" in encoders
+                else None,
+                thumbnails=_read_thumbnails(unprefixed("thumbnail", tensors)),
+                identity={key: check_text(value, f"identity.{key}") for key, value in identity.items()},
             )
 
-        try:
-            return cls(
-                decision=Decision.from_artifact(Artifact(unprefixed("decision", tensors), meta["decision"])),
-                class_names=tuple(meta["class_names"]),
-                classifier=encoder("classifier"),
-                retrieval=encoder("retrieval") if "retrieval" in meta["encoders"] else None,
-                thumbnails=unprefixed("thumbnail", tensors),
-                identity=meta["identity"],
-            )
-        except (ValueError, TypeError) as error:
-            raise ArtifactError(f"{path}: {error}") from error
-        except KeyError as error:
-            raise ArtifactError(f"{path} lacks {error}: it is no complete model") from error
+
+@torch.inference_mode()
+def _blank_pass(network: nn.Module, encoder: Encoder, device: torch.device) -> Encoding:
+    """Return what a network gives for one blank image of the size that it will see."""
+    size = encoder.transform.size
+    try:
+        encoding: Encoding = network(torch.zeros(1, 3, size, size, device=device))
+    except RuntimeError as error:
+        raise NetworkError(f"the model's network cannot take images of {size} px: {error}") from error
+    return encoding
+
+
+def _check_columns(network: str, what: str, found: Tensor, expected: int) -> None:
+    if found.shape[1] != expected:
+        raise NetworkError(
+            f"the model does not fit itself: its {network} gives {what} of {found.shape[1]} columns, not {expected}"
+        )
+
+
+def _read_encoder(role: str, said: Any, tensors: Mapping[str, Tensor]) -> Encoder:
+    """Check what a file says of a network: from here on its sizes decide how much memory is asked for."""
+    table = check_table(said, f"encoders.{role}")
+    network = from_plain(check_table(table["network"], "network"), NetworkConfig)
+    transform = EvalTransform.from_dict(check_table(table["transform"], "transform"))
+    views, precision = table["views"], table["precision"]
+    check_count(views, "views")
+    if views not in VIEWS:
+        raise ValueError(f"views must be one of {', '.join(map(str, VIEWS))}, not {views}")
+    check_choice(precision, "precision", get_args(Precision))
+    for name, size, most in (
+        ("network.image_size", network.image_size, _MOST_SIDE),
+        ("network.embedding", network.embedding, _MOST_WIDTH),
+        ("transform.size", transform.size, _MOST_SIDE),
+        ("transform.framing.height", transform.framing.height, _MOST_SIDE),
+        ("transform.framing.width", transform.framing.width, _MOST_SIDE),
+    ):
+        if size > most:
+            raise ValueError(f"{name} must be at most {most}, not {size}")
+    state = unprefixed(role, tensors)
+    if not state:
+        raise ValueError(f"there are no weights of the {role}")
+    if "classifier.weight" in state and not network.finished:
+        check_tensor(state, "classifier.weight", (None, None))
+    return Encoder(network=network, transform=transform, state=state, views=views, precision=precision)
+
+
+def _read_thumbnails(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    for name in tensors:
+        picture = check_tensor(tensors, name, (None, None, 3), "uint8")
+        if max(picture.shape) > _MOST_SIDE:
+            raise ValueError(f"the picture of {name!r} has a side of {max(picture.shape)} pixels")
+    return tensors

@@ -1,6 +1,6 @@
 """Predict images with one model file: networks, preprocessing, bank and thresholds, bound together by checksums.
 
-Files are decoded ahead of the networks (:mod:`tdumpra.data.images.read_ahead`), which run in batches of few sizes, the
+Files are decoded ahead of the networks (:mod:`tdumpra.data.images.new`), which run in batches of few sizes, the
 second one only where the classifier is unsure (:mod:`tdumpra.networks.engine`). Labels and openings depend neither on
 the batch size nor on laziness, except in a narrow band around the thresholds: kernels may round differently with the
 size of a batch, in float32 by less than 1e-5.
@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from tdumpra import checks
 from tdumpra.core.gate import GateSignals
 from tdumpra.data.images.framing import EvalTransform
-from tdumpra.data.images.read_ahead import Framed, Image, Pixels, read_ahead
+from tdumpra.data.images.new import Framed, Image, Pixels, read_batches
+from tdumpra.errors import BrokenImageError
 from tdumpra.method.bank import Exemplar
 from tdumpra.method.decision import Decided
 from tdumpra.method.evidence import Evidence, explain
@@ -86,11 +87,7 @@ class Predictor:
             raise ValueError(f"precision must be 'float32' or 'bfloat16', not {precision!r}")
         self.model, self.mode, self.precision = model, mode, precision
         self.device = _check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        n_classes = len(model.class_names)
-        self._classifier = model.classifier.build(n_classes, self.device, trusted=trusted)
-        self._retrieval = (
-            None if model.retrieval is None else model.retrieval.build(n_classes, self.device, trusted=trusted)
-        )
+        self._classifier, self._retrieval = model.build(self.device, trusted=trusted)
         self.rows_seen = self.rows_matched = 0
 
     @classmethod
@@ -170,31 +167,33 @@ class Predictor:
     ) -> Iterator[Prediction]:
         engine = self._engine(batch_size, eager=evidence)
         framings = self.model.classifier.transform.framing, self.matcher[1].framing
-        read: deque[list[Framed | str | None]] = deque()  # the images of the batches that are under way
+        under_way: deque[list[Framed | BrokenImageError | None]] = deque()
 
-        def framed() -> Iterator[list[Framed]]:
-            for part in read_ahead(images, *framings, batch_size=batch_size, picture=evidence):
-                kept = part.results if evidence else [each if isinstance(each, str) else None for each in part.results]
-                read.append(list(kept))
-                if part.framed:
-                    yield part.framed
+        def batches() -> Iterator[list[Framed]]:
+            for read in read_batches(images, *framings, batch_size=batch_size, picture=evidence):
+                framed = [each for each in read if isinstance(each, Framed)]
+                # pixels are kept for evidence alone
+                under_way.append([each if evidence or isinstance(each, BrokenImageError) else None for each in read])
+                if framed:
+                    yield framed
 
         todo = zip(images, groups, strict=True)
         try:
-            for batch in engine.decide(framed()):
+            for batch in engine.decide(batches()):
                 i = 0
-                for found in read.popleft():
+                for found in under_way.popleft():
                     image, group = next(todo)
-                    if isinstance(found, str):
-                        yield _failed(image.path, found)
+                    if isinstance(found, BrokenImageError):
+                        yield _failed(image.path, str(found))
                         continue
                     prediction = self._prediction(image.path, batch, i)
                     if found is not None and prediction.error is None:
                         prediction = self._with_evidence(prediction, batch, i, image, group, found, recognise)
                     yield prediction
                     i += 1
-            for (image, _), reason in zip(todo, [each for part in read for each in part], strict=True):
-                yield _failed(image.path, str(reason))  # the last images, none of which could be read
+            last = [each for read in under_way for each in read]  # none of which could be read
+            for (image, _), reason in zip(todo, last, strict=True):
+                yield _failed(image.path, str(reason))
         finally:
             self.rows_seen += engine.rows_seen
             self.rows_matched += engine.rows_matched

@@ -72,11 +72,11 @@ class Screen:
         if self.quiet:
             return
         student, teacher = scores["student"], scores["teacher"]
-        self.console.print(
+        screen.say(
             f"{self.name}: epoch {progress.epoch}, validation loss {student['nll']:.4f}, accuracy "
             f"{student['accuracy']:.4f}, balanced {student['balanced_accuracy']:.4f}; teacher {teacher['nll']:.4f}, "
             f"{teacher['accuracy']:.4f}, {teacher['balanced_accuracy']:.4f}",
-            soft_wrap=True,
+            self.console,
         )
         flat = {f"val/{who}/{key}": value for who, each in scores.items() for key, value in each.items()}
         self._track(flat, progress)

@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Float32, UInt8
 from torch import Tensor
 
+from tdumpra.data.images.new import Pixels
 from tdumpra.errors import MissingExtraError
 from tdumpra.method.evidence import Match
-from tdumpra.networks.predict import Pixels, Predictor
+from tdumpra.networks.predict import Predictor
 
 _WINDOWS_PER_SIDE = 8  # a window hides an eighth of each side; neighbours overlap by half
 _WINDOWS_AT_ONCE = 32

@@ -10,6 +10,7 @@ from tdumpra.checks import check_count, check_positive, check_unit_interval
 from tdumpra.core.losses import Reduction
 
 Precision = Literal["float32", "bfloat16"]  # of a pass that trains nothing
+VIEWS = (1, 2, 4, 8)  # of an image: itself, mirrored, turned
 WITHOUT_EFFECT = ("accelerator", "checkpoint_every", "checkpoint_minutes", "log_every", "tensorboard")  # on the weights
 
 
@@ -111,5 +112,5 @@ class EmbedConfig:
 
     def __post_init__(self) -> None:
         check_count(self.batch_size, "batch_size")
-        if self.views not in (1, 2, 4, 8):
+        if self.views not in VIEWS:
             raise ValueError(f"views must be 1, 2, 4 or 8, not {self.views!r}")

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from tdumpra.data.images.decode import decode_file
 from tdumpra.data.images.framing import Framing
+from tdumpra.data.images.new import Image, Pixels
 from tdumpra.data.sources.files import IMAGE_SUFFIXES, is_file, is_image
 from tdumpra.errors import BrokenImageError
 from tdumpra.method.bank import Exemplar
 from tdumpra.method.evidence import Evidence
-from tdumpra.networks.predict import Image, Pixels, Predictor
+from tdumpra.networks.predict import Predictor
 from tdumpra.screen import printable
 
 THUMBNAIL_SIZE = 96  # pixels of the longer side: enough to recognise a lesion, too little to measure one

@@ -6,7 +6,6 @@ chart serves light pages, dark pages and paper. Matplotlib is loaded only when t
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+from tdumpra import screen
 from tdumpra.artifacts import write_bytes
 from tdumpra.errors import MissingExtraError
 
@@ -78,13 +78,10 @@ class Chart:
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return rows as CSV under the names of all their keys; a missing or undefined value is empty."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    buffer = io.StringIO()
-    table = csv.DictWriter(buffer, names, restval="", lineterminator="\n")
-    table.writeheader()
-    table.writerows(
-        {name: "" if value is None or value != value else value for name, value in row.items()} for row in rows
+    cells = ([row.get(name) for name in names] for row in rows)
+    return screen.csv_text(
+        [names, *(["" if value is None or value != value else value for value in row] for row in cells)]
     )
-    return buffer.getvalue()
 
 
 def styled(draw: Callable[P, Chart]) -> Callable[P, Chart]:

@@ -35,7 +35,7 @@ from tdumpra.networks.train import Task, TrainingError, make_fabric, train
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.tables import OutputsTable, how_made
-from tdumpra.screen import progress, show_notes
+from tdumpra.screen import progress, say, show_notes
 
 
 class Encoders(NamedTuple):
@@ -194,7 +194,7 @@ def embed_stage(
         if fabric.is_global_zero:
             table = _table(dataset, rows, encodings, encoders.identity)
             replace(table, made=made).write(folder.outputs(part))
-            console.print(f"embedded {len(rows):,} images of {part}", soft_wrap=True)
+            say(f"embedded {len(rows):,} images of {part}", console)
     fabric.barrier()
     return True
 

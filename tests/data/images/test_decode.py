@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import io
 import os
 import struct
 import zlib
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tdumpra.data.images.decode import BACKGROUND, MAX_PIXELS, decode_file, decode_mask, probe_file
+from tdumpra.data.images.decode import BACKGROUND, decode_file, decode_mask, probe_file
 from tdumpra.errors import BrokenImageError, MissingExtraError
+from tdumpra.limits import limits
 
 
 def photograph(height: int = 48, width: int = 64) -> np.ndarray:
@@ -85,10 +87,56 @@ def test_one_pixel_is_broken(tmp_path):
 @pytest.mark.parametrize("side", [8_001, 10_000, 20_000])  # above our cap, above Pillow's warning, above its error
 def test_a_decompression_bomb_is_refused_from_its_header(tmp_path, side):
     (tmp_path / "bomb.png").write_bytes(png_that_claims(side, side))
-    assert "million pixels" in reason(tmp_path / "bomb.png")
-    with pytest.raises(BrokenImageError, match="million pixels"):
+    assert f"{side**2:,} pixels" in reason(tmp_path / "bomb.png")
+    with pytest.raises(BrokenImageError, match="image_pixels"):
         probe_file(tmp_path / "bomb.png")
-    assert side**2 > MAX_PIXELS
+    assert side**2 > limits().image_pixels
+
+
+def jpeg_of_scans(count: int) -> bytes:
+    """A progressive JPEG whose last scan is repeated."""
+    picture = io.BytesIO()
+    Image.fromarray(photograph()).save(picture, "JPEG", progressive=True)
+    data = picture.getvalue()
+    start = data.rindex(b"\xff\xda")
+    scans = data.count(b"\xff\xda")
+    return data[:start] + data[start:-2] * (count - scans + 1) + data[-2:]
+
+
+def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
+    (tmp_path / "a.jpg").write_bytes(jpeg_of_scans(400))
+    assert "scans are more than the 100" in reason(tmp_path / "a.jpg")
+    (tmp_path / "b.jpg").write_bytes(jpeg_of_scans(100))
+    assert decode_file(tmp_path / "b.jpg").shape == (48, 64, 3)
+    monkeypatch.setenv("TDUMPRA_LIMITS", "image_scans=99")
+    assert "image_scans" in reason(tmp_path / "b.jpg")
+
+
+def test_marks_of_scans_in_other_parts_of_a_jpeg_do_not_count(tmp_path):
+    picture = io.BytesIO()
+    Image.fromarray(photograph()).save(picture, "JPEG", comment=b"\xff\xda" * 200)
+    (tmp_path / "a.jpg").write_bytes(picture.getvalue() + b"\xff\xda" * 200)  # a phone's film after the end
+    assert decode_file(tmp_path / "a.jpg").shape == (48, 64, 3)
+
+
+def test_long_sides_many_frames_and_large_files_are_refused(tmp_path, monkeypatch):
+    (tmp_path / "long.png").write_bytes(png_that_claims(8, 7_999_999))
+    assert "image_side" in reason(tmp_path / "long.png")
+    frames = [Image.new("L", (16, 16), 20 * i) for i in range(12)]
+    for name in ("a.gif", "a.tif", "a.webp", "a.png"):
+        frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:])
+        assert decode_file(tmp_path / name).shape == (16, 16, 3)
+        monkeypatch.setenv("TDUMPRA_LIMITS", "image_frames=11")
+        assert "12 frames" in reason(tmp_path / name)
+        monkeypatch.setenv("TDUMPRA_LIMITS", "image_bytes=50")
+        assert "image_bytes" in reason(tmp_path / name)
+        monkeypatch.delenv("TDUMPRA_LIMITS")
+
+
+def test_a_limit_may_be_raised_beyond_that_of_pillow(tmp_path, monkeypatch):
+    (tmp_path / "a.png").write_bytes(png_that_claims(20_000, 20_000))
+    monkeypatch.setenv("TDUMPRA_LIMITS", "image_pixels=5e8")
+    assert probe_file(tmp_path / "a.png")[:2] == (20_000, 20_000)
 
 
 def test_cmyk_becomes_rgb(tmp_path):

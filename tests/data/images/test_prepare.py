@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from small_images import SMALL, decoded, expected, images
 
-from tdumpra.data.images.cache import DIED
 from tdumpra.data.images.prepare import prepare
 from tdumpra.data.images.store import CachedImages, StreamedImages
+from tdumpra.data.images.workers import CRASHED
 from tdumpra.data.manifest import Record
 from tdumpra.data.sources.files import FileReader
 from tdumpra.errors import MissingExtraError, SourceError
@@ -107,7 +107,7 @@ class DeadlyReader:
 def test_an_image_that_crashes_the_decoder_is_quarantined(make_manifest, tmp_path):
     manifest = replace(make_manifest(40), reader=DeadlyReader("image0017"))
     prepared = prepare(manifest, tmp_path / "out", SMALL, workers=2)
-    assert [(image.id, image.reason) for image in prepared.quarantine] == [("image0017", DIED)]
+    assert [(image.id, image.reason) for image in prepared.quarantine] == [("image0017", CRASHED)]
     np.testing.assert_array_equal(images(prepared), expected(prepared.manifest))
 
 

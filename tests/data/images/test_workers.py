@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import sys
 import time
 
+import numpy as np
 import pytest
+import torch
 
-from tdumpra.data.images.workers import CHUNK, Died, run_tasks
+from tdumpra.data.images.workers import CHUNK, CRASHED, Died, in_order, run_tasks, scan
+from tdumpra.data.manifest import Record
+from tdumpra.errors import BrokenImageError, MissingExtraError
 
 
 def square(x: int) -> int:
@@ -41,6 +47,80 @@ def test_a_task_that_kills_its_process_is_found_and_the_rest_goes_on():
     survived = [result for result in results if not isinstance(result, Died)]
     assert sorted(died) == [3, 70]
     assert sorted(survived) == [x * x for x in range(CHUNK * 8) if x not in {3, 70}]
+
+
+def spin(x: int) -> int:
+    while x == 3:
+        pass
+    return x
+
+
+def swell(x: int) -> int:
+    return len(np.ones(2**29 if x == 3 else 8, dtype=np.uint8)) and x
+
+
+def swell_torch(x: int) -> int:
+    return len(torch.ones(2**29 if x == 3 else 8, dtype=torch.uint8)) and x
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of processes are Linux's")
+@pytest.mark.parametrize(
+    ("work", "limit", "reason"),
+    [
+        (spin, "image_seconds=0.2", "more than 0.2 s"),
+        (swell, "image_memory=300e6", "more than 286 MiB"),
+        (swell_torch, "image_memory=300e6", "more than 286 MiB"),
+        (square_or_die, "image_seconds=5", CRASHED),
+    ],
+)
+def test_a_task_that_asks_for_too_much_is_left_out(monkeypatch, work, limit, reason):
+    monkeypatch.setenv("TDUMPRA_LIMITS", limit)
+    results = list(in_order(work, range(10), limited=True))
+    assert [i for i, result in enumerate(results) if isinstance(result, Died)] == [3]
+    (died,) = (result for result in results if isinstance(result, Died))
+    assert died.task == 3
+    assert reason in died.reason
+    assert [result for result in results if not isinstance(result, Died)] == [work(x) for x in range(10) if x != 3]
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_results_come_in_order_however_long_each_takes(limited):
+    def slow_first(x: int) -> int:
+        time.sleep(0.3 if x == 0 else 0)
+        return x
+
+    assert list(in_order(slow_first, range(200), limited=limited)) == list(range(200))
+    assert list(in_order(slow_first, [], limited=limited)) == []
+
+
+def test_leaving_early_ends_the_processes():
+    results = in_order(square, range(1000), limited=True)
+    assert next(results) == 0
+    results.close()
+    assert not multiprocessing.active_children()
+
+
+def test_a_scan_tells_broken_images_from_other_troubles(tmp_path):
+    records = [Record(id=str(i), path=tmp_path / str(i), label=0, group=str(i)) for i in range(6)]
+
+    def look(record: Record) -> str:
+        if record.id == "2":
+            raise BrokenImageError("torn")
+        if record.id == "4":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return record.id
+
+    steps: list[None] = []
+    found = scan(records, look, on_step=lambda: steps.append(None))
+    assert [str(each) for each in found] == ["0", "1", "torn", "3", CRASHED, "5"]
+    assert [isinstance(each, BrokenImageError) for each in found] == [False, False, True, False, True, False]
+    assert len(steps) == 6
+
+    def lack(record: Record) -> str:
+        raise MissingExtraError("pydicom", "dicom", "reading DICOM files")
+
+    with pytest.raises(MissingExtraError):
+        scan(records, lack)
 
 
 class PickyError(Exception):

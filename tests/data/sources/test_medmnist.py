@@ -71,7 +71,16 @@ def test_pickled_arrays_are_not_executed(tmp_path):
     content = arrays()
     content["train_labels"] = np.array([Trap()] * 14, dtype=object)
     np.savez(tmp_path / "x.npz", **content)
-    with pytest.raises(SourceError, match="not a readable"):
+    with pytest.raises(SourceError, match="holds Python objects"):
+        open_source(f"medmnist:{tmp_path / 'x.npz'}")
+
+
+def test_a_label_that_asks_for_more_classes_than_there_can_be(tmp_path):
+    content = arrays()
+    content["train_labels"] = content["train_labels"].astype(np.int64)
+    content["train_labels"][3] = 10**12
+    np.savez(tmp_path / "x.npz", **content)
+    with pytest.raises(SourceError, match="1,000,000,000,001 classes are more than"):
         open_source(f"medmnist:{tmp_path / 'x.npz'}")
 
 

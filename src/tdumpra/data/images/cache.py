@@ -37,8 +37,6 @@ from tdumpra.locks import exclusive
 
 log = logging.getLogger(__name__)
 
-DIED = "decoding it kills the process"
-
 _LINE = re.compile(rb"([0-9a-f]{16})\t(\d+|-)\t(\d+)\n")
 _FLUSH_SECONDS = 2.0
 
@@ -119,7 +117,9 @@ class _Build:
         rows = self._reserve_rows(len(todo)) if self.keep else [None] * len(todo)
         framer = _Framer(self.manifest, self.reader_key, self.framing, self.built.pixels, dict(self.entries))
         with _Journal(self.journal, self.built.pixels) as journal:
-            for outcomes in run_tasks(framer, list(zip(todo, rows, strict=True)), workers=workers):
+            from_files = all(record.path is not None for record in self.manifest.records)
+            tasks = list(zip(todo, rows, strict=True))
+            for outcomes in run_tasks(framer, tasks, workers=workers, limited=from_files):
                 for outcome in outcomes:
                     self._settle(outcome, journal)
                 journal.flush_now_and_then()
@@ -149,7 +149,7 @@ class _Build:
 
     def _settle(self, outcome: _Outcome | Died[_Task], journal: _Journal) -> None:
         if isinstance(outcome, Died):
-            self.built.reasons[outcome.task[0]] = DIED
+            self.built.reasons[outcome.task[0]] = outcome.reason
             return
         for stamp in outcome.stamps:
             self.files.remember(stamp)

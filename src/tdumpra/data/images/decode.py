@@ -17,7 +17,9 @@ animation, many pages  the first frame
 
 from __future__ import annotations
 
+import mmap
 import os
+import re
 import stat
 import threading
 import warnings
@@ -32,16 +34,27 @@ from PIL import Image, UnidentifiedImageError
 
 from tdumpra.data.images.dicom import decode_dicom, is_dicom, probe_dicom
 from tdumpra.errors import BrokenImageError, MissingExtraError
+from tdumpra.limits import limits, refuse_above
 
 DECODER_VERSION = 1  # raised when the same file comes out as other pixels; caches made by an older one are not used
 MASK_VERSION = 2  # the same for masks
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")  # Pillow would try some forty, several of them risky
-MAX_PIXELS = 64_000_000  # a dermatoscope's camera makes 24 million; Pillow only warns, and at 89 million
 MIN_SIDE = 8  # pixels; nothing smaller shows a lesion
 BACKGROUND = (255, 255, 255)  # behind transparent pixels: what an image viewer shows
 
 _SIXTEEN_BIT_MODES = ("I;16", "I;16L", "I;16B", "I;16N")
 _filters = threading.Lock()  # `warnings` keeps its filters per process, not per thread
+_MARKER = re.compile(rb"\xff+([^\x00\xff])")  # of a JPEG
+
+
+def _renew_lock() -> None:
+    """Forget a lock that a thread of the parent holds, which does not live on in a forked child."""
+    global _filters
+    _filters = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class ImageProbe(NamedTuple):
@@ -58,8 +71,7 @@ def decode_file(path: Path) -> UInt8[np.ndarray, "h w 3"]:
     with _reasons(path):
         if is_dicom(path):
             with _quiet():
-                width, height, _ = probe_dicom(path)
-                _refuse_size(width, height)
+                _refuse_dicom(path)
                 return decode_dicom(path)
         with _open(path) as image:
             image.load()
@@ -71,9 +83,7 @@ def probe_file(path: Path) -> ImageProbe:
     with _reasons(path):
         if is_dicom(path):
             with _quiet():
-                probe = ImageProbe(*probe_dicom(path), "DICOM")
-            _refuse_size(probe.width, probe.height)
-            return probe
+                return _refuse_dicom(path)
         with _open(path) as image:
             return ImageProbe(image.width, image.height, image.mode, image.format or "?")
 
@@ -117,6 +127,12 @@ def refuse_unreadable(path: Path) -> None:
         raise BrokenImageError("the file is empty")
     if not os.access(path, os.R_OK):
         raise BrokenImageError("no permission to read the file")
+    _refuse("image_bytes", status.st_size, "bytes")
+
+
+def _refuse(limit: str, value: float, what: str) -> None:
+    if reason := refuse_above(limit, value, what):
+        raise BrokenImageError(reason)
 
 
 @contextmanager
@@ -130,7 +146,7 @@ def _reasons(path: Path) -> Iterator[None]:
     except UnidentifiedImageError:
         raise BrokenImageError(f"not an image of a format that is read ({', '.join(FORMATS)}, DICOM)") from None
     except Image.DecompressionBombError:
-        raise BrokenImageError(f"more than the {MAX_PIXELS // 10**6} million pixels that are decoded") from None
+        raise BrokenImageError(f"more than the {limits().image_pixels:,.0f} pixels that are decoded") from None
     except MemoryError:
         raise BrokenImageError("not enough memory to decode it") from None
     except Exception as error:
@@ -148,21 +164,57 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _open(path: Path) -> Iterator[Image.Image]:
-    """Read the header and check the size; Pillow's own warning about it is silenced."""
+    """Read the header and check what it promises; Pillow's own limit and warning are put aside."""
     with _quiet():
-        opened = Image.open(path, formats=FORMATS)
+        theirs, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        try:
+            opened = Image.open(path, formats=FORMATS)
+        finally:
+            Image.MAX_IMAGE_PIXELS = theirs
     with opened as image:
         _refuse_size(image.width, image.height)
+        _refuse("image_frames", _count_frames(image), "frames")
+        if image.format == "JPEG":
+            _refuse("image_scans", _count_scans(path, limits().image_scans), "scans")
         yield image
 
 
 def _refuse_size(width: int, height: int) -> None:
-    if width * height > MAX_PIXELS:
-        raise BrokenImageError(
-            f"{width}×{height} is more than the {MAX_PIXELS // 10**6} million pixels that are decoded"
-        )
+    _refuse("image_pixels", width * height, f"pixels ({width}×{height})")
+    _refuse("image_side", max(width, height), "pixels of one side")
     if min(width, height) < MIN_SIDE:
         raise BrokenImageError(f"{width}×{height} pixels show nothing: the least side is {MIN_SIDE}")
+
+
+def _refuse_dicom(path: Path) -> ImageProbe:
+    width, height, kind, frames = probe_dicom(path)
+    _refuse_size(width, height)
+    _refuse("image_frames", frames, "frames")
+    return ImageProbe(width, height, kind, "DICOM")
+
+
+def _count_frames(image: Image.Image) -> int:
+    """Return the number of frames or pages; 1 where damage behind the first, which alone is decoded, hides it."""
+    try:
+        return int(getattr(image, "n_frames", 1))
+    except Exception:
+        image.seek(0)
+        return 1
+
+
+def _count_scans(path: Path, enough: float) -> int:
+    """Count the scans of a JPEG up to its end, without decoding any."""
+    scans, position = 0, 0
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        while scans <= enough and (marker := _MARKER.search(data, position)):
+            code, position = marker[1][0], marker.end()
+            if code == 0xD9:  # the end
+                break
+            if code in (0x01, *range(0xD0, 0xD9)):  # these stand alone
+                continue
+            scans += code == 0xDA
+            position += int.from_bytes(data[position : position + 2], "big")
+    return scans
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

@@ -32,11 +32,12 @@ def starts_as_dicom(path: Path) -> bool:
         return file.read(132)[128:] == b"DICM"
 
 
-def probe_dicom(path: Path) -> tuple[int, int, str]:
-    """Read width, height and photometric interpretation from the header."""
+def probe_dicom(path: Path) -> tuple[int, int, str, int]:
+    """Read width, height, photometric interpretation and number of frames from the header."""
     header = _read(path, stop_before_pixels=True)
     try:
-        return int(header.Columns), int(header.Rows), str(header.PhotometricInterpretation)
+        frames = int(header.get("NumberOfFrames") or 1)
+        return int(header.Columns), int(header.Rows), str(header.PhotometricInterpretation), frames
     except AttributeError:
         raise BrokenImageError("a DICOM file without an image") from None
 

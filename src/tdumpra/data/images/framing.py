@@ -7,6 +7,7 @@ adds what the network needs, so that a model which stores it sees a new file exa
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -119,6 +120,9 @@ class EvalTransform:
         check_count(self.size, "size", least=8)
         if len(self.mean) != 3 or len(self.std) != 3:
             raise ValueError(f"mean and std need one value for each of R, G, B; got {self.mean} and {self.std}")
+        for value in self.mean:
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise ValueError(f"mean must hold finite numbers, not {value!r}")
         for value in self.std:
             check_positive(value, "std")
 

@@ -6,8 +6,6 @@ look at each file's size and time, and a checksum over the cache.
 
 from __future__ import annotations
 
-import csv
-import io
 import shutil
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -125,8 +123,4 @@ def _summary(quarantine: tuple[Quarantined, ...]) -> str:
 
 def _write_quarantine(path: Path, quarantine: tuple[Quarantined, ...]) -> None:
     """Write the table even if it is empty, so that nobody wonders whether anything was checked."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(Quarantined._fields)
-    table.writerows(quarantine)
-    write_bytes(path, text.getvalue().encode("utf-8", "backslashreplace"))  # names need not be valid unicode
+    write_bytes(path, screen.csv_text([Quarantined._fields, *quarantine]).encode())

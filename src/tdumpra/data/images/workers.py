@@ -1,7 +1,8 @@
-"""Spread work over threads, and over processes that may die: of a decoder's crash, or of a lack of memory.
+"""Spread work over processes that may die: of a decoder's crash, or because an image asks for too much.
 
-A pool that breaks loses everything it had in flight. These tasks are then tried again in ever smaller parts, until the
-one that kills its process is found; it is reported and left out, and the run goes on.
+Each process reports task by task, so that the one that killed it is known. That task is reported and left out, a new
+process takes over the rest, and the run goes on. Where tasks are ``limited``, one that takes more computing time or
+memory than :mod:`tdumpra.limits` allows dies too; this needs Linux.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import connection
 from typing import Any, Generic, TypeVar
 
@@ -24,21 +24,29 @@ import torch
 
 from tdumpra.data.manifest import Record
 from tdumpra.errors import BrokenImageError
+from tdumpra.limits import MIB, limits
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-CHUNK = 32  # tasks per message between processes: some milliseconds of work each
-_IN_FLIGHT = 3  # chunks per worker: enough that none waits, few enough to be suspects
-
-_work: Callable[[Any], Any] | None = None  # in a worker process: what it does to each task
+CHUNK = 32  # tasks per message to a process: some milliseconds of work each
+_AHEAD = 64  # results that may wait for an earlier one
+CRASHED = "decoding it kills the process"
+_CAN_FORK = sys.platform == "linux"
+_NO_MEMORY = 77  # the exit status of a worker whose task asked for more memory than it may have
+_THREADS = min(32, os.cpu_count() or 1)
 
 
 class Died(Generic[T]):
     """The result of a task whose process did not survive it."""
 
-    def __init__(self, task: T) -> None:
-        self.task = task
+    def __init__(self, task: T, reason: str) -> None:
+        self.task, self.reason = task, reason
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use, which can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def scan(
@@ -46,8 +54,8 @@ def scan(
 ) -> list[T | BrokenImageError]:
     """Return ``look(record)`` for each record in order, or its ``BrokenImageError``.
 
-    Threads suffice: decoding and resizing release the interpreter lock. ``on_step`` is called after each record, on
-    the caller's thread, for a progress bar.
+    Files are decoded within the limits. ``on_step`` is called after each record, on the caller's thread, for a progress
+    bar.
     """
 
     def attempt(record: Record) -> T | BrokenImageError:
@@ -57,87 +65,193 @@ def scan(
             return error
 
     found: list[T | BrokenImageError] = []
-    with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
-        for result in pool.map(attempt, records):
-            found.append(result)
-            if on_step is not None:
-                on_step()
+    from_files = all(record.path is not None for record in records)
+    for result in in_order(attempt, records, limited=from_files):
+        found.append(BrokenImageError(result.reason) if isinstance(result, Died) else result)
+        if on_step is not None:
+            on_step()
     return found
 
 
-def available_cores() -> int:
-    """Return the number of cores that this process may use, which can be fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def in_order(work: Callable[[T], R], tasks: Sequence[T], *, limited: bool) -> Iterator[R | Died[T]]:
+    """Yield ``work(task)`` for each task in order, a few ahead of the caller.
+
+    Limited tasks run in processes, if this one can fork; others share their memory, in threads. Decoding and resizing
+    release the interpreter lock.
+    """
+    if not limited or not _CAN_FORK or multiprocessing.current_process().daemon:  # a daemon has no children
+        with ThreadPoolExecutor(_THREADS) as pool:
+            yield from pool.map(work, tasks)
+        return
+
+    def numbered(task: tuple[int, T]) -> tuple[int, R]:
+        return task[0], work(task[1])
+
+    due, early = 0, dict[int, R | Died[T]]()
+    for results in run_tasks(
+        numbered,
+        list(enumerate(tasks)),
+        workers=min(available_cores(), len(tasks)),
+        limited=True,
+        chunk=_AHEAD // 16,
+        has_room=lambda: len(early) < _AHEAD,
+    ):
+        for result in results:
+            if isinstance(result, Died):
+                early[result.task[0]] = Died(result.task[1], result.reason)
+            else:
+                early[result[0]] = result[1]
+        while due in early:
+            yield early.pop(due)
+            due += 1
 
 
-def run_tasks(work: Callable[[T], R], tasks: Sequence[T], *, workers: int) -> Iterator[list[R | Died[T]]]:
-    """Yield results in chunks, in the order in which they finish. Without workers the work is done in this process.
+def run_tasks(
+    work: Callable[[T], R],
+    tasks: Sequence[T],
+    *,
+    workers: int,
+    limited: bool = False,
+    chunk: int = CHUNK,
+    has_room: Callable[[], bool] = lambda: True,
+) -> Iterator[list[R | Died[T]]]:
+    """Yield results in the order in which they finish. Without workers the work is done in this process.
 
     ``work`` reaches a worker once, by inheritance where processes are forked; exceptions that it raises come out here.
+    Tasks are handed out ``chunk`` at a time, and none while the caller has no room for results.
     """
-    chunks = deque(list(tasks[i : i + CHUNK]) for i in range(0, len(tasks), CHUNK))
+    chunks = deque(list(tasks[i : i + chunk]) for i in range(0, len(tasks), chunk))
     if workers == 0:
-        for chunk in chunks:
-            yield [work(task) for task in chunk]
+        for some in chunks:
+            yield [work(task) for task in some]
         return
-    while chunks:
-        for suspects in (yield from _run_until_broken(work, chunks, workers)):
-            yield _run_alone(work, suspects)
-
-
-def _run_until_broken(
-    work: Callable[[T], R], chunks: deque[list[T]], workers: int
-) -> Generator[list[R | Died[T]], None, list[list[T]]]:
-    """Work through ``chunks`` from the left. Returns those that were in flight when the pool broke, if it did."""
-    in_flight: dict[Future[list[Any]], list[T]] = {}
-    pool = _pool(work, workers)
+    staff: list[_Worker[T, R]] = []
     try:
-        while chunks or in_flight:
-            while chunks and len(in_flight) < _IN_FLIGHT * workers:
-                in_flight[pool.submit(_work_through, chunks[0])] = chunks[0]
-                chunks.popleft()
-            done, _ = wait(in_flight, return_when=FIRST_COMPLETED)
-            for future in done:
-                yield future.result()
-                del in_flight[future]
-    except BrokenProcessPool:
-        return list(in_flight.values())
+        while chunks or any(worker.pending for worker in staff):
+            while chunks and len(staff) < workers:
+                staff.append(_Worker(work, limited))
+            for worker in staff:
+                idle = not any(each.pending for each in staff)  # the result that is waited for may be still to hand out
+                if chunks and not worker.pending and (idle or has_room()):
+                    worker.give(chunks.popleft())
+            found: list[R | Died[T]] = []
+            for worker in _ready(staff):
+                found += worker.take()
+                if worker.is_dead:
+                    staff.remove(worker)
+                    if worker.pending:
+                        chunks.appendleft(list(worker.pending))
+                        worker.pending.clear()
+            yield found
     finally:
-        pool.shutdown(cancel_futures=True)
-    return []
+        for worker in staff:
+            worker.end()
 
 
-def _run_alone(work: Callable[[T], R], tasks: list[T]) -> list[R | Died[T]]:
-    """Run in one process; if it dies, run two halves, down to the one task that kills it."""
-    pool = _pool(work, 1)
-    try:
-        return pool.submit(_work_through, tasks).result()
-    except BrokenProcessPool:
-        if len(tasks) == 1:
-            return [Died(tasks[0])]
-    finally:
-        pool.shutdown()
-    middle = len(tasks) // 2
-    return _run_alone(work, tasks[:middle]) + _run_alone(work, tasks[middle:])
+class _Worker(Generic[T, R]):
+    """A process, and the tasks that it has not reported on yet."""
+
+    def __init__(self, work: Callable[[T], R], limited: bool) -> None:
+        # Forking starts a worker in milliseconds where importing torch anew takes seconds. Python 3.12 warns of it
+        # beside threads, of which numpy and torch always have some; a worker on one thread waits for none of them.
+        context: Any = multiprocessing.get_context("fork" if _CAN_FORK else None)
+        self.pipe, theirs = context.Pipe()
+        not_theirs = self.pipe if _CAN_FORK else None
+        self.process = context.Process(target=_serve, args=(work, theirs, not_theirs, limited), daemon=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
+            self.process.start()
+        theirs.close()
+        self.pending: deque[T] = deque()
+        self.is_dead = False
+
+    def give(self, tasks: Iterable[T]) -> None:
+        self.pending.extend(tasks)
+        try:
+            self.pipe.send(list(self.pending))
+        except OSError:  # it is gone, which take() finds
+            return
+
+    def take(self) -> list[R | Died[T]]:
+        """Return what is reported by now; of a dead process, the task that killed it."""
+        self.is_dead = not self.process.is_alive()  # before looking: then nothing more can come
+        found: list[R | Died[T]] = []
+        while self.pending and self.pipe.poll():
+            try:
+                error, result = self.pipe.recv()
+            except (EOFError, OSError):  # in the middle of a report
+                self.is_dead = True
+                break
+            if error is not None:
+                raise error
+            self.pending.popleft()
+            found.append(result)
+        if self.is_dead:
+            self.process.join()
+        if self.is_dead and self.pending:
+            found.append(Died(self.pending.popleft(), _cause(self.process.exitcode)))
+        return found
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
 
 
-def _pool(work: Callable[[Any], Any], workers: int) -> ProcessPoolExecutor:
-    # Forking starts a worker in milliseconds where importing torch anew takes seconds. Python 3.12 warns of it beside
-    # threads, of which numpy and torch always have some; a worker that computes on one thread waits for none of them.
-    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(work,))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
-        pool.submit(os.getpid)  # the first task starts the processes
-    return pool
+def _ready(staff: list[_Worker[T, R]]) -> list[_Worker[T, R]]:
+    """Wait until a process reports or ends."""
+    waited = {each: worker for worker in staff for each in (worker.pipe, worker.process.sentinel)}
+    return list(dict.fromkeys(waited[each] for each in connection.wait(list(waited))))
 
 
-def _start_worker(work: Callable[[Any], Any]) -> None:
-    global _work
-    _work = work
+def _cause(status: int | None) -> str:
+    if status == _NO_MEMORY:
+        return f"decoding it takes more than {limits().image_memory / MIB:,.0f} MiB of memory"
+    if hasattr(signal, "SIGPROF") and status == -signal.SIGPROF:
+        return f"decoding it takes more than {limits().image_seconds:g} s"
+    return CRASHED
+
+
+def _serve(work: Callable[[Any], Any], pipe: Any, parents: Any, limited: bool) -> None:
+    """Work in a process of its own until the parent ends it."""
+    if parents is not None:
+        parents.close()
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     threading.Thread(target=_follow_parent, daemon=True).start()
+    if limited and _CAN_FORK:
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        _limit_memory()
+    while True:
+        for task in pipe.recv():
+            pipe.send(_attempt(work, task, limited and _CAN_FORK))
+
+
+def _attempt(work: Callable[[Any], Any], task: Any, limited: bool) -> tuple[Exception | None, Any]:
+    try:
+        if limited:  # of computing, so that a busy machine refuses nothing; the signal ends the process
+            signal.setitimer(signal.ITIMER_PROF, limits().image_seconds)
+        return None, work(task)
+    except MemoryError:
+        os._exit(_NO_MEMORY)
+    except Exception as error:
+        if "allocate memory" in str(error):  # torch has no exception of its own for it
+            os._exit(_NO_MEMORY)
+        return _portable(error), None
+    finally:
+        if limited:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _limit_memory() -> None:
+    """Let this process have so much memory more than it has now."""
+    import resource  # not on Windows
+
+    with open("/proc/self/statm") as file:
+        now = int(file.read().split()[0]) * resource.getpagesize()
+    most = now + int(limits().image_memory)
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def _follow_parent() -> None:
@@ -148,17 +262,8 @@ def _follow_parent() -> None:
         os._exit(1)
 
 
-def _work_through(tasks: list[Any]) -> list[Any]:
-    if _work is None:
-        raise RuntimeError("a worker process was not started by run_tasks")
-    try:
-        return [_work(task) for task in tasks]
-    except Exception as error:
-        raise _portable(error) from None
-
-
 def _portable(error: Exception) -> Exception:
-    """Replace an exception that cannot be pickled: it would break the pool, as if the process had died."""
+    """Replace an exception that cannot be pickled: it would end the process."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -13,6 +13,7 @@ from tdumpra.data.manifest import Manifest, Reader, Record
 from tdumpra.data.sources.files import FileReader
 from tdumpra.data.sources.tables import read_table
 from tdumpra.errors import SourceError, nearest
+from tdumpra.screen import csv_name
 
 # How a diagnosis was confirmed gives it away (every `follow_up` in HAM10000 is a nevus), so that no record gets these.
 LEAKING_COLUMNS = frozenset({"dx_type", "diagnosis_confirm_type"})
@@ -151,7 +152,7 @@ def metadata(row: Mapping[str, str], *, without: Iterable[str]) -> dict[str, str
 def read_pairs(path: Path) -> list[tuple[str, str]]:
     """Read pairs of image ids from a table with the columns ``from_img`` and ``to_img``; suffixes are dropped."""
     rows = read_table(path, ("from_img", "to_img")).rows
-    return [(_bare_id(row["from_img"]), _bare_id(row["to_img"])) for row in rows]
+    return [(_bare_id(csv_name(row["from_img"])), _bare_id(csv_name(row["to_img"]))) for row in rows]
 
 
 def _listed_pairs(path: Path | None, records: Sequence[Record]) -> list[tuple[str, str]]:

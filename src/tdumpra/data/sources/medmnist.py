@@ -6,7 +6,6 @@ name lesions, so each image is its own group, and only the near-duplicate search
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,9 @@ from tdumpra.checks import SPLITS
 from tdumpra.data.manifest import Manifest, Record
 from tdumpra.data.sources.finish import SourceOptions, finish, group_column
 from tdumpra.data.sources.ham10000 import HAM10000_CLASSES
-from tdumpra.errors import BrokenImageError, SourceError
+from tdumpra.errors import BrokenImageError, InputFileError, SourceError
+from tdumpra.foreign import open_npz
+from tdumpra.limits import refuse_above
 
 
 @dataclass(slots=True)
@@ -34,10 +35,10 @@ class ArrayReader:
         split, _, row = record.id.partition("/")
         if split not in self._images:
             try:
-                with np.load(self.path, allow_pickle=False) as arrays:
-                    self._images[split] = arrays[f"{split}_images"]
-            except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-                raise BrokenImageError(f"{self.path} cannot be read: {error}") from error
+                with open_npz(self.path) as archive:
+                    (self._images[split],) = archive.load([f"{split}_images"]).values()
+            except InputFileError as error:
+                raise BrokenImageError(str(error)) from error
         image = self._images[split][int(row)]
         return np.repeat(image[..., None], 3, axis=-1) if image.ndim == 2 else image
 
@@ -66,25 +67,16 @@ def read_medmnist(path: Path, options: SourceOptions) -> Manifest:
 
 def _read_labels(path: Path) -> dict[str, NDArray[np.int64]]:
     """Return the labels of each split, checked against the shape of its images, which are not loaded."""
-    try:
-        with zipfile.ZipFile(path) as archive, np.load(path, allow_pickle=False) as arrays:
-            found = [split for split in SPLITS if f"{split}_images" in arrays and f"{split}_labels" in arrays]
-            if not found:
-                raise SourceError(f"{path} is no MedMNIST file: it lacks train_images and train_labels")
-            return {
-                split: _check(arrays[f"{split}_labels"], *_header(archive, f"{split}_images"), f"{path.name}, {split}")
-                for split in found
-            }
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise SourceError(f"{path} is not a readable .npz file of plain arrays: {error}") from error
-
-
-def _header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    with archive.open(f"{name}.npy") as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
-    return shape, dtype
+    with open_npz(path, SourceError) as archive:
+        headers = archive.headers
+        found = [split for split in SPLITS if f"{split}_images" in headers and f"{split}_labels" in headers]
+        if not found:
+            raise SourceError(f"{path} is no MedMNIST file: it lacks train_images and train_labels")
+        labels = archive.load([f"{split}_labels" for split in found])
+    return {
+        split: _check(labels[f"{split}_labels"], *headers[f"{split}_images"], f"{path.name}, {split}")
+        for split in found
+    }
 
 
 def _check(labels: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> NDArray[np.int64]:
@@ -100,4 +92,6 @@ def _check(labels: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], w
         raise SourceError(f"{where}: {shape[0]} images and {len(flat)} labels")
     if flat.dtype.kind not in "ui" or int(flat.min()) < 0:
         raise SourceError(f"{where}: labels must be whole numbers from 0 upwards")
+    if reason := refuse_above("table_columns", int(flat.max()) + 1, "classes"):
+        raise SourceError(f"{where}: {reason}")
     return flat.astype(np.int64)

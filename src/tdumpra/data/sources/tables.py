@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tdumpra.errors import SourceError, nearest
+from tdumpra.foreign import reading, refuse_large_table
+from tdumpra.limits import refuse_above
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,16 +79,16 @@ def read_frame(path: Path, strings: Sequence[str] | None = None) -> pd.DataFrame
     import pandas as pd  # takes a second to load, and most sources need none of it
 
     text, delimiter = _text_and_delimiter(path)
-    try:
-        kinds = str if strings is None else dict.fromkeys(strings, str)
+    kinds = str if strings is None else dict.fromkeys(strings, str)
+    with reading(path, "table", SourceError):
         return pd.read_csv(io.StringIO(text), sep=delimiter, dtype=kinds)
-    except ValueError as error:
-        raise SourceError(f"{path} is not readable as a table: {error}") from error
 
 
 def _text_and_delimiter(path: Path, required: Sequence[str] = ()) -> tuple[str, str]:
     """Decode the file; choose the delimiter that finds the most required columns, then the most columns."""
     try:
+        if reason := refuse_above("table_bytes", path.stat().st_size, "bytes"):
+            raise SourceError(f"{path}: {reason}")
         data = path.read_bytes()
     except OSError as error:
         raise SourceError(f"cannot read the table {path}: {error.strerror or error}") from error
@@ -103,4 +105,7 @@ def _text_and_delimiter(path: Path, required: Sequence[str] = ()) -> tuple[str, 
         header = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
         return len(set(required) & {name.strip() for name in header}), len(header)
 
-    return text, max(_DELIMITERS, key=fit)
+    with reading(path, "table", SourceError):
+        delimiter = max(_DELIMITERS, key=fit)
+        refuse_large_table(path, rows=text.count("\n"), columns=fit(delimiter)[1], size=len(data))
+    return text, delimiter

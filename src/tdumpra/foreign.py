@@ -1,0 +1,125 @@
+"""Open files that a stranger may have made: check sizes before loading, and tell every failure in one sentence."""
+
+from __future__ import annotations
+
+import math
+import warnings
+import zipfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tdumpra.errors import InputFileError, TdumpraError
+from tdumpra.limits import MIB, VARIABLE, limits, refuse_above
+
+_FREE = 256 * MIB  # an archive may unfold to so much, however small it is
+_SHORT = 200  # characters of a library's own message
+
+
+@contextmanager
+def reading(path: str | Path, what: str, error: type[TdumpraError] = InputFileError) -> Iterator[None]:
+    """Turn whatever goes wrong inside into ``error``, one sentence that names the file.
+
+    Damaged files fail in ways that no library lists: ``zlib.error``, ``zipfile.BadZipFile``, ``struct.error``,
+    ``tokenize.TokenError``, ``SyntaxError``, ``NotImplementedError``, ``RecursionError``, ``KeyError``,
+    ``OverflowError``, Arrow's own and pandas' own. So keep the block to calls of the library that reads.
+    """
+    try:
+        yield
+    except TdumpraError as problem:
+        if isinstance(problem, error) and str(path) in str(problem):
+            raise
+        raise error(str(problem) if str(path) in str(problem) else f"{path}: {problem}") from problem
+    except MemoryError:
+        raise error(f"{path} needs more memory than there is") from None
+    except Exception as problem:
+        raise error(f"{path} is not a readable {what}, or is damaged: {_words(problem)}") from problem
+
+
+def refuse_large_table(path: str | Path, *, rows: int, columns: int, size: int) -> None:
+    """Refuse a table of that many rows, columns and bytes in memory, if it is more than the limits allow."""
+    counts = {"table_rows": (rows, "rows"), "table_columns": (columns, "columns"), "table_bytes": (size, "bytes")}
+    for name, (value, what) in counts.items():
+        if reason := refuse_above(name, value, what):
+            raise InputFileError(f"{path}: {reason}")
+    held = Path(path).stat().st_size
+    if size > max(_FREE, limits().table_growth * held):
+        raise InputFileError(
+            f"{path} has {held:,} bytes and would unfold to {size:,}, more than {limits().table_growth:g} times "
+            f"as many ({VARIABLE}=table_growth=… raises that)"
+        )
+
+
+class Header(NamedTuple):
+    """What an array of an archive claims to be."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array in memory."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class Archive:
+    """An open ``.npz``. Headers are read at once, arrays when they are asked for. Nothing is unpickled."""
+
+    def __init__(self, path: Path, file: zipfile.ZipFile) -> None:
+        self.path, self._file = path, file
+        self._members = {each.filename.removesuffix(".npy"): each for each in file.infolist()}
+        if reason := refuse_above("table_columns", len(self._members), "arrays"):
+            raise InputFileError(f"{path}: {reason}")
+        with warnings.catch_warnings():  # damaged headers and those of Python 2 are parsed with warnings
+            warnings.simplefilter("ignore")
+            self.headers: Mapping[str, Header] = {name: self._header(name) for name in self._members}
+
+    def load(self, names: Collection[str]) -> dict[str, np.ndarray]:
+        """Load these arrays, once their sizes are known to be within the limits."""
+        headers = {name: self.headers[name] for name in names}
+        for name, header in headers.items():
+            self._check(name, header)
+        rows = max((header.shape[0] for header in headers.values() if header.shape), default=0)
+        columns = max((header.shape[1] for header in headers.values() if len(header.shape) == 2), default=0)
+        size = sum(header.nbytes for header in headers.values())
+        refuse_large_table(self.path, rows=rows, columns=columns, size=size)
+        loaded = {}
+        for name in names:
+            with self._file.open(self._members[name]) as member:
+                loaded[name] = np.lib.format.read_array(member, allow_pickle=False)
+        return loaded
+
+    def _header(self, name: str) -> Header:
+        with self._file.open(self._members[name]) as member:
+            version = np.lib.format.read_magic(member)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(member)
+            held = self._members[name].file_size - member.tell()
+        header = Header(shape, dtype)
+        if min(shape, default=0) < 0 or (not dtype.hasobject and held != header.nbytes):
+            raise ValueError(f"the array {name!r} claims the shape {shape} of {dtype}, and holds {held:,} bytes")
+        return header
+
+    def _check(self, name: str, header: Header) -> None:
+        if header.dtype.hasobject:
+            raise InputFileError(
+                f"{self.path}: the array {name!r} holds Python objects, as columns of pandas do, and those are never "
+                f'loaded: save it as {name}.astype("U") if it holds names, or with a type of numbers'
+            )
+
+
+@contextmanager
+def open_npz(path: Path, error: type[TdumpraError] = InputFileError) -> Iterator[Archive]:
+    """Open an archive of arrays."""
+    with reading(path, ".npz file", error), zipfile.ZipFile(path) as file:
+        yield Archive(path, file)
+
+
+def _words(problem: Exception) -> str:
+    if isinstance(problem, KeyError):
+        return f"it lacks {problem}"[:_SHORT]
+    said = " ".join(str(getattr(problem, "strerror", None) or problem).split()) or type(problem).__name__
+    return said if len(said) <= _SHORT else f"{said[:_SHORT]}…"
