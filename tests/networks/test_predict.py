@@ -317,8 +317,9 @@ def test_a_broken_image_among_good_ones(model, images, tmp_path):
 
 
 def test_one_image_twice_and_a_single_path(model, images):
-    twice = list(Predictor(model).predict([images[0], images[0]]))
-    assert twice[0] == twice[1] == next(iter(Predictor(model).predict(images[0])))
+    twice, (once,) = (list(Predictor(model).predict(given)) for given in ([images[0], images[0]], images[0]))
+    assert twice[0] == twice[1]
+    np.testing.assert_allclose(probabilities(twice[:1]), probabilities([once]), atol=1e-6)
     assert list(Predictor(model).predict([])) == []
 
 

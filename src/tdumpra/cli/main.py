@@ -263,7 +263,9 @@ def _predict(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the predictions as CSV and nothing else.")] = False,
     masks: MasksOption = None,
     eager: Annotated[bool, typer.Option("--eager", help="Ask the second network about every image.")] = False,
-    batch_size: Annotated[int, typer.Option(help="Images at once.")] = 64,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Images at once; by default what suits the device.", show_default=False)
+    ] = None,
     device: DeviceOption = None,
     precision: Annotated[
         str | None, typer.Option(help="float32 or bfloat16; that of tuning if left out.", show_default=False)

@@ -23,7 +23,14 @@ MODEL = "model.safetensors"
 
 
 def predict_command(
-    model: Path, images: list[Path], *, masks: Path | None, as_json: bool, as_csv: bool, batch_size: int, **options: Any
+    model: Path,
+    images: list[Path],
+    *,
+    masks: Path | None,
+    as_json: bool,
+    as_csv: bool,
+    batch_size: int | None,
+    **options: Any,
 ) -> None:
     """Predict images and print the results; fails only if none could be predicted."""
     if as_json and as_csv:

@@ -1,14 +1,15 @@
 """Predict images with one model file: networks, preprocessing, bank and thresholds, bound together by checksums.
 
-The second network is lazy. The clause ``top probability < theta`` needs the classifier alone, so only rows below theta
-get a second pass: the cost is 1 + their share. Labels and openings agree with those of the eager mode except in a
-narrow band around the thresholds, because kernels may round differently with the batch size.
+Files are decoded ahead of the networks (:mod:`tdumpra.data.images.new`), which run in batches of few sizes, the
+second one only where the classifier is unsure (:mod:`tdumpra.networks.engine`). Labels and openings depend neither on
+the batch size nor on laziness, except in a narrow band around the thresholds: kernels may round differently with the
+size of a batch, in float32 by less than 1e-5.
 """
 
 from __future__ import annotations
 
-import itertools
 import warnings
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -20,16 +21,18 @@ from torch import Tensor, nn
 from tdumpra import checks
 from tdumpra.core.gate import GateSignals
 from tdumpra.data.images.framing import EvalTransform
-from tdumpra.data.images.new import Framed, Image, Pixels, read_images
+from tdumpra.data.images.new import Framed, Image, Pixels, read_batches
 from tdumpra.errors import BrokenImageError
 from tdumpra.method.bank import Exemplar
 from tdumpra.method.decision import Decided
 from tdumpra.method.evidence import Evidence, explain
-from tdumpra.networks.build import Encoding, arithmetic
+from tdumpra.networks.build import arithmetic
+from tdumpra.networks.engine import Batch, Engine, Pass, usual_batch_size
 from tdumpra.networks.model_file import Encoder, Model
 from tdumpra.networks.settings import Precision
 
 Mode = Literal["lazy", "eager"]
+
 _NOT_FINITE = "the network's output for this image is not finite: its weights may be damaged, or the precision too low"
 
 
@@ -50,17 +53,6 @@ class Prediction(NamedTuple):
 
 
 Recognise = Callable[[Image, Pixels], Exemplar | None]
-
-
-class Batch(NamedTuple):
-    """A decided batch. ``decided`` and ``z`` hold only the rows about which the bank was asked."""
-
-    p: Tensor
-    opened: Tensor
-    finite: Tensor  # whether the networks gave finite numbers
-    place: dict[int, int]  # from a row of the batch to its row in ``decided`` and ``z``
-    decided: Decided | None
-    z: Tensor | None
 
 
 class Predictor:
@@ -107,7 +99,7 @@ class Predictor:
         self,
         images: Sequence[str | Path],
         *,
-        batch_size: int = 64,
+        batch_size: int | None = None,
         evidence: bool = False,
         groups: Sequence[str | None] | None = None,
         masks: Sequence[str | Path | None] | None = None,
@@ -117,7 +109,7 @@ class Predictor:
 
         Args:
             images: files.
-            batch_size: how many at once.
+            batch_size: how many at once; by default what suits the device.
             evidence: ask the bank about every image, and attach the evidence, the picture and the framed pixels.
             groups: lesion or patient of each image, as in training: evidence shows no training image of the same.
             masks: files of the lesion's segmentation, nonzero inside, for a model that :attr:`cuts_out` lesions; an
@@ -125,7 +117,8 @@ class Predictor:
             recognise: with evidence, tells from an image and its pixels, framed for the classifier, which training
                 image it is. Without a group of its own, it gets that image's.
         """
-        checks.check_count(batch_size, "batch_size")
+        if batch_size is not None:
+            checks.check_count(batch_size, "batch_size")
         paths = _listed(images)
         own = _one_each(groups, "groups", len(paths))
         outlines = [None if mask is None else Path(mask) for mask in _one_each(masks, "masks", len(paths))]
@@ -138,12 +131,7 @@ class Predictor:
         if not self.cuts_out and any(outlines):
             warnings.warn("the model looks at whole images: their masks change nothing", stacklevel=2)
         cases = [Image(Path(path), mask) for path, mask in zip(paths, outlines, strict=True)]
-        framings = (self.model.classifier.transform.framing, self.matcher[1].framing)
-        read = read_images(cases, *framings, picture=evidence)
-        for start in range(0, len(paths), batch_size):
-            some = slice(start, start + batch_size)
-            found = list(itertools.islice(read, batch_size))
-            yield from self._predict_batch(cases[some], found, own[some], evidence, recognise)
+        yield from self._predict(cases, own, batch_size or usual_batch_size(self.device), evidence, recognise)
 
     @property
     def cuts_out(self) -> bool:
@@ -160,89 +148,93 @@ class Predictor:
 
     def embed(self, pixels: Tensor) -> Tensor:
         """Return embeddings of transformed images (n, 3, s, s) in the bank's space."""
-        return self._run(self.matcher[0], self.model.retrieval or self.model.classifier, pixels).z
+        with arithmetic(self.precision or (self.model.retrieval or self.model.classifier).precision, self.device):
+            z: Tensor = self.matcher[0](pixels).z
+        return z
 
     def pictures(self, evidence: Evidence) -> dict[str, np.ndarray]:
         """Return small pictures (h, w, 3) of the training images behind ``evidence``, where the model holds them."""
         held = self.model.thumbnails
         return {name: held[name].numpy() for name in evidence.exemplar_ids if name in held}
 
-    @torch.inference_mode()
-    def decide(self, pixels: Tensor, second: Tensor | None = None, *, eager: bool = False) -> Batch:
-        """Decide transformed images (n, 3, s, s).
-
-        ``second`` holds the same images for the second network, where its preprocessing differs.
-        """
-        decision = self.model.decision
-        first = self._run(self._classifier, self.model.classifier, pixels)
-        p = first.logits.double().softmax(1).cpu()
-        final = decision.classifier(p).clone()
-        finite = first.logits.isfinite().all(1).cpu()
-        self.rows_seen += len(p)
-        asked = torch.ones(len(p), dtype=torch.bool)
-        if self._retrieval is not None and self.mode == "lazy" and not eager:
-            asked = final.amax(1) < decision.thresholds.theta
-        rows, opened = asked.nonzero().flatten(), torch.zeros(len(p), dtype=torch.bool)
-        if not len(rows):
-            return Batch(final, opened, finite, {}, None, None)
-        if self._retrieval is None:
-            z = first.z
-        else:
-            z = self.embed((pixels if second is None else second)[rows.to(pixels.device)])
-            self.rows_matched += len(rows)
-        z = z.float().cpu()
-        finite[rows] &= z.isfinite().all(1)
-        decided = decision.decide(p[rows], z)
-        final[rows], opened[rows] = decided.p, decided.opened
-        return Batch(final, opened, finite, {row: j for j, row in enumerate(rows.tolist())}, decided, z)
-
-    def _run(self, network: nn.Module, encoder: Encoder, pixels: Tensor) -> Encoding:
-        with arithmetic(self.precision or encoder.precision, self.device):
-            encoding: Encoding = network(pixels)
-        return encoding
-
-    def _predict_batch(
+    def _predict(
         self,
         images: list[Image],
-        read: list[Framed | BrokenImageError],
         groups: list[str | None],
+        batch_size: int,
         evidence: bool,
         recognise: Recognise | None,
     ) -> Iterator[Prediction]:
-        transforms = (self.model.classifier.transform, self.matcher[1])
-        framed = {image: each for image, each in zip(images, read, strict=True) if isinstance(each, Framed)}
-        numbers = {image: i for i, image in enumerate(framed)}
-        if framed:
-            first = self._transformed(transforms[0], [each.first for each in framed.values()])
-            same = transforms[0] == transforms[1]
-            second = None if same else self._transformed(transforms[1], [each.second for each in framed.values()])
-            batch = self.decide(first, second, eager=evidence)
-        for image, each, group in zip(images, read, groups, strict=True):
-            if isinstance(each, BrokenImageError):
-                yield Prediction(str(image.path), "", {}, False, None, None, str(each))
-                continue
-            prediction = self._prediction(image.path, batch, numbers[image])
-            if evidence and prediction.error is None:
-                exemplar = None if recognise is None else recognise(image, each.first)
-                own = exemplar.group if exemplar is not None and group is None else group
-                found = self._explain(batch, numbers[image], own)
-                prediction = prediction._replace(
-                    evidence=found, pixels=each.second, picture=each.picture, exemplar=exemplar
-                )
-            yield prediction
+        engine = self._engine(batch_size, eager=evidence)
+        framings = self.model.classifier.transform.framing, self.matcher[1].framing
+        under_way: deque[list[Framed | BrokenImageError | None]] = deque()
 
-    def _transformed(self, transform: EvalTransform, framed: list[Pixels]) -> Tensor:
-        return transform(torch.from_numpy(np.stack(framed)).to(self.device))
+        def batches() -> Iterator[list[Framed]]:
+            for read in read_batches(images, *framings, batch_size=batch_size, picture=evidence):
+                framed = [each for each in read if isinstance(each, Framed)]
+                # pixels are kept for evidence alone
+                under_way.append([each if evidence or isinstance(each, BrokenImageError) else None for each in read])
+                if framed:
+                    yield framed
+
+        todo = zip(images, groups, strict=True)
+        try:
+            for batch in engine.decide(batches()):
+                i = 0
+                for found in under_way.popleft():
+                    image, group = next(todo)
+                    if isinstance(found, BrokenImageError):
+                        yield _failed(image.path, str(found))
+                        continue
+                    prediction = self._prediction(image.path, batch, i)
+                    if found is not None and prediction.error is None:
+                        prediction = self._with_evidence(prediction, batch, i, image, group, found, recognise)
+                    yield prediction
+                    i += 1
+            last = [each for read in under_way for each in read]  # none of which could be read
+            for (image, _), reason in zip(todo, last, strict=True):
+                yield _failed(image.path, str(reason))
+        finally:
+            self.rows_seen += engine.rows_seen
+            self.rows_matched += engine.rows_matched
+
+    def _engine(self, batch_size: int, *, eager: bool) -> Engine:
+        def ready(network: nn.Module, encoder: Encoder) -> Pass:
+            return Pass(network, encoder.transform, self.precision or encoder.precision)
+
+        model, retrieval = self.model, None
+        if model.retrieval is not None and self._retrieval is not None:
+            retrieval = ready(self._retrieval, model.retrieval)
+        return Engine(
+            model.decision, ready(self._classifier, model.classifier), retrieval, device=self.device,
+            batch_size=batch_size, eager=eager or self.mode == "eager",
+        )  # fmt: skip
 
     def _prediction(self, path: Path, batch: Batch, i: int) -> Prediction:
         if not batch.finite[i]:
-            return Prediction(str(path), "", {}, False, None, None, _NOT_FINITE)
+            return _failed(path, _NOT_FINITE)
         names, p, signals = self.model.class_names, batch.p[i].tolist(), None
         if batch.decided is not None and i in batch.place:
             columns = batch.decided.signals._asdict().items()
             signals = {name: column[batch.place[i]].item() for name, column in columns}
         label = names[int(batch.p[i].argmax())]
         return Prediction(str(path), label, dict(zip(names, p, strict=True)), bool(batch.opened[i]), signals, None)
+
+    def _with_evidence(
+        self,
+        prediction: Prediction,
+        batch: Batch,
+        i: int,
+        image: Image,
+        group: str | None,
+        framed: Framed,
+        recognise: Recognise | None,
+    ) -> Prediction:
+        exemplar = None if recognise is None else recognise(image, framed.first)
+        own = exemplar.group if exemplar is not None and group is None else group
+        return prediction._replace(
+            evidence=self._explain(batch, i, own), pixels=framed.second, picture=framed.picture, exemplar=exemplar
+        )
 
     def _explain(self, batch: Batch, i: int, group: str | None) -> Evidence | None:
         if batch.decided is None or batch.z is None:
@@ -251,6 +243,10 @@ class Predictor:
         p, opened, signals, p_cls, p_sim = batch.decided
         decided = Decided(p[row], opened[row], GateSignals(*(each[row] for each in signals)), p_cls[row], p_sim[row])
         return explain(self.model.decision, p[row], batch.z[row], class_names=names, group=group, decided=decided)
+
+
+def _failed(path: Path, reason: str) -> Prediction:
+    return Prediction(str(path), "", {}, False, None, None, reason)
 
 
 def _listed(values: str | Path | Sequence[Any]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from hostile_images import write_hostile
 from PIL import Image as Picture
 
 from tdumpra.data.images.framing import Framing
-from tdumpra.data.images.new import Framed, Image, read_images
+from tdumpra.data.images.new import Framed, Image, read_batches, read_images
 from tdumpra.errors import BrokenImageError
 from tdumpra.limits import MIB
 
@@ -85,3 +86,38 @@ def test_an_image_that_takes_too_long_costs_itself_alone(tmp_path, monkeypatch):
 def test_a_thousand_hostile_images(tmp_path, monkeypatch):
     monkeypatch.setenv("TDUMPRA_LIMITS", LIMITS)
     print(survive(tmp_path / "in", 1000, seed=2))
+
+
+# --- ahead of the networks, in batches
+
+
+@pytest.fixture
+def some_broken(tmp_path) -> list[Image]:
+    paths = [tmp_path / f"{i:02}.png" for i in range(23)]
+    for i, path in enumerate(paths):
+        if i in (0, 4, 5, 21, 22):
+            path.write_bytes(b"no image")
+        else:
+            Picture.new("RGB", (12, 10), (i, 0, 0)).save(path)
+    return [Image(path) for path in paths]
+
+
+def test_order_is_kept_and_batches_are_full_of_what_can_be_read(some_broken):
+    batches = list(read_batches(some_broken, SMALL, SMALL, batch_size=5))
+    flat = [each for batch in batches for each in batch]
+    assert [i for i, each in enumerate(flat) if isinstance(each, BrokenImageError)] == [0, 4, 5, 21, 22]
+    assert all(each.first[0, 0, 0] == i for i, each in enumerate(flat) if isinstance(each, Framed))
+    assert [sum(isinstance(each, Framed) for each in batch) for batch in batches] == [5, 5, 5, 3]
+
+
+def test_both_networks_share_what_they_see_alike(some_broken):
+    ((one,),) = read_batches(some_broken[1:2], SMALL, SMALL, batch_size=1)
+    assert isinstance(one, Framed)
+    assert one.first is one.second
+
+
+def test_a_reader_that_stops_early_leaves_no_process(some_broken):
+    batches = read_batches(some_broken * 20, SMALL, SMALL, batch_size=3)
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    assert multiprocessing.active_children() == []

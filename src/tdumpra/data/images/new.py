@@ -1,8 +1,11 @@
-"""Read new images for a model: decoded once, within the limits, framed for its networks."""
+"""Read new images for a model, ahead of its networks: decoded once, within the limits, framed for both networks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import queue
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -38,10 +41,61 @@ class Framed(NamedTuple):
 
 def read_images(
     images: Sequence[Image], first: Framing, second: Framing, *, picture: bool
-) -> Iterator[Framed | BrokenImageError]:
+) -> Generator[Framed | BrokenImageError, None, None]:
     """Yield each image framed for both networks, or why it cannot be; files of unknown origin may be anything."""
     for each in in_order(_Read(first, second, picture), images, limited=True):
         yield BrokenImageError(each.reason) if isinstance(each, Died) else each
+
+
+def read_batches(
+    images: Sequence[Image], first: Framing, second: Framing, *, batch_size: int, picture: bool = False
+) -> Iterator[list[Framed | BrokenImageError]]:
+    """Yield the images in order, ``batch_size`` readable ones at a time; the last part may have fewer.
+
+    A thread collects what the workers read while the caller is busy. It is at most two batches ahead.
+    """
+    ready: queue.SimpleQueue[list[Framed | BrokenImageError] | BaseException | None] = queue.SimpleQueue()
+    room, stop = threading.Semaphore(1), threading.Event()
+
+    def collect() -> None:
+        try:
+            with closing(read_images(images, first, second, picture=picture)) as read:
+                for batch in _in_batches(read, batch_size):
+                    room.acquire()
+                    if stop.is_set():
+                        return
+                    ready.put(batch)
+            ready.put(None)
+        except BaseException as error:  # it belongs to whoever asks for the next batch
+            ready.put(error)
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            room.release()
+            yield item
+    finally:
+        stop.set()
+        room.release()  # so that a waiting thread sees the signal
+        thread.join()
+
+
+def _in_batches(
+    read: Iterator[Framed | BrokenImageError], batch_size: int
+) -> Iterator[list[Framed | BrokenImageError]]:
+    batch: list[Framed | BrokenImageError] = []
+    n_framed = 0
+    for each in read:
+        batch.append(each)
+        n_framed += isinstance(each, Framed)
+        if n_framed == batch_size:
+            yield batch
+            batch, n_framed = [], 0
+    if batch:
+        yield batch
 
 
 @dataclass(frozen=True, slots=True)
