@@ -59,6 +59,8 @@ class TestConventions:
         "costs": None,
         "selection": "certified",
         "folds": 3,
+        "max_asked": 0.5,
+        "tolerance": 0.01,
     }
 
     def test_the_constructor_stores_and_nothing_else(self):
@@ -74,6 +76,8 @@ class TestConventions:
             "costs": None,
             "selection": "validation",
             "folds": 5,
+            "max_asked": 1.0,
+            "tolerance": 0.0,
         }
 
     def test_params_clone_and_repr(self, fitted):
