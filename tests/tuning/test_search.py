@@ -20,6 +20,7 @@ from tdumpra.tuning.search import Search
 from tdumpra.tuning.tune import tune
 
 CALIBRATED = Preset(gates=("calibrated",), kappa=(5.0, 10.0))
+GATES = ("clauses", "calibrated")
 FOR_ACCURACY = Search(CALIBRATED, Goal("accuracy"))
 
 
@@ -46,8 +47,8 @@ def test_the_better_kind_wins():
     problem = make_problem(0, dtype=np.float64)
     for seed in range(4):
         problem = make_problem(seed, dtype=np.float64)
-        both = fit_and_tune(problem, preset=Preset(gates=("clauses", "calibrated"))).tuning_
-        kinds = [fit_and_tune(problem, preset=Preset(gates=(kind,))).tuning_ for kind in ("clauses", "calibrated")]
+        both = fit_and_tune(problem, preset=Preset(gates=("clauses", "calibrated"), kappa=(10.0,))).tuning_
+        kinds = [fit_and_tune(problem, preset=Preset(gates=(kind,), kappa=(10.0,))).tuning_ for kind in GATES]
         assert both.best.objective == max(kind.best.objective for kind in kinds)
         assert [each.objective for each in both.contenders] == [kind.best.objective for kind in kinds]
         assert both.n_tried == sum(kind.n_tried for kind in kinds)  # type: ignore[misc]

@@ -78,8 +78,9 @@ def naive_search(tuning: Tuning, preset: Preset, p_val: Array, z_val: Array, y_v
             tilted = p[opened] / tuning.decision.prior.numpy() ** exponent
             p[opened] = tilted / tilted.sum(1, keepdims=True)
             objective, accuracy = (score(name, p, y_val) for name in (tuning.objective, "accuracy"))
+            asked = float((p_cls.max(1) < theta).mean())
             settings.append(
-                Setting(kappa, tau, rule, thresholds, objective, accuracy, int(opened.sum()), None, exponent)
+                Setting(kappa, tau, rule, thresholds, objective, accuracy, int(opened.sum()), None, exponent, asked)
             )
     return settings
 
@@ -289,7 +290,8 @@ class TestPresets:
         assert preset.theta == (0.5, 0.6, 0.7, 0.8, 0.9)
         assert preset.merge_above == 1
         decision = tune_on(0, preset).decision
-        assert (decision.kappa, decision.tau, decision.temperature) == (20.0, 1.0, 1.0)
+        assert (decision.kappa, decision.temperature) == (20.0, 1.0)
+        assert decision.tau in preset.tau
         assert (decision.rule, decision.prior_exponent) == ("linear", 0.0)
 
     def test_default_searches_at_least_ten_thousand_combinations(self):
@@ -462,7 +464,8 @@ def test_artifact_round_trip_keeps_the_whole_curve():
         tuning.objective,
     )
     assert again.curve.axes == tuning.curve.axes
-    assert (again.curve.tau, again.curve.similarity_nll) == (tuning.curve.tau, tuning.curve.similarity_nll)
+    for name in ("tau", "similarity_nll", "asked"):
+        assert getattr(again.curve, name) == getattr(tuning.curve, name)
     for name in ("objective", "accuracy", "opened"):
         assert np.array_equal(getattr(again.curve, name), getattr(tuning.curve, name))
 

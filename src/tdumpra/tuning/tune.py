@@ -8,6 +8,7 @@ which wins nothing stays shut. A preset may ask for more: bounds that no gate pa
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -41,6 +42,7 @@ from tdumpra.tuning.search import (
 
 Array = np.ndarray
 _Floats = tuple[float, ...]
+_Searched = tuple[Curve, list[FittedChances] | None]  # with its fits, if the gate is calibrated
 PRIOR_EXPONENTS = tuple(np.round(np.linspace(0, 1, 21), 2).tolist())
 
 
@@ -93,7 +95,7 @@ def tune_on_scores(
     searched = stacked([search_clauses(p_cls, p_sim, y, clauses, prior) for p_sim in posteriors])
     axes = {**_clause_curve_axes(clauses.preset), "kappa": kappas}
     curve = Curve(axes=axes, **found, **searched._asdict(), asked=_asked(gamma_cls, axes["theta"]))
-    contenders = [choose(curve, base, search)] if "clauses" in preset.gates else []
+    curves: list[_Searched] = [(curve, None)] if "clauses" in preset.gates else []
 
     calibrated_curve = None
     wanted, least = posteriors if "calibrated" in preset.gates else [], preset.least_asked(p.shape[1])
@@ -106,7 +108,7 @@ def tune_on_scores(
             "advantage": tuple(sorted(preset.advantage, reverse=True)),
         }  # fmt: skip
         calibrated_curve = Curve(axes=axes, **found, **searched._asdict(), asked=_asked(gamma_cls, axes["theta"]))
-        contenders.append(choose(calibrated_curve, base, search, fits))
+        curves.append((calibrated_curve, fits))
     shut = Decision(
         bank=bank, thresholds=GateThresholds.shut(), temperature=temperature, prior=prior, prior_exponent=exponent,
         first_choices_only=preset.first_choices_only,
@@ -114,13 +116,13 @@ def tune_on_scores(
     disagreeing = [(p_cls.argmax(1) != p_sim.argmax(1)).numpy() for p_sim in posteriors]
     n_disagreements = max(int(rows_of.sum()) for rows_of in disagreeing)
     lesions = max(len(np.unique(rows.lesions()[rows_of])) for rows_of in disagreeing)
-    tried = [curve if "clauses" in preset.gates else None, calibrated_curve]
-    n_tried = sum(each.objective.size for each in tried if each is not None)
+    n_tried = sum(each.objective.size for each, _ in curves)
     notes = list(validation_notes(y, p.shape[1], n_disagreements, n_tried))
-    best = _best_of(contenders, search) or shut_setting(curve, base)
+    contenders, best = _contend(curves, base, search)
     if 0 < lesions < preset.least_disagreeing:
         notes.append(Note("too few disagreements", {"lesions": lesions, "needed": preset.least_disagreeing}))
-        best = shut_setting(curve, base)
+        best = None
+    best = best or shut_setting(curve, base)
     return Tuning(
         decision=best.apply_to(shut),
         objective=goal.objective,
@@ -149,24 +151,30 @@ def _asked(gamma_cls: Tensor, thetas: Iterable[Any]) -> _Floats:
     return tuple(float((gamma_cls < theta).double().mean()) for theta in thetas)
 
 
-def _best_of(contenders: list[Setting], search: Search) -> Setting | None:
-    """Return the best of the kinds of gate, or within the tolerance the one that asks least."""
-    top = max((round(each.objective, 12) for each in contenders), default=0.0)
-    open_ones = [each for each in contenders if each.thresholds is not None]
-    if search.tolerance and open_ones:
-        close = [each for each in open_ones if round(each.objective, 12) >= top - search.tolerance]
-        return min(close, key=lambda each: (each.asked, -round(each.objective, 12), each.opened))
+def _contend(curves: list[_Searched], base: Setting, search: Search) -> tuple[list[Setting], Setting | None]:
+    """Return the choice of each kind of gate, and the best of them, or within the tolerance the one that asks least."""
+    contenders = [choose(curve, base, search, fits) for curve, fits in curves]
+    objectives = [round(each.objective, 12) for each in contenders if each.thresholds is not None]
+    if search.tolerance and objectives:
+        enough = max(objectives) - search.tolerance
+        contenders = [choose(curve, base, search, fits, enough=enough) for curve, fits in curves]
+        close = [each for each in contenders if each.thresholds is not None and round(each.objective, 12) >= enough]
+        return contenders, min(close, key=lambda each: (each.asked, -round(each.objective, 12), each.opened))
     # the first of equals: the paper's clauses
-    return max(contenders, key=lambda each: (round(each.objective, 12), -each.opened), default=None)
+    best = max(contenders, key=lambda each: (round(each.objective, 12), -each.opened), default=None)
+    return contenders, best
 
 
-def choose(curve: Curve, base: Setting, search: Search, fits: list[FittedChances] | None = None) -> Setting:
+def choose(
+    curve: Curve, base: Setting, search: Search, fits: list[FittedChances] | None = None, *, enough: float = math.inf
+) -> Setting:
     """Choose the best objective at no lower accuracy; among equals the fewest openings, then the strictest thresholds.
 
     Where nothing beats the shut gate, that is the choice, with the concentration under which retrieval alone is most
-    likely. A calibrated gate's curve comes with its ``fits``.
+    likely. A calibrated gate's curve comes with its ``fits``. An objective of ``enough`` is as good as the best, if a
+    smaller theta gives it.
     """
-    index = _best_index(curve, base, search)
+    index = _best_index(curve, base, search, enough)
     return shut_setting(curve, base) if index is None else setting_at(curve, index, fits)
 
 
@@ -199,7 +207,7 @@ def choose_prior_exponent(p: Tensor, y: Tensor, prior: Tensor, goal: Goal) -> fl
     return max(harmless, key=lambda exponent: scores[exponent].objective)  # the first, hence smallest, of equals
 
 
-def _best_index(curve: Curve, base: Setting, search: Search) -> tuple[int, ...] | None:
+def _best_index(curve: Curve, base: Setting, search: Search, enough: float) -> tuple[int, ...] | None:
     """Return the place of the best harmless setting; ``None`` where none beats ``base``.
 
     Figures are compared to twelve decimals: sums taken in another order differ in the last bits.
@@ -209,13 +217,10 @@ def _best_index(curve: Curve, base: Setting, search: Search) -> tuple[int, ...] 
     top = objective.max()
     if not top > round(base.objective, 12):
         return None
-    if search.tolerance:
-        close = (objective >= top - search.tolerance) & (objective > round(base.objective, 12))
-        of_theta = close.any(axis=tuple(i for i, name in enumerate(curve.axes) if name != "theta"))
-        theta = int(np.argmax(of_theta))  # the smallest, which asks least
-        here = np.arange(len(of_theta)) == theta
+    if (close := (objective >= enough) & (objective > round(base.objective, 12))).any():
         axis = list(curve.axes).index("theta")
-        objective = np.where(here.reshape([-1 if i == axis else 1 for i in range(objective.ndim)]), objective, -np.inf)
+        least = np.argwhere(close)[:, axis].min()  # the smallest theta asks least
+        objective = np.where(np.indices(objective.shape, sparse=True)[axis] == least, objective, -np.inf)
         top = objective.max()
     equals = np.argwhere(objective == top)  # in the grid's order: strict before loose on each axis
     return tuple(int(i) for i in equals[np.argmin(curve.opened[tuple(equals.T)])])
