@@ -33,7 +33,8 @@ def case() -> Case:
         mixed = 0.1 * torch.eye(4, dtype=torch.float64)[rows.y] + 0.9 * rows.p
         noise = torch.from_numpy(random_posterior(np.random.default_rng(seed), len(rows), 4))
         drawn = (mixed + 0.3 * noise) * made.decision.prior**0.3  # to common classes
-        return drawn / drawn.sum(1, keepdim=True)
+        normalised: torch.Tensor = drawn / drawn.sum(1, keepdim=True)
+        return normalised
 
     return replace(
         made,
@@ -62,7 +63,8 @@ def chosen_by_loops(case: Case, candidates: list[tuple[Any, Array]]) -> Any:
 
 def divided(p: Array, case: Case, power: float) -> Array:
     quotient: Array = p / case.decision.prior.numpy() ** power
-    return quotient / quotient.sum(1, keepdims=True)
+    quotient /= quotient.sum(1, keepdims=True)
+    return quotient
 
 
 def test_the_average_has_the_prior_power_of_the_others(case):
@@ -80,7 +82,8 @@ def test_ungated_fusion_has_the_gates_weight_rule_and_power(case):
         if rule == "linear":
             return alpha * p_cls + (1 - alpha) * p_sim
         product: Array = p_cls**alpha * p_sim ** (1 - alpha)
-        return product / product.sum(1, keepdims=True)
+        product /= product.sum(1, keepdims=True)
+        return product
 
     p_cls, p_sim = paths(case, case.validation)
     grid = itertools.product(np.arange(10, -1, -1) / 10, ("linear", "log-linear"), POWERS)
@@ -141,7 +144,8 @@ def test_the_same_rows_choose(case):
 
     def scores(kappa: float) -> torch.Tensor:
         asked.append(kappa)
-        return case.decision.bank.class_scores(other.z, kappa=kappa)
+        found: torch.Tensor = case.decision.bank.class_scores(other.z, kappa=kappa)
+        return found
 
     found = COMPARATORS["ungated"].posterior(replace(pooled, pool_scores=scores))
     alone = COMPARATORS["ungated"].posterior(replace(case, validation=other))
