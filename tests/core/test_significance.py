@@ -191,7 +191,7 @@ class TestBetting:
         gains = np.minimum(gains, bound).astype(float)
         terms = {"squares": 30.0, "bound": float(bound), "level": 0.05}
         stakes = betting_stakes(gains, **terms)
-        for row, row_stakes, p in zip(gains, stakes, betting_test(gains, stakes), strict=True):
+        for row, row_stakes, p in zip(gains, stakes, np.asarray(betting_test(gains, stakes)), strict=True):
             naive, naive_stakes = naive_p_value(row, **terms)
             assert p == pytest.approx(naive)
             assert row_stakes == pytest.approx(naive_stakes)

@@ -171,8 +171,8 @@ class TestClasses:
             rows = np.flatnonzero(half == number)
             gains[rows[y[rows] == 0][:60]] = 1
             gains[rows[y[rows] == 3][:lost]] = -1
-        rows = outputs_of(np.ones(1200, dtype=int), gains, y)
-        return certify(unit_bank(), rows, PRIOR, SEARCH, **settings)[1]
+        validation = outputs_of(np.ones(1200, dtype=int), gains, y)
+        return certify(unit_bank(), validation, PRIOR, SEARCH, **settings)[1]
 
     def test_a_class_that_is_spared(self):
         certificate = self.found(0, classes={"mel": 3})

@@ -90,7 +90,7 @@ def betting_test(
     drawn independently, their order has nothing to do with their gains, and :math:`\lambda_t \le 1/B` is fixed before
     group t.
     """
-    p_values: Array = np.exp(-_log_peak(gains, stakes))
+    p_values: np.ndarray = np.exp(-_log_peak(gains, stakes))
     return p_values
 
 
