@@ -69,7 +69,7 @@ class TestWhatTheConfigurationSays:
 
     def test_the_same_seed_twice(self):
         twice = OutputFile(file="c.npz", training="ce", seed=0)
-        with pytest.raises(TdumpraError, match="seed 0 of run_ce"):
+        with pytest.raises(TdumpraError, match="both of run_ce, seed 0"):
             all_outputs(Config(outputs=(*TOLD, twice)))
 
 
