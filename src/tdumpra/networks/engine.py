@@ -141,8 +141,7 @@ class Engine:
         logits, z = (column.to("cpu", non_blocking=True) for column in (encoding.logits, encoding.z.float()))
         done = None
         if self.device.type == "cuda":
-            done = torch.cuda.Event()
-            done.record()
+            done = torch.cuda.current_stream(self.device).record_event()
         return _Launched(len(framed), logits, z, second, done)
 
     @torch.inference_mode()
@@ -172,9 +171,12 @@ class Engine:
             taken = self._take(min(n, self.batch_size))
             z = self._run(self.retrieval, torch.cat([part.pixels for part in taken])).z.float().cpu()
             self.rows_matched += len(z)
-            for part, of_part in zip(taken, z.split([len(part.pixels) for part in taken]), strict=True):
-                part.batch.z[part.start : part.start + len(of_part)] = of_part
-                part.batch.missing -= len(of_part)
+            start = 0
+            for part in taken:
+                n_part = len(part.pixels)
+                part.batch.z[part.start : part.start + n_part] = z[start : start + n_part]
+                part.batch.missing -= n_part
+                start += n_part
 
     def _take(self, n: int) -> list[_Part]:
         taken = []
