@@ -112,7 +112,9 @@ def independent_posteriors(problem: Problem, classifier: DualPathClassifier, p_t
             opens = opens and chance[0] - chance[1] > fitted.calibrated.margin
         if opens and c.argmax() != s.argmax():
             product = c**t.alpha * s ** (1 - t.alpha)
-            final[i] = t.alpha * c + (1 - t.alpha) * s if fitted.rule == "linear" else product / product.sum()
+            fused = t.alpha * c + (1 - t.alpha) * s if fitted.rule == "linear" else product / product.sum()
+            if not fitted.first_choices_only or fused.argmax() in (c.argmax(), s.argmax()):
+                final[i] = fused
     sim_alone = (similarity.argmax(1) == problem.test.y) & (p_cls.argmax(1) != problem.test.y)
     return {
         "student": raw,
