@@ -126,13 +126,16 @@ def pip(words: list[str]) -> None:
 
 
 def python(words: list[str]) -> None:
+    if words[1] == "-m":
+        assert (ROOT / f"{words[2].replace('.', '/')}.py").is_file()
+        return
     assert words[1] == "benchmarks/run.py"
     names = words[2 : words.index("--out")] if "--out" in words else words[2:]
     assert all((ROOT / "benchmarks" / f"{name}.py").is_file() for name in names)
 
 
-# Not run here, and why: `make` and the benchmarks take minutes and have tests of their own, `pip` changes the
-# environment. That they name what exists is checked.
+# Not run here, and why: `make`, simulations and the benchmarks take minutes and have tests of their own, `pip` changes
+# the environment. That they name what exists is checked.
 CHECKED_ONLY: dict[str, Callable[[list[str]], None]] = {"make": make, "pip": pip, "python": python}
 
 

@@ -163,6 +163,17 @@ class TestClusters:
             assert found.design_rows == (halved(60) == 0).sum()
 
 
+@pytest.mark.parametrize(("rare", "absent"), [(True, []), (False, [3])])
+def test_a_class_is_noted_as_absent_only_if_neither_half_has_it(rare, absent):
+    half, y = halved(400), np.arange(400) % 3
+    proof = np.flatnonzero(half)
+    y[proof[-1]] = 3 if rare else 0
+    gains = np.where(np.isin(np.arange(400), [*np.flatnonzero(half == 0)[:60], *proof[:60]]), 1, 0)
+    tuning, certificate = certify(unit_bank(), outputs_of(np.ones(400, dtype=int), gains, y), PRIOR, SEARCH)
+    assert certificate.granted
+    assert [c for note in tuning.notes if note.kind == "absent classes" for c in note.values["classes"]] == absent
+
+
 class TestClasses:
     def found(self, lost: int, **settings) -> Certificate:
         half, y = halved(1200), np.arange(1200) % C

@@ -29,6 +29,7 @@ from tdumpra.core.significance import fixed_sequence, holm
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.outputs import ValidationOutputs
 from tdumpra.tuning.certificate import Certificate, Correction, Tested
+from tdumpra.tuning.notes import Note
 from tdumpra.tuning.presets import Preset
 from tdumpra.tuning.proof import Halves
 from tdumpra.tuning.result import Setting, Tuning
@@ -86,6 +87,7 @@ def certify(
         certificate = _prove(certificate, tuning, listed, halves)
     if certificate.chosen is not None:
         best = certificate.chosen.setting
+        tuning = replace(tuning, notes=_notes(tuning, validation))
     else:
         tuning = tune(bank, validation, prior, search)
         best = replace(tuning.base, kappa=tuning.best.kappa, tau=tuning.best.tau)
@@ -110,6 +112,15 @@ def _prove(certificate: Certificate, tuning: Tuning, listed: list[Setting], halv
         for setting, gained, each, ok in zip(listed, on_proof, shown, proven, strict=True)
     )
     return replace(certificate, power=power, tested=tested)
+
+
+def _notes(tuning: Tuning, validation: ValidationOutputs) -> tuple[Note, ...]:
+    """Leave out that a class is absent from the first half, if the second has it: both had a say."""
+    present = set(validation.y.tolist())
+    absent = [note for note in tuning.notes if note.kind == "absent classes"]
+    classes = [c for note in absent for c in note.values["classes"] if c not in present]
+    others = tuple(note for note in tuning.notes if note not in absent)
+    return (Note("absent classes", {"classes": classes}), *others) if classes else others
 
 
 def _gained(tuning: Tuning, setting: Setting, half: ValidationOutputs) -> Array:
