@@ -21,9 +21,9 @@ _SHOWN = ("student", "logit_adjusted", "similarity", "gate", "oracle")
 def gate_within(decided: Decided, rows: ScoredOutputs, keep: np.ndarray) -> dict[str, Any]:
     """Count what the gate did on some rows; tested as it is on all, by :func:`~tdumpra.report.summary.verdict`."""
     kept = torch.from_numpy(np.asarray(keep, dtype=bool))
-    of_three = (p[kept] for p in (decided.p_cls, decided.p_sim, decided.p))
+    cls, sim, final = (p[kept] for p in (decided.p_cls, decided.p_sim, decided.p))
     groups = None if rows.groups is None else rows.groups[kept.numpy()]
-    report = gate_report(*of_three, rows.y[kept], groups, opened=decided.opened[kept])
+    report = gate_report(cls, sim, final, rows.y[kept], groups, opened=decided.opened[kept])
     return {"mcnemar_p": report.pop("p_value"), **report}
 
 
