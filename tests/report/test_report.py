@@ -53,7 +53,7 @@ def test_the_headline_is_the_gates_count(page, evaluation):
 
 def test_the_contents_lead_to_sections_that_exist(page):
     links = [link.attributes["href"] for link in page.one("nav", aria_label="Contents").all("a")]
-    assert len(links) == 14
+    assert len(links) == 17
     assert all(len(page.all(None, id=link[1:])) == 1 for link in links)
 
 

@@ -97,6 +97,7 @@ def paired(evaluation: Mapping[str, Any]) -> dict[str, Any] | None:
         return signed(found["difference"]), interval
 
     return {
+        "resampled": evaluation.get("resampled", "lesions"),
         "metrics": [METRICS[metric].heading.removesuffix(" ↓") for metric in _PAIRED_METRICS],
         "rows": [
             {
