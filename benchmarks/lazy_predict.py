@@ -47,7 +47,9 @@ def _photographs(folder: Path) -> list[Path]:
     """Write JPEGs of a dermatoscope's usual size: smooth blotches under grain, no two alike."""
     rng = np.random.default_rng(0)
     for i in range(DISTINCT):
-        blotches = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize((600, 450), Image.BICUBIC)
+        blotches = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize(
+            (600, 450), Image.Resampling.BICUBIC
+        )
         grain = rng.normal(0, 6, (450, 600, 3))
         pixels = np.clip(np.asarray(blotches) + grain, 0, 255).astype(np.uint8)
         Image.fromarray(pixels).save(folder / f"{i:04}.jpg", quality=90)

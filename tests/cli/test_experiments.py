@@ -59,7 +59,7 @@ def config(tmp_path: Path) -> Path:
 
 class TestTune:
     def test_gate_json(self, run, tmp_path):
-        path = write_config(tmp_path, [write_outputs(tmp_path / "net_ce_seed0.npz")], preset="default")
+        path = write_config(tmp_path, [write_outputs(tmp_path / "net_ce_seed0.npz")], preset="free")
         ran = run("tune", path, "--out", tmp_path / "out")
         assert ran.code == 0, ran.err
         gate = read_json(tmp_path / "out" / "gate.json", kind="gate", schema=1)
@@ -182,7 +182,7 @@ class TestEvaluate:
         path = write_config(tmp_path, files)
         path.write_text(path.read_text().replace("[tune]", "[tune]\npool_seeds = true"))
         ran = run(command, path, "--out", tmp_path / "o")
-        assert "chosen without the seed that it is judged on, on 400 rows" in " ".join(ran.out.split())
+        assert "chosen without the seed that it is judged on, 400 rows" in " ".join(ran.out.split())
 
     def test_the_sign_flip_test_takes_seeds_of_a_lesion_together(self, run, tmp_path):
         """The same run twice doubles every lesion's difference: the flips' p-value must not shrink."""

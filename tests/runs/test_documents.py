@@ -266,7 +266,7 @@ class TestEvaluated:
 
     def test_the_run_can_be_tuned_again(self):
         part = self.parts()[0]
-        case = case_of(*part, self.CONFIG)
+        case = case_of(part.splits, part.others, part.fitted, self.CONFIG)
         rows = np.arange(len(part.splits.validation))
         again = case.chosen_again(rows)
         assert again.decision.to_json() == case.decision.to_json()  # the same rows, the same choice

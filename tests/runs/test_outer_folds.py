@@ -26,7 +26,7 @@ QUICK: dict[str, Any] = {"tune": TuneConfig(preset="paper"), "evaluate": Evaluat
 
 def save_fold(path: Path, fold: int, seed: int = 0) -> Path:
     """Outputs of a fold: its test rows are its own, and no other fold's."""
-    arrays = seed_arrays(seed)
+    arrays: dict[str, Any] = seed_arrays(seed)
     of_test = arrays["split"] == 2
     for name in ("group", "id"):
         arrays[name] = np.where(of_test, np.char.add(f"fold{fold}-", arrays[name]), arrays[name])

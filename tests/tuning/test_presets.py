@@ -154,8 +154,10 @@ class TestFirstChoicesOnly:
             setting = setting_at(tuning.curve, index)
             decided = setting.apply_to(tuning.decision).decide(rows.p, rows.z)
             found = goal.score(decided.p, rows.y)
-            assert (setting.accuracy, setting.opened) == (pytest.approx(found.accuracy), int(decided.opened.sum()))
+            assert setting.accuracy == pytest.approx(found.accuracy)
+            assert setting.opened == int(decided.opened.sum())
             assert setting.objective == pytest.approx(found.objective)
+            assert setting.thresholds is not None
             assert setting.asked == pytest.approx(
                 float((decided.signals.gamma_cls < setting.thresholds.theta).double().mean())
             )
@@ -166,6 +168,7 @@ class TestEnoughToJudge:
         bank, rows, prior = problem_of(0)
         p_sim = tune(bank, rows, prior, Search(replace(BOUNDED, gates=("clauses",)))).decision.similarity(rows.z)
         differ = (rows.p.argmax(1) != p_sim.argmax(1)).numpy()
+        assert rows.groups is not None
         lesions = len(np.unique(rows.groups[differ]))
         for needed, shut in ((lesions, False), (lesions + 1, True)):
             found = tune(bank, rows, prior, Search(replace(BOUNDED, least_disagreeing=needed)))

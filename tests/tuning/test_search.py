@@ -15,12 +15,12 @@ from tdumpra.core.calibration import class_prior
 from tdumpra.method.evidence import explain
 from tdumpra.method.outputs import ValidationOutputs
 from tdumpra.tuning.goal import Goal
-from tdumpra.tuning.presets import PRESETS, Preset
+from tdumpra.tuning.presets import PRESETS, GateKind, Preset
 from tdumpra.tuning.search import Search
 from tdumpra.tuning.tune import tune
 
 CALIBRATED = Preset(gates=("calibrated",), kappa=(5.0, 10.0))
-GATES = ("clauses", "calibrated")
+GATES: tuple[GateKind, ...] = ("clauses", "calibrated")
 FOR_ACCURACY = Search(CALIBRATED, Goal("accuracy"))
 
 
