@@ -12,13 +12,13 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from tdumpra import __version__
 from tdumpra.cli import data, seals
+from tdumpra.cli.messages import NotesOnce, is_ours
 from tdumpra.cli.options import (
     ConfigArgument,
     DataOption,
@@ -39,7 +39,7 @@ from tdumpra.cli.options import (
     settings,
 )
 from tdumpra.errors import StopRequestedError, TdumpraError
-from tdumpra.screen import complain, show_notes
+from tdumpra.screen import complain
 
 app = typer.Typer(
     add_completion=False,
@@ -53,13 +53,10 @@ _START, _STAGES, _EXPERIMENTS, _MODELS, _DATA, _PROJECT = (
 )  # fmt: skip
 _INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended: 128 + SIGINT
 
-_printed: set[str] = set()  # notes of this command
-
 
 def main() -> None:
     """Entry point of ``tdumpra``."""
-    warnings.showwarning = _print_warning
-    _printed.clear()
+    warnings.showwarning = NotesOnce().print_warning
     try:
         app()
     except SystemExit as end:
@@ -72,24 +69,9 @@ def main() -> None:
     except (TdumpraError, ValueError, TypeError) as error:
         if os.environ.get("TDUMPRA_TRACEBACK"):
             raise
-        unexpected = "" if _is_ours(error) else " (unexpected; TDUMPRA_TRACEBACK=1 shows where it comes from)"
+        unexpected = "" if is_ours(error) else " (unexpected; TDUMPRA_TRACEBACK=1 shows where it comes from)"
         complain(f"{error}{unexpected}")
         sys.exit(2)
-
-
-def _is_ours(error: BaseException) -> bool:
-    """Return whether this package raised it, with a sentence for users; what a library raises was not foreseen."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    return frame is None or Path(frame.tb_frame.f_code.co_filename).is_relative_to(Path(__file__).parents[1])
-
-
-def _print_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    """Print each note once, however many stages have it to give."""
-    if issubclass(category, UserWarning) and str(message) not in _printed:
-        _printed.add(str(message))
-        show_notes([str(message)], Console(stderr=True))
 
 
 def _version(value: bool) -> None:
