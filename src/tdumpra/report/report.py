@@ -43,6 +43,7 @@ def write_page(
         summary=summarise(evaluation, leak, [material.tuning]),
         results=sections.results(evaluation),
         rivals=operating.rivals(evaluation),
+        paired=sections.paired(evaluation),
         per_1000=operating.per_1000(evaluation),
         points=operating.operating_points(evaluation),
         cost=operating.cost_curve(evaluation),

@@ -11,7 +11,7 @@ from typing import Any
 from tdumpra import __version__
 from tdumpra.artifacts import make_folder, read_json, write_bytes
 from tdumpra.errors import ArtifactError
-from tdumpra.report import kit, sections
+from tdumpra.report import kit, operating, sections
 from tdumpra.report.cases import SHOWN
 from tdumpra.report.material import MISSING_FROM_FILE, Material, gather
 from tdumpra.report.report import FOLDER, INDEX, write_page
@@ -190,6 +190,9 @@ def _overview(
         summary=summarise(evaluation, gates=[material.tuning for material in materials]),
         results=sections.results(evaluation),
         paired=sections.paired(evaluation),
+        per_1000=operating.per_1000(evaluation),
+        points=operating.operating_points(evaluation),
+        cost=operating.cost_curve(evaluation),
         paper=sections.beside_paper(first.config, evaluation),
         seeds=pages,
         settings=first.settings,

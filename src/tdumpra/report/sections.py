@@ -87,29 +87,44 @@ def results(evaluation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def paired(evaluation: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the gate's lead over each rival on the same rows, over the seeds, where it was recorded."""
+    """Return the gate's lead over each rival on the same rows, where it was recorded."""
     if not evaluation.get("paired"):
         return None
+    tuned = evaluation.get("paired_with_tuning") or {}
 
-    def cell(found: Mapping[str, Any]) -> tuple[str, str]:
-        low, high = found["interval"]
-        interval = "" if low is None or low != low else f"{signed(low)} to {signed(high)}"
-        return signed(found["difference"]), interval
+    def cell(rival: str, metric: str) -> dict[str, str]:
+        found = evaluation["paired"][rival][metric]
+        return {
+            "value": signed(found["difference"]),
+            "interval": _interval(found["interval"]),
+            "with_choice": _interval(tuned.get(rival, {}).get(metric, {}).get("interval")),
+        }
 
     return {
         "resampled": evaluation.get("resampled", "lesions"),
+        "with_choice": bool(tuned),
         "metrics": [METRICS[metric].heading.removesuffix(" ↓") for metric in _PAIRED_METRICS],
         "rows": [
             {
                 "name": rival,
                 "words": words_of(rival),
-                "cells": [cell(found[metric]) for metric in _PAIRED_METRICS],
+                "cells": [cell(rival, metric) for metric in _PAIRED_METRICS],
                 "counts": f"{found['fixed']:,} : {found['broken']:,}",
-                "p": p_text(found["sign_flip_p"]).removeprefix("p = ").removeprefix("p "),
+                "p": _p(found["sign_flip_p"]),
+                "holm": _p(found["holm_p"]) if "holm_p" in found else "",
             }
             for rival, found in evaluation["paired"].items()
         ],
     }
+
+
+def _interval(ends: Sequence[float | None] | None) -> str:
+    low, high = ends or (None, None)
+    return "" if low is None or high is None or low != low else f"{signed(low)} to {signed(high)}"
+
+
+def _p(value: float) -> str:
+    return p_text(value).removeprefix("p = ").removeprefix("p ")
 
 
 def beside_paper(config: Config | None, evaluation: Mapping[str, Any]) -> dict[str, Any] | str:
@@ -131,26 +146,28 @@ def beside_paper(config: Config | None, evaluation: Mapping[str, Any]) -> dict[s
         ],
         "words": f"The paper: {backbone} on {kind}, mean ± deviation of three seeds, split by image, so that images of "
         f"one lesion are on both sides. Here: {'one seed' if seeds == 1 else f'{seeds} seeds'}, protocol "
-        f"“{config.data.protocol}”. The two are not the same test.",
+        f"“{config.data.protocol}”{_test_of(config)}. The two are not the same test.",
     }
+
+
+def _test_of(config: Config) -> str:
+    if config.data.hold_out is not None:
+        return f", tested on {config.data.hold_out}"
+    return "" if config.data.outer_folds is None else f", {config.data.outer_folds} outer folds"
 
 
 def per_class(material: Material) -> dict[str, Any]:
     """Return each class before and after, under the data's own name of the class."""
     before, after = (list(material.evaluation["per_class"][who].values()) for who in ("student", "gate"))
-    found = [each.get("sensitivity_at_specificity", {}) for each in after]  # only of `sensitivity_classes`
-    specificities = list(dict.fromkeys(s for each in found for s in each))
-    at = [[number(each[s], 3) if s in each else "–" for s in specificities] for each in found]
     data = [
         {"class": name, "comparator": who, **{k: v for k, v in each.items() if not isinstance(v, dict)}}
         for name, *both in zip(material.class_names, before, after, strict=True)
         for who, each in zip(("student", "gate"), both, strict=True)
     ]
     rows = [
-        {"name": name, "before": b, "after": a, "at": sensitivities}
-        for name, b, a, sensitivities in zip(material.class_names, before, after, at, strict=True)
+        {"name": name, "before": b, "after": a} for name, b, a in zip(material.class_names, before, after, strict=True)
     ]
-    return {"rows": rows, "specificities": specificities, "data": csv_link(data)}
+    return {"rows": rows, "data": csv_link(data)}
 
 
 def data_and_split(splits: SplitOutputs, class_names: Sequence[str], notes: Sequence[str]) -> dict[str, Any]:
