@@ -69,8 +69,8 @@ def read_artifact(path: str | Path, *, kind: str, schema: int) -> Artifact:
     data = _read_bytes(path)
     header_end = _HEADER_LENGTH + int.from_bytes(data[:_HEADER_LENGTH], "little")
     if header_end > len(data):  # true of fewer than 8 bytes too
-        # Only here: a sound header whose length ends in 0x80 begins like a pickle.
-        if data[:1] == b"\x80" or data[:2] == b"PK":
+        # The length of a header may begin like a pickle, but is below 16 MiB: its upper bytes are zero.
+        if (data[:1] == b"\x80" and any(data[3:_HEADER_LENGTH])) or data[:2] == b"PK":
             raise ArtifactError(f"{path} is a pickle or zip archive, not a tdumpra {kind} file; it was not opened")
         raise ArtifactError(f"{path} is truncated, or is no tdumpra {kind} file")
     _check_seal(path, data, header_end, kind)

@@ -15,6 +15,7 @@ from tdumpra.evaluation.over_seeds import (
     SeedRows,
     mean_and_deviation,
     mean_of_trees,
+    notes_apart,
     over_seeds,
     refuse_another_kind,
     refuse_other_test_rows,
@@ -202,3 +203,8 @@ def test_trees_are_averaged_figure_by_figure():
     trees = [{"a": 1.0, "b": {"c": [1, 2], "d": None}}, {"a": 2.0, "b": {"c": [3, 4], "d": {"e": 1}}}]
     assert mean_of_trees(trees) == {"a": 1.5, "b": {"c": [2.0, 3.0], "d": None}}
     assert mean_of_trees([trees[1]["b"], trees[0]["b"]]) == {"c": [2.0, 3.0], "d": None}
+
+
+def test_a_note_of_some_seeds_names_them():
+    notes = {"0": ["of all", "of one"], "1": ["of all"], "2": ["of all", "of one"]}
+    assert notes_apart("seed", notes) == ["of all", "seed 0: of one", "seed 2: of one"]

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
-from tdumpra.report.material import Material
-from tdumpra.report.sections import beside_paper, paired, per_class
+from tdumpra.report.sections import beside_paper, paired
 from tdumpra.runs.config import Config, DataConfig, NetworkConfig, OutputFile
 
 SCORES = {"accuracy": 0.81, "macro_f1": 0.6, "balanced_accuracy": 0.5, "ece": 0.07, "macro_auroc": None}
@@ -51,27 +50,17 @@ def test_a_lead_that_is_undefined_is_said_to_be():
     shown = paired({"paired": {"student": against}})
     assert shown is not None
     cells = shown["rows"][0]["cells"]
-    assert cells[-1] == ("undefined", "")
-    assert cells[0] == ("+0.0100", "−0.0100 to +0.0200")
+    assert cells[-1] == {"value": "undefined", "interval": "", "with_choice": ""}
+    assert cells[0] == {"value": "+0.0100", "interval": "−0.0100 to +0.0200", "with_choice": ""}
 
 
-class TestByClass:
-    ROW: ClassVar = {"support": 9, "recall": 0.5, "precision": 0.5, "f1": 0.5, "auroc": 0.7}
-
-    def of(self, *sensitivities: dict[str, float | None] | None) -> dict[str, Any]:
-        rows = {
-            f"c{i}": self.ROW if each is None else {**self.ROW, "sensitivity_at_specificity": each}
-            for i, each in enumerate(sensitivities)
-        }
-        evaluation = {"per_class": {"student": rows, "gate": rows}}
-        return per_class(Material(name="x", evaluation=evaluation, class_names=tuple(rows)))
-
-    def test_sensitivity_of_some_classes_only(self):
-        found = self.of(None, {"0.9": 0.25, "0.95": None}, None)
-        assert found["specificities"] == ["0.9", "0.95"]
-        assert [row["at"] for row in found["rows"]] == [["–", "–"], ["0.250", "undefined"], ["–", "–"]]
-
-    def test_sensitivity_of_none(self):
-        found = self.of(None, None)
-        assert found["specificities"] == []
-        assert [row["at"] for row in found["rows"]] == [[], []]
+def test_an_interval_that_includes_the_choice_and_a_corrected_p_stand_beside_the_lead():
+    lead = {"difference": 0.01, "interval": [-0.01, 0.02]}
+    metrics = dict.fromkeys(("accuracy", "balanced_accuracy", "macro_f1", "ece", "nll"), lead)
+    counts = {"fixed": 3, "broken": 1, "sign_flip_p": 0.02, "holm_p": 0.04}
+    tuned = {"student": {name: {**lead, "interval": [-0.03, 0.04]} for name in metrics}}
+    shown = paired({"paired": {"student": {**metrics, **counts}}, "paired_with_tuning": tuned})
+    assert shown is not None
+    assert shown["with_choice"]
+    assert shown["rows"][0]["cells"][0]["with_choice"] == "−0.0300 to +0.0400"
+    assert (shown["rows"][0]["p"], shown["rows"][0]["holm"]) == ("0.02", "0.04")

@@ -7,7 +7,7 @@ import pytest
 
 from tdumpra.evaluation.story import moved
 from tdumpra.report.kit import signed
-from tdumpra.report.summary import VERDICTS, Said, headline, p_text, summarise, verdict
+from tdumpra.report.summary import VERDICTS, Expected, Said, headline, judged, p_text, summarise, verdict
 
 
 def evaluation(**gate: Any) -> dict[str, Any]:
@@ -138,13 +138,12 @@ def test_seeds_in_which_retrieval_won_are_counted():
 
 
 def test_what_to_be_careful_about():
-    by_seed = {"2": {"notes": ["a note"]}, "3": {"notes": ["a note", "another"]}}
-    careless = {**evaluation(), "grouped": False, "by_seed": by_seed, "notes": ["a note", "another"]}
+    careless = {**evaluation(), "grouped": False, "notes": ["a note", "seed 3: another"]}
     leak = {"images": 19, "of": 50, "share": 0.38}
     cautions = summarise(careless, leak).cautions
-    assert kinds(cautions) == ["note", "seed_note", "ungrouped", "leak"]
+    assert kinds(cautions) == ["note", "note", "ungrouped", "leak"]
     assert values(cautions, "leak") == leak
-    assert [str(each) for each in cautions[:2]] == ["A note.", "Seed 3: Another."]
+    assert [str(each) for each in cautions[:2]] == ["A note.", "Seed 3: another."]
     assert "19 of 50 test images (38.0%)" in str(cautions[3])
     assert summarise(evaluation()).cautions == []
 
@@ -195,7 +194,9 @@ class TestStanding:
     def test_proof_and_estimate_are_sentences_of_their_own(self):
         proof = {"sentence": "with 400 lesions 2 points can be proven; certified", "guarantee": "a promise"}
         document = {**evaluation(), "tuning": f"tried; {proof['sentence']}; {ESTIMATE['sentence']}"}
-        told = summarise(document, gates=[{"certificate": proof, "out_of_fold": ESTIMATE}]).sentences
+        told = summarise(
+            document, gates=[{"certificate": proof, "out_of_fold": ESTIMATE, "expected": ESTIMATE}]
+        ).sentences
         assert values(told, "tuning") == {"tuning": "tried"}
         assert values(told, "certificate") == proof
         assert values(told, "estimate") == {"sentence": ESTIMATE["sentence"]}
@@ -209,19 +210,38 @@ class TestStanding:
 
 class TestExpected:
     def test_beside_the_figures_of_test(self):
-        tiles = summarise(evaluation(), gates=[{"out_of_fold": ESTIMATE}]).tiles
+        tiles = summarise(evaluation(), gates=[{"out_of_fold": ESTIMATE, "expected": ESTIMATE}]).tiles
         assert [tile.expected.rpartition(": ")[2] for tile in tiles[2:]] == ["+0.0200", "+0.0600", ""]
         assert tiles[0].expected.endswith("15.0%")
         assert tiles[1].expected.endswith("9 : 5 of 200")
 
     def test_only_what_was_estimated(self):
         of_f1 = {**ESTIMATE, "maximised": "macro_f1"}
-        assert summarise(evaluation(), gates=[{"out_of_fold": of_f1}]).tiles[3].expected == ""
-        assert {tile.expected for tile in summarise(evaluation(), gates=[{"out_of_fold": None}]).tiles} == {""}
+        assert summarise(evaluation(), gates=[{"expected": of_f1}]).tiles[3].expected == ""
+        assert {tile.expected for tile in summarise(evaluation(), gates=[{"expected": None}]).tiles} == {""}
 
     def test_tunings_are_taken_together_and_a_shared_one_once(self):
         other = {**ESTIMATE, "fixed": 1, "accuracy": 0.8}
-        gates = [{"out_of_fold": each} for each in (ESTIMATE, other, ESTIMATE)]
+        gates = [{"expected": each} for each in (ESTIMATE, other, ESTIMATE)]
         tiles = summarise(evaluation(), gates=gates).tiles
         assert tiles[1].expected.endswith("10 : 10 of 400")
         assert tiles[2].expected.endswith("+0.0100")
+
+
+def test_over_seeds_the_interval_must_agree_with_the_test():
+    gate = {**evaluation()["gate"], "opened": 20, "fixed": 15, "broken": 2, "sign_flip_p": 0.001}
+    for interval, expected in (([0.001, 0.02], "better"), ([0.0, 0.02], "chance"), ([-0.01, 0.02], "chance")):
+        lead = {"paired": {"student": {"accuracy": {"difference": 0.01, "interval": interval}}}}
+        assert judged({"gate": gate, "resampled": "lesions and seeds", **lead}) == expected
+        assert judged({"gate": gate, "resampled": "lesions", **lead}) == "better"  # one seed: the test is of its rows
+
+
+def test_a_choice_that_was_not_taken_is_not_expected():
+    taken = {
+        "rows": 100, "opened": 10, "fixed": 5, "broken": 2, "accuracy": 0.83, "base_accuracy": 0.8, "objective": 0.7,
+        "base_objective": 0.6, "maximised": "balanced_accuracy", "sentence": "s",
+    }  # fmt: skip
+    shut = {**taken, "opened": 0, "fixed": 0, "broken": 0, "accuracy": 0.8, "objective": 0.6}
+    expected = Expected.of([{"out_of_fold": taken, "expected": taken}, {"out_of_fold": taken, "expected": shut}])
+    assert "5 : 2 of 200" in expected.counts()
+    assert "5.0%" in expected.share("opened")

@@ -244,7 +244,7 @@ class TestEvaluated:
         assert document["gate"]["n"] == 320
         assert all(f"fold {number}:" in document["tuning"] for number in range(2))
         assert document["certified"] is None
-        estimates = [part.fitted.estimate for part in parts]
+        estimates = [part.fitted.expected for part in parts]
         assert all(each is not None for each in estimates)
         validation = document["per_1000"]["validation"]
         rows = sum(each.rows for each in estimates if each is not None)

@@ -85,7 +85,7 @@ def over_seeds(by_seed: Mapping[int, SeedResult]) -> dict[str, Any]:
         "grouped": first["grouped"],
         "tuning": told_apart("seed", {seed: each["tuning"] for seed, each in evaluations.items()}),
         "certified": _agreed(each.get("certified") for each in evaluations.values()),
-        "notes": list(dict.fromkeys(note for each in evaluations.values() for note in each.get("notes", ()))),
+        "notes": notes_apart("seed", {seed: each.get("notes", ()) for seed, each in evaluations.items()}),
         "comparators": {name: {metric: f.mean for metric, f in of.items()} for name, of in figures.items()},
         "comparators_std": {name: {metric: f.std for metric, f in of.items()} for name, of in figures.items()},
         "gate": {
@@ -171,6 +171,15 @@ def with_holm(models: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]
             of_model = models[name]["paired"]
             found[name] = {**models[name], "paired": {**of_model, "student": {**of_model["student"], "holm_p": p}}}
     return found
+
+
+def notes_apart(what: str, by_number: Mapping[Any, Sequence[str]]) -> list[str]:
+    """List the notes of several seeds or folds; one that only some of them have names them."""
+    everyone = set.intersection(*(set(notes) for notes in by_number.values()))
+    found: dict[str, None] = {}
+    for number, notes in by_number.items():
+        found |= dict.fromkeys(note if note in everyone else f"{what} {number}: {note}" for note in notes)
+    return list(found)
 
 
 def told_apart(what: str, by_number: Mapping[Any, str]) -> str:

@@ -226,9 +226,7 @@ def _sentence(decision: Decision, decided: Decided, clauses: tuple[Clause, ...],
         third = "" if after == names[int(decided.signals.label_sim)] else ", neither path's first choice"
         return f"{why}: prediction moved from {before} to {after}{third}"
     if decision.thresholds == GateThresholds.shut():
-        return (
-            f"retrieval did not change this prediction ({after}): tuning found nothing to gain and left the gate shut"
-        )
+        return f"retrieval did not change this prediction ({after}): tuning left the gate shut"
     if decided.signals.label_cls == decided.signals.label_sim:
         return f"retrieval did not change this prediction ({after}): both say {after}"
     failed = next(clause for clause in clauses if not clause.holds)

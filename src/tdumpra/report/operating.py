@@ -64,7 +64,7 @@ def _points_of(name: str, found: Mapping[str, Any], specificities: list[str]) ->
         "rows": [
             {"name": who, "words": words_of(who), "cells": [cell(of_who[name][each]) for each in specificities]}
             for who, of_who in found.items()
-            if name in of_who
+            if name in of_who and who != "oracle"  # it bounds the accuracy, not the order of the cases
         ],
         "data": csv_link(
             [
@@ -89,10 +89,13 @@ def cost_curve(evaluation: Mapping[str, Any]) -> dict[str, Any] | None:
         "mean of both opinions on every case that is asked about."
     )
     caption = "The test curve is for reading, not for choosing."
-    if theta is not None and theta in curve["theta"]:
+    if theta and theta in curve["theta"]:  # a gate that is shut asks about nobody
         caption = f"Dashed: the θ in use. {caption}"
         asked = curve["asked"][curve["theta"].index(theta)]
-        words += f" At the θ in use, {theta:.2g}, {percent(asked)} of the test cases are asked about."
+        words += (
+            f" At the θ in use, {theta:.2g}, {percent(asked)} of the test cases are asked about; a bound on that share "
+            "(tune.max_asked) holds for validation cases."
+        )
     return {"words": words, "chart": chart(charts.cost_curve(curve, theta), "cost_curve", caption)}
 
 
@@ -113,7 +116,10 @@ def _chosen(values: Any) -> str:
     """Tell settings in a line; of several folds, fold by fold."""
     if isinstance(values, Sequence) and not isinstance(values, str):
         return "; ".join(f"fold {number}: {_chosen(each)}" for number, each in enumerate(values))
-    return ", ".join(f"{name.replace('_', ' ')} {_value(value)}" for name, value in _flat(values).items())
+    flat = _flat(values)
+    missed = flat.pop("harmless", True) is False
+    said = ", ".join(f"{name.replace('_', ' ')} {_value(value)}" for name, value in flat.items())
+    return f"{said} (nothing kept the accuracy of the classifier alone, so it is left unadjusted)" if missed else said
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,7 +128,7 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         if isinstance(value, Mapping):
             flat |= _flat(value)
-        elif value is not None:
+        elif value is not None and not isinstance(value, list | tuple):  # fitted weights are no setting
             flat[name] = value
     return flat
 

@@ -117,7 +117,7 @@ def familiarity(evidence: Evidence) -> Reading:
 def guarantee(evidence: Evidence) -> Reading:
     """Say whether an open gate must follow retrieval under these settings."""
     if evidence.gate_shut:
-        return Reading("gate shut", "Tuning found nothing to gain, so the gate opens for no case at all.")
+        return Reading("gate shut", "Tuning left the gate shut: it opens for no case at all.")
     joined = " (multiplied, not added)" if evidence.rule == "log-linear" else ""
     weights = (
         f"Where the gate opens, the final opinion is {100 * evidence.alpha:.0f} % classifier and "

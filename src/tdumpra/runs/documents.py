@@ -21,7 +21,7 @@ from tdumpra.errors import InputFileError
 from tdumpra.evaluation.comparators import Case
 from tdumpra.evaluation.evaluate import evaluate
 from tdumpra.evaluation.gate_report import gate_report, thousandths
-from tdumpra.evaluation.over_seeds import SeedResult, told_apart
+from tdumpra.evaluation.over_seeds import SeedResult, notes_apart, told_apart
 from tdumpra.evaluation.settings import EvaluateConfig
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
@@ -147,7 +147,8 @@ def gate_document(
         "asked": tuning.best.asked,
         "decision": tuning.decision.to_json(),
         "certificate": fitted.certificate and fitted.certificate.to_json(),
-        "out_of_fold": fitted.estimate and fitted.estimate.to_json(),
+        "out_of_fold": fitted.estimate and fitted.estimate.to_json(),  # what the choice earned, taken or not
+        "expected": fitted.expected and fitted.expected.to_json(),  # of the gate in use
         "notes": [str(note) for note in tuning.notes],
         "settings": asdict(config.tune),
     }
@@ -161,6 +162,7 @@ def evaluated(parts: Sequence[Part], config: Config, seed: int) -> SeedResult:
     asked = replace(config.evaluate, class_names=config.evaluate.class_names or parts[0].splits.class_names)
     found = evaluate([_case(part, config, seed) for part in parts], settings=asked)
     splits, fits = [part.in_use for part in parts], [part.fitted for part in parts]
+    by_fold = {i if part.fold is None else part.fold: part.fitted for i, part in enumerate(parts)}
     refit = parts[0].second is not None
     per_1000 = {**found.document["per_1000"], "validation": _per_1000(fits, asked, splits[0].n_classes)}
     document = {
@@ -172,10 +174,10 @@ def evaluated(parts: Sequence[Part], config: Config, seed: int) -> SeedResult:
             "test": sum(len(each.test) for each in splits),
         },
         "grouped": splits[0].test.groups is not None,
-        "tuning": told_apart("fold", {part.fold or 0: part.fitted.verdict() for part in parts}),
+        "tuning": told_apart("fold", {number: fitted.verdict() for number, fitted in by_fold.items()}),
         "certified": _certified(fits),
         "notes": [
-            *dict.fromkeys(str(note) for fitted in fits for note in fitted.tuning.notes),
+            *notes_apart("fold", {number: [*map(str, fitted.tuning.notes)] for number, fitted in by_fold.items()}),
             *([_REFIT] if refit else []),
         ],
         **found.document,
@@ -185,8 +187,8 @@ def evaluated(parts: Sequence[Part], config: Config, seed: int) -> SeedResult:
 
 
 def _per_1000(fits: Sequence[Fitted], asked: EvaluateConfig, n_classes: int) -> dict[str, Any] | None:
-    """Return what the gate did to a thousand validation rows that had no say in the choice; ``None`` if unknown."""
-    estimates = [fitted.estimate for fitted in fits if fitted.estimate is not None]
+    """Return what the gate in use does to a thousand rows that had no say in the choice; ``None`` if unknown."""
+    estimates = [fitted.expected for fitted in fits if fitted.expected is not None]
     if len(estimates) < len(fits):
         return None
     rows, opened, fixed, broken = (

@@ -78,6 +78,13 @@ class Estimate(NamedTuple):
         before, after = (shown_value(self.maximised, each) for each in (self.base_objective, self.objective))
         return f"{objective_name(self.maximised)} {before:.4f} to {after:.4f}, {accuracy}"
 
+    def untaken(self) -> Estimate:
+        """Return what the classifier alone earned on the same rows."""
+        nothing = tuple((0, 0, 0) for _ in self.by_class)
+        return self._replace(
+            objective=self.base_objective, accuracy=self.base_accuracy, opened=0, fixed=0, broken=0, by_class=nothing
+        )
+
     def sentence(self) -> str:
         """Say what was earned."""
         how = "out of fold" if self.left_out == "fold" else "chosen without the seed that it is judged on"

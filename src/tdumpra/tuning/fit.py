@@ -39,6 +39,13 @@ class Fitted(NamedTuple):
         """Return the decision with a bank that holds no validation rows, to be tried on those rows."""
         return replace(self.tuning.decision, bank=self.unseen_bank or self.tuning.decision.bank)
 
+    @property
+    def expected(self) -> Estimate | None:
+        """Return the estimate of the gate in use: a choice that was not taken earns and costs nothing."""
+        if self.estimate is None or not self.tuning.is_shut:
+            return self.estimate
+        return self.estimate.untaken()
+
     def verdict(self) -> str:
         """Say in a sentence how the gate was chosen, proven or estimated."""
         if self.certificate is not None and not self.certificate.granted:
