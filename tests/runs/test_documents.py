@@ -275,6 +275,40 @@ class TestEvaluated:
         assert half.choice is not None
         assert torch.equal(half.choice.y, part.splits.validation.y[:100].repeat_interleave(2))
 
+    def test_a_draw_need_not_hold_as_many_disagreeing_lesions_as_the_run(self):
+        splits = splits_of(0)
+        free = fit(splits, BANK, TuneConfig(), preset=SMALL).tuning.decision
+        rows, p_sim = splits.validation, free.similarity(splits.validation.z)
+        lesions = len(np.unique(rows.lesions()[(rows.p.argmax(1) != p_sim.argmax(1)).numpy()]))
+        config = Config(bank=BANK, tune=TuneConfig(preset=replace(SMALL, least_disagreeing=lesions)))
+        fitted = fit(splits, BANK, config.tune)
+        assert not fitted.tuning.is_shut
+        case = case_of(splits, (), fitted, config)
+        numbers = np.repeat(np.arange(0, 200, 2), 2)
+        again = fit(redrawn([splits], numbers)[0], BANK, TuneConfig(), preset=SMALL).tuning
+        assert not again.is_shut
+        assert case.chosen_again(numbers).decision.to_json() == again.decision.to_json()
+
+    @pytest.mark.parametrize("ids", [True, False])
+    @pytest.mark.parametrize("folds", [0, 2])
+    def test_without_groups_a_row_that_is_drawn_twice_stays_one_lesion(self, ids, folds):
+        parts = [splits_of(seed) for seed in range(2)]
+        names = {"groups": None} if ids else {"groups": None, "ids": None}
+        parts = [
+            each._replace(train=replace(each.train, **names), validation=replace(each.validation, **names))
+            for each in parts
+        ]
+        numbers = np.repeat(np.arange(0, 400, 4), 3)
+        drawn = redrawn(parts, numbers)
+        for part, each in zip(parts, drawn, strict=True):
+            assert each.validation.lesions().tolist() == np.repeat(part.validation.lesions()[::4], 3).tolist()
+            assert len(np.unique(each.validation.lesions())) == 50
+        if folds:
+            assert not set(drawn[0].train.groups) & set(drawn[0].validation.groups)  # type: ignore[arg-type]
+        config = Config(bank=BANK, tune=TuneConfig(preset=SMALL, folds=folds))
+        case = case_of(parts[0], (), fit(parts[0], BANK, config.tune), config)
+        assert len(case.chosen_again(np.repeat(np.arange(100), 2)).decided.p) == 160
+
     def test_the_rows_of_all_seeds_are_drawn_seed_by_seed(self):
         parts = [splits_of(seed) for seed in range(2)]
         drawn = redrawn(parts, np.array([0, 0, 199, 200, 399]))

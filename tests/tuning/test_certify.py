@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import binom
 from tests.planted import PRIOR, C, outputs_of, planted, unit_bank
 from tests.support import make_problem
@@ -161,6 +162,59 @@ class TestClusters:
             rows = outputs_of(sizes, gains, y)
             found = certify(unit_bank(), rows, PRIOR, SEARCH)[1]
             assert found.design_rows == (halved(60) == 0).sum()
+
+
+def test_fixed_and_broken_are_counted_against_the_classifier_as_it_came():
+    """Its prior is adjusted here: what that breaks is the decision's doing, and so is what it fixes."""
+    rows = planted(0, cls_right=0.1, sim_right=0.7)
+    half = group_folds(rows.groups, np.zeros(len(rows), dtype=np.int64), 2, seed=0)
+    search = Search(PRESET, Goal("balanced_accuracy"), adjust_for_prior=True)
+    prior = torch.tensor([0.7, 0.1, 0.1, 0.1], dtype=torch.float64)
+    leaning = rows.p * prior.sqrt()
+    rows = replace(rows, p=leaning / leaning.sum(1, keepdim=True))
+    tuning, certificate = certify(unit_bank(), rows, prior, search, classes={"b": 1}, class_harm=0.5)
+    assert tuning.decision.prior_exponent > 0
+    assert certificate.tested
+    proof = rows.rows(half == 1)
+    was_right = proof.p.argmax(1) == proof.y
+    adjusted = tuning.decision.classifier(proof.p).argmax(1) == proof.y
+    assert (adjusted != was_right).any()
+    assert certificate.granted
+    right = tuning.decision.decide(proof.p, proof.z).p.argmax(1) == proof.y
+    found = certificate.chosen
+    assert found is not None
+    assert (found.fixed, found.broken) == (int((right & ~was_right).sum()), int((was_right & ~right).sum()))
+    of_b = proof.y == 1
+    broken = int((was_right & ~right & of_b).sum())
+    assert (found.harm[0].fixed, found.harm[0].broken) == (int((right & ~was_right & of_b).sum()), broken)
+
+
+def test_a_granted_gate_is_not_said_to_stay_shut():
+    """The proof stands in for the floor on disagreements."""
+    search = replace(SEARCH, preset=replace(PRESET, least_disagreeing=1000))
+    tuning, certificate = certify(unit_bank(), planted(0, cls_right=0.1, sim_right=0.8), PRIOR, search)
+    assert certificate.granted
+    assert not tuning.is_shut
+    assert "too few disagreements" not in {note.kind for note in tuning.notes}
+
+
+@pytest.mark.parametrize(("correction", "listed"), [("fixed-sequence", False), ("holm", True)])
+def test_a_gate_that_moves_nothing_ends_a_fixed_sequence(correction, listed):
+    """The first half promises most where the classifier is very unsure, which it never is on the second half."""
+    half, y = halved(600), np.arange(600) % C
+    gains, confidence = np.zeros(600, dtype=int), np.full(600, 0.97)
+    design, proof = (np.flatnonzero(half == number) for number in range(2))
+    for rows, sure, gain in (
+        (design[:60], 0.45, 1), (design[60:90], 0.65, 1), (design[90:110], 0.65, -1), (proof[:60], 0.65, 1),
+    ):  # fmt: skip
+        gains[rows], confidence[rows] = gain, sure
+    made = outputs_of(np.ones(600, dtype=int), gains, y)
+    label = torch.nn.functional.one_hot(made.p.argmax(1), C)
+    sure = torch.from_numpy(confidence)[:, None]
+    rows = replace(made, p=torch.where(label > 0, sure, (1 - sure) / (C - 1)))
+    preset = replace(PRESET, theta=(0.5, 0.7), gates=("clauses",), temperatures=False)
+    certificate = certify(unit_bank(), rows, PRIOR, Search(preset, Goal("accuracy")), correction=correction)[1]
+    assert bool(certificate.tested) == certificate.granted == listed
 
 
 @pytest.mark.parametrize(("rare", "absent"), [(True, []), (False, [3])])

@@ -5,14 +5,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.support import Problem, make_problem
+from tests.support import BANK, Problem, make_problem, splits_of, with_own_lesions
 
 from tdumpra import DualPathClassifier, PrototypeBank
+from tdumpra.core.gate import GateThresholds
+from tdumpra.method.decision import Decision
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs
-from tdumpra.tuning.crossfit import cross_fit
+from tdumpra.tuning.crossfit import cross_fit, estimate
+from tdumpra.tuning.fit import fit
 from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.presets import Preset
 from tdumpra.tuning.search import Search
+from tdumpra.tuning.settings import TuneConfig
 
 PRESET = Preset(kappa=(10.0,), theta=(0.6, 0.9), beta=(0.3,), margin=(0.0,), delta=(0.05,), alpha=(0.1,))
 
@@ -57,6 +61,35 @@ def test_the_estimate_is_counted_row_by_row():
     assert estimate.accuracy - estimate.base_accuracy == pytest.approx(gained, abs=1e-12)
     assert estimate.opened >= estimate.fixed + estimate.broken
     assert estimate.objective == estimate.accuracy
+
+
+class TestPlainClassifier:
+    """Where the prior is adjusted, what changed is counted against the classifier as it came."""
+
+    def test_counts_and_accuracy(self):
+        plain, p_cls, p = (torch.eye(3, dtype=torch.float64)[labels] for labels in ([0, 1, 2], [0, 0, 1], [1, 0, 0]))
+        rows = Decision(bank=PrototypeBank.fit(np.eye(3), np.arange(3), 1), thresholds=GateThresholds.shut(),
+                        prior=torch.full((3,), 1 / 3)).decide_posteriors(plain, plain)  # fmt: skip
+        found = estimate([rows._replace(p_cls=p_cls, p=p)], plain, torch.tensor([0, 0, 0]), Goal("balanced_accuracy"))
+        assert found.base_accuracy == pytest.approx(1 / 3)
+        assert (found.fixed, found.broken) == (2, 1)
+        assert found.by_class == ((2, 1, 0), (0, 0, 1), (0, 0, 0))
+        assert found.base_objective == pytest.approx(2 / 3)  # the adjusted classifier's
+        assert not found._replace(accuracy=0.3, objective=1.0).survives
+
+    @pytest.mark.parametrize("how", ["folds", "crossfit", "seeds"])
+    def test_whoever_estimates(self, how):
+        splits = [with_own_lesions(splits_of(seed), seed) for seed in (0, 1)]
+        settings = TuneConfig(adjust_prior=True, folds=5 if how == "crossfit" else 0)
+        others = splits[1:] if how == "seeds" else []
+        found = fit(splits[0], BANK, settings, preset=PRESET, others=others)
+        assert found.tuning.decision.prior_exponent > 0
+        assert found.estimate is not None
+        rows = [each.validation for each in [splits[0], *others]]
+        right = torch.cat([each.p.argmax(1) == each.y for each in rows]).double().mean().item()
+        assert found.estimate.base_accuracy == pytest.approx(right)
+        lead = found.estimate.accuracy - found.estimate.base_accuracy
+        assert found.estimate.fixed - found.estimate.broken == pytest.approx(lead * found.estimate.rows)
 
 
 def test_training_rows_may_take_part_if_predicted_out_of_fold():

@@ -177,6 +177,19 @@ class TestEnoughToJudge:
             assert notes.get("too few disagreements") == ({"lesions": lesions, "needed": needed} if shut else None)
             assert ("too few" in found.sentence()) == shut
 
+    def test_lesions_are_counted_at_the_kappa_that_is_chosen(self):
+        bank, rows, prior = problem_of(1)
+        preset = replace(BOUNDED, kappa=(1.0, 100.0), gates=("clauses",))
+        differ = {k: (rows.p.argmax(1) != bank.class_scores(rows.z, kappa=k).argmax(1)).numpy() for k in preset.kappa}
+        lesions = {kappa: len(np.unique(rows.lesions()[rows_of])) for kappa, rows_of in differ.items()}
+        chosen = tune(bank, rows, prior, Search(preset)).best.kappa
+        assert lesions[chosen] < max(lesions.values())
+        assert not tune(bank, rows, prior, Search(replace(preset, least_disagreeing=lesions[chosen]))).is_shut
+        strict = tune(bank, rows, prior, Search(replace(preset, least_disagreeing=max(lesions.values()))))
+        assert strict.is_shut
+        (note,) = [each for each in strict.notes if each.kind == "too few disagreements"]
+        assert note.values["lesions"] == lesions[chosen]
+
     def test_a_gate_that_hardly_opened_is_no_candidate(self):
         opened = tuned(0).best.opened
         assert tuned(0, replace(BOUNDED, least_opened=opened)).best.opened == opened

@@ -82,11 +82,16 @@ def case_of(splits: SplitOutputs, others: Sequence[SplitOutputs], fitted: Fitted
         return torch.cat([bank.class_scores(part.validation.z, kappa=kappa) for bank, part in matched])
 
     def retune(numbers: Array) -> Decision:
-        """Fit the gate again as this run did, on some of the rows of choice."""
-        drawn = redrawn(parts, numbers)
-        made = fitted.unseen_bank or decision.bank
-        judge = settings.searched().must_survive
-        return fit(drawn[0], config.bank, settings, others=drawn[1:], judge=judge, made=made).tuning.decision
+        """Fit the gate again as this run did, on some of the rows of choice.
+
+        That the paths disagree on enough lesions was settled on all rows: a draw holds only some of the lesions.
+        """
+        drawn, made = redrawn(parts, numbers), fitted.unseen_bank or decision.bank
+        preset = replace(settings.searched(), least_disagreeing=0)
+        again = fit(
+            drawn[0], config.bank, settings, preset=preset, others=drawn[1:], judge=preset.must_survive, made=made
+        )
+        return again.tuning.decision
 
     return Case(
         train=splits.train,
@@ -103,12 +108,21 @@ def case_of(splits: SplitOutputs, others: Sequence[SplitOutputs], fitted: Fitted
 
 
 def redrawn(parts: Sequence[SplitOutputs], numbers: Array) -> list[SplitOutputs]:
-    """Return the seeds with those of their validation rows, counted one seed after the other, that were drawn."""
+    """Return the seeds with those of their validation rows, counted one seed after the other, that were drawn.
+
+    A row that was drawn twice stays one lesion: without groups, its lesion in the run becomes its group.
+    """
     starts = np.cumsum([0, *(len(part.validation) for part in parts)])
-    return [
-        part._replace(validation=part.validation.rows(numbers[(numbers >= low) & (numbers < high)] - low))
-        for part, (low, high) in zip(parts, pairwise(starts), strict=True)
-    ]
+    lesions = pooled([part.validation for part in parts]).lesions()
+    drawn = []
+    for part, (low, high) in zip(parts, pairwise(starts), strict=True):
+        rows, train = replace(part.validation, groups=lesions[low:high]), part.train
+        if part.validation.groups is None and train.groups is None:  # cross-fitting needs groups of both or of neither
+            names = np.array([f"train {i}" for i in range(len(train))]) if train.ids is None else train.ids
+            train = replace(train, groups=names)
+        here = numbers[(numbers >= low) & (numbers < high)] - low
+        drawn.append(part._replace(train=train, validation=rows.rows(here)))
+    return drawn
 
 
 def gate_document(

@@ -71,7 +71,7 @@ def certify(
     design, proof = (validation.rows(half == number) for number in range(2))
     tuning = tune(bank, design, prior, search)
     halves = Halves(design, proof, classes or {}, class_harm)
-    listed = _short_list(tuning, search.preset, proof)
+    listed = _short_list(tuning, search.preset, proof, correction)
     certificate = Certificate(
         level=level,
         correction=correction,
@@ -115,25 +115,29 @@ def _prove(certificate: Certificate, tuning: Tuning, listed: list[Setting], halv
 
 
 def _notes(tuning: Tuning, validation: ValidationOutputs) -> tuple[Note, ...]:
-    """Leave out that a class is absent from the first half, if the second has it: both had a say."""
+    """Leave out what the proof has overtaken: few disagreements, and a class that only the first half lacks."""
     present = set(validation.y.tolist())
     absent = [note for note in tuning.notes if note.kind == "absent classes"]
     classes = [c for note in absent for c in note.values["classes"] if c not in present]
-    others = tuple(note for note in tuning.notes if note not in absent)
+    others = tuple(note for note in tuning.notes if note.kind not in ("absent classes", "too few disagreements"))
     return (Note("absent classes", {"classes": classes}), *others) if classes else others
 
 
 def _gained(tuning: Tuning, setting: Setting, half: ValidationOutputs) -> Array:
-    """Return +1 for each row that the setting fixes and -1 for each that it breaks."""
+    """Return +1 for each row that the whole decision fixes and -1 for each that it breaks.
+
+    Both are counted against the classifier as it came, before any adjustment for the prior.
+    """
     right = setting.apply_to(tuning.decision).decide(half.p.double(), half.z).p.argmax(1) == half.y
-    was_right = tuning.decision.classifier(half.p.double()).argmax(1) == half.y
+    was_right = half.p.argmax(1) == half.y
     return (right.long() - was_right.long()).numpy()
 
 
-def _short_list(tuning: Tuning, preset: Preset, proof: ValidationOutputs) -> list[Setting]:
+def _short_list(tuning: Tuning, preset: Preset, proof: ValidationOutputs, correction: Correction) -> list[Setting]:
     """List the most promising gates of the first half that do different things on the second.
 
     Only the second half's inputs are looked at here, to tell gates apart; its labels come in once the list is fixed.
+    A gate that moves nothing there cannot be proven: in a fixed sequence it ends the list, under Holm it is left out.
     """
     label_cls = tuning.decision.classifier(proof.p.double()).argmax(1)
     listed: dict[bytes, Setting] = {}
@@ -141,6 +145,8 @@ def _short_list(tuning: Tuning, preset: Preset, proof: ValidationOutputs) -> lis
         label = setting.apply_to(tuning.decision).decide(proof.p.double(), proof.z).p.argmax(1)
         if not torch.equal(label, label_cls):
             listed.setdefault(label.numpy().tobytes(), setting)
+        elif correction == "fixed-sequence":
+            break
         if len(listed) == _LIST_LENGTH:
             break
     return list(listed.values())

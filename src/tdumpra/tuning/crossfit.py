@@ -30,6 +30,7 @@ from tdumpra.core.calibration import class_prior
 from tdumpra.core.groups import group_folds
 from tdumpra.core.metrics import Objective
 from tdumpra.core.posterior import similarity_posterior
+from tdumpra.core.rowwise import widen
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decided
 from tdumpra.method.outputs import ScoredOutputs, TrainOutputs, ValidationOutputs, join
@@ -119,15 +120,16 @@ def out_of_fold(
         return None
     fold = group_folds(rows.groups, rows.y.numpy(), folds, seed=_ESTIMATE_SEED)
     in_part = replace(search, preset=search.preset.for_share(1 - 1 / folds))
-    decided, y = [], []
+    decided, p, y = [], [], []
     for number in range(folds):
         held_out = torch.from_numpy(fold == number)
         of_rest = {kappa: values[~held_out] for kappa, values in scores.items()}
         decision = tune_on_scores(bank, rows.rows(fold != number), of_rest, prior, in_part).decision
         p_sim = similarity_posterior(scores[decision.kappa][held_out], tau=decision.tau)
         decided.append(decision.decide_posteriors(rows.p[held_out], p_sim))
+        p.append(rows.p[held_out])
         y.append(rows.y[held_out])
-    return estimate(decided, torch.cat(y), search.goal)
+    return estimate(decided, torch.cat(p), torch.cat(y), search.goal)
 
 
 def cross_fit(
@@ -141,7 +143,9 @@ def cross_fit(
 ) -> tuple[Tuning, Estimate]:
     """Choose on out-of-fold scores of validation rows (and training rows, if ``training_rows``).
 
-    The decision's bank holds train and validation.
+    The decision's bank holds train and validation. The estimate is not strictly nested: a fold's labels have no say in
+    the choice that is applied to it, but its embeddings do, as part of the banks that the other folds' rows are matched
+    against.
     """
     refuse_other_than_validation(validation)
     check_count(folds, "folds", least=2)
@@ -158,13 +162,14 @@ def cross_fit(
         return tune_on_scores(bank, rows.rows(keep), of_rows, prior, wanted)
 
     in_part = replace(search, preset=search.preset.for_share(1 - 1 / folds))
-    decided, y = [], []
+    decided, p, y = [], [], []
     for number in np.unique(fold_of_row):
         held_out = rows.rows(fold_of_row == number)
         decided.append(choose(banks[number], fold_of_row != number, in_part).decision.decide(held_out.p, held_out.z))
+        p.append(held_out.p)
         y.append(held_out.y)
     tuning = choose(make_bank(pool), np.ones(len(rows), dtype=bool), search)
-    return tuning, estimate(decided, torch.cat(y), search.goal)
+    return tuning, estimate(decided, torch.cat(p), torch.cat(y), search.goal)
 
 
 def _pool(train: TrainOutputs, validation: ValidationOutputs) -> TrainOutputs:
@@ -202,24 +207,29 @@ def _out_of_fold_scores(banks: list[PrototypeBank], z: Tensor, fold: Array, kapp
     return scores[np.argsort(np.argsort(fold, kind="stable"), kind="stable")]  # back in the order of the rows
 
 
-def estimate(decided: list[Decided], y: Tensor, goal: Goal, *, left_out: LeftOut = "fold") -> Estimate:
-    """Estimate what decisions earned on rows ``y`` that took no part in choosing them."""
+def estimate(decided: list[Decided], p_plain: Tensor, y: Tensor, goal: Goal, *, left_out: LeftOut = "fold") -> Estimate:
+    """Estimate what decisions earned on rows ``y`` that took no part in choosing them.
+
+    Accuracy, and all that is counted as fixed or broken, is compared with the classifier as it came, ``p_plain``. The
+    objective is compared with that of the calibrated classifier, its prior adjusted where that was asked for, as in
+    :func:`tdumpra.tuning.tune.tune`.
+    """
     p_cls, p_sim, p = (torch.cat([getattr(part, name) for part in decided]) for name in ("p_cls", "p_sim", "p"))
-    before, after = goal.score(p_cls, y), goal.score(p, y)
-    was_right, is_right = p_cls.argmax(1) == y, p.argmax(1) == y
+    after, label_before, label = goal.score(p, y), p_plain.argmax(1), p.argmax(1)
+    was_right, is_right = label_before == y, label == y
     return Estimate(
         rows=len(y),
         objective=after.objective,
         accuracy=after.accuracy,
-        base_objective=before.objective,
-        base_accuracy=before.accuracy,
+        base_objective=goal.score(p_cls, y).objective,
+        base_accuracy=goal.score(widen(p_plain), y).accuracy,
         opened=int(sum(int(part.opened.sum()) for part in decided)),
         fixed=int((is_right & ~was_right).sum()),
         broken=int((was_right & ~is_right).sum()),
         fixable=int(((p_sim.argmax(1) == y) & ~was_right).sum()),
         left_out=left_out,
         maximised=goal.objective,
-        by_class=_moved_by_class(p_cls.argmax(1), p.argmax(1), y, n_classes=p.shape[1]),
+        by_class=_moved_by_class(label_before, label, y, n_classes=p.shape[1]),
     )
 
 

@@ -61,7 +61,8 @@ def tune_over_seeds(
             decision_of(i, choose([j for j in everyone if j != i], in_part)).decide(rows.p, rows.z)
             for i, rows in enumerate(validations)
         ]
-        judged = estimate(decided, torch.cat([rows.y for rows in validations]), search.goal, left_out="seed")
+        p, y = (torch.cat([getattr(rows, name) for rows in validations]) for name in ("p", "y"))
+        judged = estimate(decided, p, y, search.goal, left_out="seed")
     elif judge:
         judged = out_of_fold(banks[0], pooled(validations), _of_seeds(scores, everyone), prior, search)
     tuning = choose(everyone, search)

@@ -115,14 +115,15 @@ def tune_on_scores(
     )  # fmt: skip
     disagreeing = [(p_cls.argmax(1) != p_sim.argmax(1)).numpy() for p_sim in posteriors]
     n_disagreements = max(int(rows_of.sum()) for rows_of in disagreeing)
-    lesions = max(len(np.unique(rows.lesions()[rows_of])) for rows_of in disagreeing)
     n_tried = sum(each.objective.size for each, _ in curves)
     notes = list(validation_notes(y, p.shape[1], n_disagreements, n_tried))
     contenders, best = _contend(curves, base, search)
-    if 0 < lesions < preset.least_disagreeing:
-        notes.append(Note("too few disagreements", {"lesions": lesions, "needed": preset.least_disagreeing}))
-        best = None
     best = best or shut_setting(curve, base)
+    chosen = list(zip(kappas, taus, strict=True)).index((best.kappa, best.tau))
+    lesions = len(np.unique(rows.lesions()[disagreeing[chosen]]))
+    if n_disagreements and lesions < preset.least_disagreeing:
+        notes.append(Note("too few disagreements", {"lesions": lesions, "needed": preset.least_disagreeing}))
+        best = shut_setting(curve, base)
     return Tuning(
         decision=best.apply_to(shut),
         objective=goal.objective,
