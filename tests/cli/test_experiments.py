@@ -417,6 +417,8 @@ class TestMistakes:
                 ("ham10000", "--data", "ham", "--set", "data.source=synthetic:"),
                 "ham10000-paper is synthetic",
             ),
+            (("ham10000", "--data", "ham", "--set", "data.group_by=sex"), "data.group_by"),
+            (("ham10000", "--data", "ham", "--set", "data.protocol=external", "--plan"), "isic2018-task3:DIR"),
         ],
     )
     def test_reproduce_without_its_data(self, run, tmp_path, monkeypatch, ham_folder, arguments, message):
