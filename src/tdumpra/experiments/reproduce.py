@@ -122,6 +122,15 @@ def open_images(config: Config, *, metadata_only: bool) -> int:
     return sum(record.split is None for record in manifest.records)  # an official test set is counted apart
 
 
+def plan_notes(config: Config) -> tuple[str, ...]:
+    """Read the tables, which are enough for a plan; return what is to be said of them: images without a file, say."""
+    data = config.data
+    train = open_source(data.source, allow_missing=data.allow_missing, metadata_only=True, duplicates=data.duplicates)
+    if data.test_source is None:
+        return train.notes
+    return (*train.notes, *open_source(data.test_source, allow_missing=data.allow_missing, metadata_only=True).notes)
+
+
 def entries(config: Config, weights: Weights) -> list[Entry]:
     """List what is to be run: the saved models, or the paper's backbones on the configuration's seeds."""
     if config.outputs:
