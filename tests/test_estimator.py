@@ -16,6 +16,7 @@ from tdumpra import DualPathClassifier, GateThresholds, PrototypeBank
 from tdumpra.artifacts import jsonable, write_artifact
 from tdumpra.errors import ArtifactError
 from tdumpra.estimator import KIND, SCHEMA
+from tdumpra.evaluation.settings import EvaluateConfig
 from tdumpra.tuning.presets import PRESETS, Preset
 from tests.support import Array, Problem, alter_byte, equal_tensors, fit_and_tune, make_problem
 
@@ -638,6 +639,10 @@ class TestReport:
         assert scores["temperature"]["accuracy"] == scores["student"]["accuracy"]
         assert report["gate"]["thresholds"] == asdict(fitted.decision_.thresholds)
         assert report["gate"]["sign_flip_p"] < 0.01
+
+    def test_it_cannot_tune_again(self, fitted, problem):
+        with pytest.raises(ValueError, match="tuning_replicates"):
+            fitted.report(*problem.test[:4], settings=EvaluateConfig(bootstrap=0, tuning_replicates=100))
 
     def test_the_gates_row_is_what_predict_gives(self, fitted, problem):
         test = problem.test

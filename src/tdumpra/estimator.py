@@ -253,6 +253,8 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         decision = self.decision_
         n_classes, width = decision.bank.n_classes, decision.bank.width
         settings = settings or EvaluateConfig(bootstrap=0)
+        if settings.tuning_replicates:
+            raise ValueError("report cannot tune again, as tuning_replicates asks: set it in a configuration")
         if self.class_names_ is not None and not settings.class_names:
             settings = replace(settings, class_names=self.class_names_)
         y = self._numbers(y_test, "y_test")

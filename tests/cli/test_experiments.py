@@ -290,6 +290,23 @@ class TestExperiments:
         assert planned["seconds"] is None
         assert not Path("runs").exists()
 
+    @pytest.mark.parametrize("command", ["reproduce", "run"])
+    def test_a_plan_without_images_does_not_promise_a_run(self, run, tmp_path, monkeypatch, ham_folder, command):
+        monkeypatch.chdir(tmp_path)
+        Path("run.toml").write_text(f'[data]\nsource = "ham10000:{ham_folder}"\n')
+        for part in ham_folder.glob("HAM10000_images_part_*"):
+            shutil.rmtree(part)
+        (note,) = [line for line in run(command, "run.toml", "--plan").out.splitlines() if "8 of 8" in line]
+        assert "would be refused" in note
+        assert "unpack" not in note
+        (ham_folder / "HAM10000_images_part_1.zip").touch()
+        ran = run(command, "run.toml", "--plan", "--json")
+        assert ran.code == 0
+        (note,) = [note for note in json.loads(ran.out)["notes"] if "8 of 8" in note]
+        assert "unpack HAM10000_images_part_1.zip" in note
+        if command == "reproduce":
+            assert "unpack HAM10000_images_part_1.zip" in run(command, "run.toml").err
+
     def test_tables_fit_on_a_narrow_screen(self, run, config, tmp_path):
         wide, narrow = (run("reproduce", "ham10000", config, "--out", tmp_path / "out", columns=c) for c in (200, 80))
         assert "0.8800 ± 0.0032" in wide.out
@@ -417,6 +434,8 @@ class TestMistakes:
                 ("ham10000", "--data", "ham", "--set", "data.source=synthetic:"),
                 "ham10000-paper is synthetic",
             ),
+            (("ham10000", "--data", "ham", "--set", "data.group_by=sex"), "data.group_by"),
+            (("ham10000", "--data", "ham", "--set", "data.protocol=external", "--plan"), "isic2018-task3:DIR"),
         ],
     )
     def test_reproduce_without_its_data(self, run, tmp_path, monkeypatch, ham_folder, arguments, message):

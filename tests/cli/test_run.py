@@ -416,6 +416,10 @@ def test_mistakes_are_one_line_and_exit_code_2(tdumpra, config, tmp_path, cache)
         ('[evaluate]\nsensitivity_classes = ["melanom"]', "sensitivity_classes names 'melanom'; there are "),
         ('[evaluate]\nsubgroups = ["hospital"]', "subgroups names 'hospital'; there are "),
         ('[evaluate]\nsubgroups = ["hospital"]\nmetadata = "none.csv"', "none.csv is not a readable .csv table"),
+        (
+            '[tune]\ncertify = true\ncertify_classes = ["melanom"]',
+            "certify_classes names 'melanom'; there are ",
+        ),
         ('[tune]\nobjective = "cost"', "the objective cost needs costs"),
         ("[tune]\ncosts = [[0, 1], [1, 0]]", "costs are given for 2 classes where there are "),
     ],

@@ -280,7 +280,8 @@ def naive_second_opinions(case: Case, rows: ValidationOutputs) -> dict[str, Arra
         "temperature": own[1],
         "logit_adjusted": best(*own),
         "teacher_adjusted": best(*teacher),
-        "second": second[1],
+        "second": case.test.p_second.numpy(),
+        "second_temperature": second[1],
         "second_adjusted": best(*second),
         "ensemble": mean_test,
         "ensemble_adjusted": best(mean_val, mean_test),
@@ -299,7 +300,8 @@ def test_two_networks_without_a_bank(rich):
     expected = naive_second_opinions(rich, rich.validation)
     assert_found(rich, expected)
     assert not np.allclose(expected["ensemble"], expected["ensemble_adjusted"])
-    assert not np.allclose(expected["second"], expected["second_adjusted"])
+    assert not np.allclose(expected["second"], expected["second_temperature"])
+    assert not np.allclose(expected["second_temperature"], expected["second_adjusted"])
     assert not np.allclose(expected["teacher_adjusted"], rich.test.p_teacher)
     scored = evaluate(rich).document["comparators"]
     assert scored["ensemble"] == pytest.approx(independent_metrics(expected["ensemble"], rich.test.y.numpy()), abs=1e-6)
@@ -330,8 +332,9 @@ def test_settings_are_chosen_on_the_rows_that_the_decision_was_chosen_on(rich):
 @pytest.mark.parametrize("where", ["validation", "test"])
 def test_without_the_second_networks_word_on_both_parts_there_is_no_ensemble(rich, where):
     less = replace(rich, **{where: replace(getattr(rich, where), p_second=None, p_teacher=None)})
-    absent = ("second", "second_adjusted", "ensemble", "ensemble_adjusted", "teacher_adjusted")
+    absent = ("second_temperature", "second_adjusted", "ensemble", "ensemble_adjusted", "teacher_adjusted")
     assert [COMPARATORS[name].posterior(less) for name in absent] == [None] * 5
+    assert (COMPARATORS["second"].posterior(less) is None) == (where == "test")  # it is taken as it is
 
 
 def test_what_was_fitted_is_not_fitted_again_on_validation(rich, monkeypatch):

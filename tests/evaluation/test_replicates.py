@@ -22,7 +22,7 @@ from tdumpra.tuning.search import Search
 from tdumpra.tuning.tune import tune
 
 SMALL = Search(replace(PRESETS["paper-swapped"], beta=(0.0, 0.5), margin=(0.0, 0.2)))
-SETTINGS = EvaluateConfig(bootstrap=30, tuning_replicates=6, seed=4)
+SETTINGS = EvaluateConfig(bootstrap=30, tuning_replicates=6, level=0.5, seed=4)
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +108,17 @@ def test_rows_of_all_seeds_are_drawn_with_their_scores(case):
 def test_a_decision_that_cannot_be_tuned_again(case):
     with pytest.raises(ValueError, match="tuning_replicates needs a decision that can be tuned again"):
         evaluate(replace(case, retune=None), settings=SETTINGS)
+
+
+@pytest.mark.parametrize(("level", "least"), [(0.95, 40), (0.9, 20), (0.99, 200), (0.5, 4)])
+def test_too_few_replicates_for_an_interval(level, least):
+    assert EvaluateConfig(tuning_replicates=least, level=level).tuning_replicates == least
+    for few in (1, least - 1):
+        with pytest.raises(ValueError, match=f"at least {least} "):
+            EvaluateConfig(tuning_replicates=few, level=level)
+    assert EvaluateConfig(level=1.0).tuning_replicates == 0
+    with pytest.raises(ValueError, match="lower level"):
+        EvaluateConfig(tuning_replicates=1000, level=1.0)
 
 
 @pytest.mark.parametrize("value", [-1, 2.5, True])

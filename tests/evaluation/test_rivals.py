@@ -122,12 +122,14 @@ def test_a_rival_that_cannot_reach_the_floor_is_left_as_it_is(case):
     assert document["rivals"]["second_adjusted"]["exponent"] == 0.0
     assert document["rivals"]["second_adjusted"]["harmless"] is False
     assert document["rivals"]["logit_adjusted"]["harmless"] is True
-    assert document["comparators"]["second_adjusted"] == pytest.approx(document["comparators"]["second"])
+    assert document["comparators"]["second_adjusted"] == pytest.approx(document["comparators"]["second_temperature"])
 
 
 def test_chosen_values_are_in_the_document(case):
     rivals = jsonable(evaluate(case).document["rivals"])
-    assert {*TUNED, "temperature", "second", "ensemble", "tip_adapter", "single_prototype", "paper_gate"} <= set(rivals)
+    others = ("temperature", "second_temperature", "ensemble", "tip_adapter", "single_prototype", "paper_gate")
+    assert {*TUNED, *others} <= set(rivals)
+    assert "second" not in rivals  # taken as it is
     for name in TUNED:
         assert 0 <= rivals[name]["exponent"] <= 1
         assert rivals[name]["harmless"] is True

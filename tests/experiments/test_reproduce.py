@@ -44,6 +44,28 @@ class TestWhichTable:
         with pytest.raises(ValueError, match="the table of ham10000 cannot be made from isic2019"):
             which_table("ham10000", config)
 
+    @pytest.mark.parametrize(
+        ("dataset", "changes", "named"),
+        [
+            ("ham10000", {"group_by": "patient"}, "group_by"),
+            ("ham10000", {"split_file": "split.json"}, "split_file"),
+            ("isic2019", {"hold_out": "site=back"}, "hold_out"),
+            ("ham10000", {"protocol": "external"}, "test_source"),
+            ("ham10000", {"protocol": "external", "test_source": "csv:mine.csv"}, "test_source"),
+            ("ham10000", {"protocol": "paper", "test_source": "isic2018-task3:x"}, "test_source"),
+            ("isic2019", {"protocol": "external", "test_source": "isic2018-task3:x"}, "external"),
+        ],
+    )
+    def test_a_test_of_which_the_title_would_not_be_true(self, dataset, changes, named):
+        config = Config(data=DataConfig(source=f"{dataset}:x", **changes))
+        with pytest.raises(ValueError, match=named):
+            which_table("", config)
+        assert which_table(dataset, replace(config, outputs=output_files("a.npz"))) == dataset  # they are not split
+
+    def test_the_official_test_of_ham10000(self):
+        data = DataConfig(source="ham10000:x", protocol="external", test_source="isic2018-task3:y")
+        assert which_table("ham10000", Config(data=data)) == "ham10000"
+
     def test_saved_outputs_are_of_what_their_user_says(self):
         saved = Config(outputs=output_files("a.npz"))
         assert which_table("isic2019", saved) == "isic2019"

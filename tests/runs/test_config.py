@@ -126,6 +126,7 @@ def test_what_is_written_reads_back_the_same(tmp_path):
         ('[network]\nfrozen = true\nweights = "timm"\n[train]\nrefit = true', "train.refit .* taken as it is"),
         ("[train]\nrefit = true\n[tune]\nfolds = 5", "train.refit .* tune.folds"),
         ("[train]\nrefit = true\n[tune]\ncertify = true", "tune.certify .* train.refit"),
+        ("[train]\nrefit = true\n[evaluate]\ntuning_replicates = 100", "evaluate.tuning_replicates .* train.refit"),
         ("[network]\nimage_size = 2", r"\[network\] image_size must be at least 8, not 2"),
         ("[network]\nmean = [0.5]", r"network\.mean must have 3 entries, not 1"),
         ("[data]\nworkers = -1", r"\[data\] workers must be at least 0"),

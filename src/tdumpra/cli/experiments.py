@@ -24,7 +24,7 @@ from tdumpra.runs.folder import members, run_root
 from tdumpra.runs.outputs import all_outputs
 from tdumpra.runs.steps import Planned, run
 from tdumpra.runs.steps import plan as steps_ahead
-from tdumpra.screen import plain, print_json, progress, say
+from tdumpra.screen import plain, print_json, progress, say, show_notes
 
 _SHORT_NAME = 24
 
@@ -50,9 +50,8 @@ def reproduce_command(
     if config.outputs and weights:
         raise ValueError("outputs are saved ones: --weights is for backbones that are trained")
     chosen = parse_weights(weights)
-    if not config.outputs:
-        reproduction.open_images(config, metadata_only=True)  # also before a plan: tables are enough for one
-    _run(outcome.reproduce(dataset, chosen), config, out, as_json=as_json, only_plan=plan)
+    notes = () if config.outputs else reproduction.plan_notes(config)
+    _run(outcome.reproduce(dataset, chosen), config, out, as_json=as_json, only_plan=plan, notes=notes)
 
 
 def saved_run(config: Config, *, as_json: bool = False, report: bool = True, force: bool = False) -> None:
@@ -72,12 +71,20 @@ def saved_run(config: Config, *, as_json: bool = False, report: bool = True, for
         finish_with_report(root, quiet=as_json)
 
 
-def _run(experiment: Experiment, config: Config, out: Path | None, *, as_json: bool, only_plan: bool) -> None:
+def _run(
+    experiment: Experiment,
+    config: Config,
+    out: Path | None,
+    *,
+    as_json: bool,
+    only_plan: bool,
+    notes: Sequence[str] = (),
+) -> None:
     if out is not None and not _elsewhere(config, out):
         config = replace(config, folder=str(out))
     folder = run_root(config) if out is None else out
     if only_plan:
-        show_plan(steps_ahead(experiment.steps(config, folder)), as_json)
+        show_plan(steps_ahead(experiment.steps(config, folder)), as_json, notes)
         return
     show(write(experiment, config, folder, quiet=as_json), folder, as_json=as_json)
 
@@ -117,14 +124,15 @@ def _elsewhere(config: Config, out: Path) -> bool:
     return not embedded(out) and embedded(run_root(config))
 
 
-def show_plan(planned: Sequence[Planned], as_json: bool) -> None:
-    """Print what would run, and how long it may take."""
+def show_plan(planned: Sequence[Planned], as_json: bool, notes: Sequence[str] = ()) -> None:
+    """Print what would run, and how long it may take, after ``notes`` on what it would run on."""
     open_cells = [each for each in planned if not each.finished]
     known = [each.seconds for each in open_cells if each.seconds is not None]
     total = sum(known) if len(known) == len(open_cells) else None
     if as_json:
-        print_json({"cells": [each._asdict() for each in planned], "seconds": total})
+        print_json({"cells": [each._asdict() for each in planned], "seconds": total, "notes": list(notes)})
         return
+    show_notes(notes, Console())
     table = Table("cell", "state", "estimate")
     for each in planned:
         estimate = "" if each.finished else "unknown" if each.seconds is None else f"{each.seconds:.0f} s"

@@ -207,6 +207,7 @@ def _refuse_what_cannot_be_scored(config: Config, data: Dataset) -> None:
     """Refuse before hours of training what tuning and evaluation would refuse after them."""
     names = data.manifest.class_names
     Goal.check(config.tune.objective, config.tune.costs, n_classes=len(names))
+    config.tune.certified_classes(names, len(names))
     asked = replace(config.evaluate, class_names=config.evaluate.class_names or names)
     asked.chosen_classes(len(names))
     if asked.metadata is not None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.console import Console
-
 from tdumpra.cli.experiments import show_plan
 from tdumpra.data.dataset import split_data
 from tdumpra.data.manifest import Manifest
@@ -19,7 +17,6 @@ from tdumpra.runs.folder import Member, members, run_root
 from tdumpra.runs.outputs import Outputs, TrainedOutputs, all_outputs, folds_of_seeds
 from tdumpra.runs.steps import Planned, plan
 from tdumpra.runs.table_stages import evaluate_step, refit_step, tune_step
-from tdumpra.screen import show_notes
 
 
 def plan_command(config: Config, *, as_json: bool = False) -> None:
@@ -27,27 +24,24 @@ def plan_command(config: Config, *, as_json: bool = False) -> None:
     if config.outputs:
         show_plan(plan(outcome.evaluate.steps(config, run_root(config))), as_json)
         return
-    console = Console(quiet=as_json)
     planned: list[Planned] = []
     told: dict[str, None] = {}
     outputs = all_outputs(config)
     for member, of_member in zip(members(config), outputs, strict=True):
         manifest, split = _split(member.config.data, member.seed)
-        notes = (*manifest.notes, *split.notes)
-        show_notes([note for note in notes if note not in told], console)
-        told |= dict.fromkeys(notes)
+        told |= dict.fromkeys((*manifest.notes, *split.notes))
         planned += _stages(member, of_member, split)
     for folds in folds_of_seeds(outputs):
         if len(folds) > 1:
             done = all(_embedded(member) for member in members(config)) and evaluate_step(*folds).kept() is not None
             planned.append(Planned(f"{folds[0].seed_name}: evaluate the folds together", done, 6.0))
-    show_plan(planned, as_json)
+    show_plan(planned, as_json, list(told))
 
 
 def _split(data: DataConfig, seed: int) -> tuple[Manifest, Split]:
     try:
         return split_data(data, seed)
-    except NoImagesError:  # they may still be on their way
+    except NoImagesError:  # they may still be on their way; a note says so
         return split_data(data, seed, metadata_only=True)
 
 

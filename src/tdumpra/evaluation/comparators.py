@@ -157,8 +157,10 @@ COMPARATORS: dict[str, Comparator] = {
     "logit_adjusted": _adjusted("logit_adjusted", "classifier", lambda case: calibrated(case, "p")),
     "teacher_adjusted": _adjusted("teacher_adjusted", "teacher", lambda case: calibrated(case, "p_teacher")),
     # of the network in whose space the bank lives, where that is another run's
-    "second": _alone(
-        "second network’s classifier alone", lambda case: on_test(case, "second", calibrated(case, "p_second"))
+    "second": _alone("second network’s classifier alone", lambda case: as_given(case, "p_second")),
+    "second_temperature": _alone(
+        "second network, confidence recalibrated",
+        lambda case: on_test(case, "second_temperature", calibrated(case, "p_second")),
     ),
     "second_adjusted": _adjusted("second_adjusted", "second network", lambda case: calibrated(case, "p_second")),
     # two networks are better than one, with a bank or without: a bank in a space of its own must beat this

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ class EvaluateConfig:
     """How test outputs are scored."""
 
     bootstrap: int = 1000  # replicates over groups; 0 for none
-    tuning_replicates: int = 0  # in which the gate is tuned again on redrawn validation groups too; 0 for none
+    tuning_replicates: int = 0  # with the gate tuned again on redrawn validation groups; 0, or 2 / (1 − level) and more
     level: float = 0.95  # of the intervals
     seed: int = 0  # of the replicates
     class_names: tuple[str, ...] = ()  # numbers are shown where there are none
@@ -30,12 +31,26 @@ class EvaluateConfig:
             check_count(getattr(self, name), name, least=0)
         for name in ("level", "refer_risk"):
             check_unit_interval(getattr(self, name), name)
+        self._check_tuning_replicates()
         for value in self.specificities:
             check_unit_interval(value, "specificities")
         if self.ambiguous_below is not None:
             check_unit_interval(self.ambiguous_below, "ambiguous_below")
         if len(set(self.class_names)) != len(self.class_names):
             raise ValueError("class_names must differ from each other")
+
+    def _check_tuning_replicates(self) -> None:
+        """Refuse so few replicates that an interval's ends would be the outermost of them."""
+        if not self.tuning_replicates:
+            return
+        if self.level == 1:
+            raise ValueError("tuning_replicates gives no interval at a level of 1: choose a lower level")
+        least = math.ceil(round(2 / (1 - self.level), 6))  # one replicate beyond each end
+        if self.tuning_replicates < least:
+            raise ValueError(
+                f"tuning_replicates must be 0, or at least {least} for intervals at a level of {self.level:g}, not "
+                f"{self.tuning_replicates}"
+            )
 
     def names(self, n_classes: int) -> tuple[str, ...]:
         """Return a name for each class."""

@@ -30,6 +30,7 @@ PROTOCOLS = {
     "paper": "split by image, as the paper's appears to be: lesions are shared between train and test",
     "external": "official ISIC 2018 Task 3 test",
 }
+_OFFICIAL_TEST = "isic2018-task3"
 _UNKNOWN = "the split of the saved outputs"
 _NO_SETTING = ("name", "folder", "recipe", "data.source", "network.backbone", "network.weights", "evaluate", "sweep")
 
@@ -68,7 +69,34 @@ def which_table(named: str, config: Config) -> str:
         raise ValueError(f"the paper has tables for {known}, and the source of {config.name} is {kind}")
     if named and named != kind:
         raise ValueError(f"the table of {named} cannot be made from {kind}, the source of {config.name}")
+    if not config.outputs:
+        _refuse_another_test(kind, config)
     return kind
+
+
+def _refuse_another_test(dataset: str, config: Config) -> None:
+    """Refuse a test of which the title, which names only the protocol, would not be true."""
+    data = config.data
+    for name in ("group_by", "split_file", "hold_out"):
+        if getattr(data, name) is not None:
+            raise ValueError(
+                f"a table of the paper names its split by its protocol, and data.{name} makes another one: leave it "
+                "out, or use tdumpra run"
+            )
+    if data.protocol == "external":
+        test = (data.test_source or "").split(":")[0]
+        if dataset != "ham10000":
+            raise ValueError(f"the protocol 'external' is for the table of ham10000, not for that of {dataset}")
+        if test != _OFFICIAL_TEST:
+            raise ValueError(
+                f"the protocol 'external' of a table is the official ISIC 2018 Task 3 test: data.test_source must be "
+                f"{_OFFICIAL_TEST}:DIR, not {data.test_source or 'left out'}"
+            )
+    elif data.test_source is not None:
+        raise ValueError(
+            f"data.test_source replaces the test of the protocol {data.protocol!r}: leave it out of a table of the "
+            "paper, or set data.protocol to external"
+        )
 
 
 def refuse(weights: Weights, config: Config, out: Path) -> None:
@@ -92,6 +120,15 @@ def open_images(config: Config, *, metadata_only: bool) -> int:
         duplicates=data.duplicates,
     )  # fmt: skip
     return sum(record.split is None for record in manifest.records)  # an official test set is counted apart
+
+
+def plan_notes(config: Config) -> tuple[str, ...]:
+    """Read the tables, which are enough for a plan; return what is to be said of them: images without a file, say."""
+    data = config.data
+    train = open_source(data.source, allow_missing=data.allow_missing, metadata_only=True, duplicates=data.duplicates)
+    if data.test_source is None:
+        return train.notes
+    return (*train.notes, *open_source(data.test_source, allow_missing=data.allow_missing, metadata_only=True).notes)
 
 
 def entries(config: Config, weights: Weights) -> list[Entry]:

@@ -115,6 +115,11 @@ class Config:
             raise ValueError(
                 "tune.certify proves a gate for one network, and train.refit puts another into use: leave one out"
             )
+        if self.evaluate.tuning_replicates:
+            raise ValueError(
+                "evaluate.tuning_replicates tunes a gate again and scores it with the same network, and train.refit "
+                "scores with another: leave one out"
+            )
 
     def of_folds(self) -> tuple[Config, ...]:
         """Return the configuration of each outer fold that is to be run; itself where there are none."""

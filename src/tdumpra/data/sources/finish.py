@@ -27,6 +27,7 @@ SPLIT_WORDS = {
     "testing": "test",
 }
 
+_ARCHIVES = (".tar", ".tar.gz", ".tgz", ".zip")
 _SHOWN = 3  # ids that a sentence names
 
 
@@ -179,17 +180,29 @@ def _missing_notes(
     notes = []
     if missing:
         what = f"{len(missing):,} of {total:,} labelled images have no file ({_some(missing)})"
-        if len(missing) == total and not options.metadata_only:
-            raise NoImagesError(f"{what} in {place}: add the files")
-        if not lenient:
-            raise SourceError(f"{what} in {place}: add the files, or leave these out with --allow-missing")
-        notes.append(f"{what}; {'kept for their metadata' if options.metadata_only else 'left out'}")
+        gone = len(missing) == total
+        add = _unpack(place) if gone else "add the files, or leave these out with --allow-missing"
+        if options.metadata_only and (gone or not options.allow_missing):
+            notes.append(f"{what} in {place}, so that a run would be refused: {add}")
+        elif gone:
+            raise NoImagesError(f"{what} in {place}: {add}")
+        elif not lenient:
+            raise SourceError(f"{what} in {place}: {add}")
+        else:
+            notes.append(f"{what}; left out")
     if unlabelled:
         what = f"{_count(len(unlabelled), 'image file')} without a label ({_some(unlabelled)})"
         if not lenient:
             raise SourceError(f"{place} has {what}: add the labels, or leave these out with --allow-missing")
         notes.append(f"{what}; left out")
     return tuple(notes)
+
+
+def _unpack(place: Path) -> str:
+    """Say what to do where no image is there."""
+    folder = place if place.is_dir() else place.parent
+    archives = sorted(path.name for path in folder.iterdir() if path.name.lower().endswith(_ARCHIVES))
+    return f"unpack {_some(archives)} there" if archives else "add the files"
 
 
 def _count(number: int, what: str) -> str:
