@@ -293,7 +293,7 @@ class TestEvaluated:
     @pytest.mark.parametrize("folds", [0, 2])
     def test_without_groups_a_row_that_is_drawn_twice_stays_one_lesion(self, ids, folds):
         parts = [splits_of(seed) for seed in range(2)]
-        names = {"groups": None} if ids else {"groups": None, "ids": None}
+        names: dict[str, Any] = {"groups": None} if ids else {"groups": None, "ids": None}
         parts = [
             each._replace(train=replace(each.train, **names), validation=replace(each.validation, **names))
             for each in parts

@@ -210,10 +210,10 @@ def test_a_gate_that_moves_nothing_ends_a_fixed_sequence(correction, listed):
         gains[rows], confidence[rows] = gain, sure
     made = outputs_of(np.ones(600, dtype=int), gains, y)
     label = torch.nn.functional.one_hot(made.p.argmax(1), C)
-    sure = torch.from_numpy(confidence)[:, None]
-    rows = replace(made, p=torch.where(label > 0, sure, (1 - sure) / (C - 1)))
+    top = torch.from_numpy(confidence)[:, None]
+    validation = replace(made, p=torch.where(label > 0, top, (1 - top) / (C - 1)))
     preset = replace(PRESET, theta=(0.5, 0.7), gates=("clauses",), temperatures=False)
-    certificate = certify(unit_bank(), rows, PRIOR, Search(preset, Goal("accuracy")), correction=correction)[1]
+    certificate = certify(unit_bank(), validation, PRIOR, Search(preset, Goal("accuracy")), correction=correction)[1]
     assert bool(certificate.tested) == certificate.granted == listed
 
 
