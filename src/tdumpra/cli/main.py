@@ -199,7 +199,12 @@ _experiment("evaluate", _STAGES, "Tune, then score every comparator on test outp
 
 @app.command("report", rich_help_panel=_STAGES)
 def _report(
-    run: Annotated[Path, typer.Argument(help="A run's folder, a seed's, or that of attach.", show_default=False)],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="A run's folder or configuration, or the folder of a seed or of attach.", show_default=False
+        ),
+    ],
     out: OutOption = None,
     cases: Annotated[
         int | None, typer.Option(help="Pages of single cases, at most; 96 unless said.", show_default=False)
