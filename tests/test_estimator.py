@@ -445,9 +445,12 @@ class TestRefusals:
     def test_a_small_validation_set_is_noted(self, problem):
         train, val, _ = problem
         classifier = DualPathClassifier(3).fit(train.z, train.y)
-        with pytest.warns(UserWarning, match=r"validation is small"):
+        with (
+            pytest.warns(UserWarning, match=r"validation is small"),
+            pytest.warns(UserWarning, match="judged on no fewer"),
+        ):
             classifier.tune(*(part[:40] for part in val[:3]))
-        assert [note.kind for note in classifier.tuning_.notes] == ["small validation"]
+        assert {note.kind for note in classifier.tuning_.notes} == {"small validation", "too few disagreements"}
 
     @pytest.mark.parametrize(
         ("params", "error", "message"),

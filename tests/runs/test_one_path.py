@@ -85,7 +85,7 @@ def ask(tdumpra: Any, command: str, config: Path, out: Path) -> None:
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("seeds", ["[0]", "[0, 1]"])
+@pytest.mark.parametrize("seeds", [pytest.param("[0]", marks=pytest.mark.slow), "[0, 1]"])
 def test_nothing_is_computed_twice_after_a_run(tdumpra, tmp_path, computed, seeds):
     config, out = write_images(tmp_path / "run.toml", tmp_path / "cache", seeds=seeds), tmp_path / "run"
     ask(tdumpra, "run", config, out)
@@ -105,9 +105,11 @@ def test_nothing_is_computed_twice_after_a_run(tdumpra, tmp_path, computed, seed
     ("change", "made"),
     [
         ("bootstrap = 21", {"evaluation", "report"}),
-        ("[bank]\nthumbnails = false", {"model", "report"}),
+        pytest.param("[bank]\nthumbnails = false", {"model", "report"}, marks=pytest.mark.slow),
         ("[tune]\nobjective = 'accuracy'", {"gate", "evaluation", "model", "report"}),
-        ("[bank]\nn_prototypes = 2", {"bank", "gate", "evaluation", "model", "report"}),
+        pytest.param(
+            "[bank]\nn_prototypes = 2", {"bank", "gate", "evaluation", "model", "report"}, marks=pytest.mark.slow
+        ),
         ("[embed]\nviews = 2", {"embed", "bank", "gate", "evaluation", "model", "report"}),
     ],
 )
