@@ -23,9 +23,8 @@ _SHORT = 200  # characters of a library's own message
 def reading(path: str | Path, what: str, error: type[TdumpraError] = InputFileError) -> Iterator[None]:
     """Turn whatever goes wrong inside into ``error``, one sentence that names the file.
 
-    Damaged files fail in ways that no library lists: ``zlib.error``, ``zipfile.BadZipFile``, ``struct.error``,
-    ``tokenize.TokenError``, ``SyntaxError``, ``NotImplementedError``, ``RecursionError``, ``KeyError``,
-    ``OverflowError``, Arrow's own and pandas' own. So keep the block to calls of the library that reads.
+    Damaged files fail in ways that no library lists, from ``zlib.error`` and ``struct.error`` to ``SyntaxError`` and
+    Arrow's own, so every exception is caught. Keep the block to calls of the library that reads.
     """
     try:
         yield
