@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tdumpra.core.selective import (
     area_under_risk_coverage,
     best_area,
-    operating_point,
     refer_below,
     risk_coverage,
     weighted_areas,
@@ -98,11 +97,4 @@ class TestReferral:
 
     def test_no_threshold_is_safe(self):
         threshold = refer_below(np.array([0.9, 0.1]), np.array([True, True]), risk=0.5)
-        point = operating_point(self.CONFIDENCE, self.WRONG, threshold)
         assert threshold == np.inf
-        assert point.coverage == 0
-        assert np.isnan(point.risk)
-
-    def test_the_point(self):
-        point = operating_point(self.CONFIDENCE, self.WRONG, 0.6)
-        assert (point.coverage, point.risk) == (0.8, 0.25)

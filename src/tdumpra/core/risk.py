@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.stats import beta
+
+from tdumpra.core.significance import clopper_pearson_upper
 
 Array = np.ndarray
 
@@ -84,4 +85,4 @@ def share_upper(event: Bool[Array, " n"], lesion: Int[Array, " n"], *, level: fl
     share, rows = float(event.mean()), np.bincount(lesion)
     spread = float((((np.bincount(lesion, weights=event) - share * rows) / n) ** 2).sum())
     trials = min(n, share * (1 - share) / spread) if 0 < share < 1 and spread > 0 else int((rows > 0).sum())
-    return float(beta.ppf(level, share * trials + 1, (1 - share) * trials)) if share < 1 else 1.0
+    return clopper_pearson_upper(share * trials, trials, level=level)

@@ -22,14 +22,6 @@ class RiskCoverage(NamedTuple):
     risk: Float[Array, " n"]
 
 
-class OperatingPoint(NamedTuple):
-    """Coverage and risk if only rows of at least this confidence are answered."""
-
-    threshold: float
-    coverage: float
-    risk: float  # NaN where nothing is answered
-
-
 def risk_coverage(confidence: Float[Array, " n"], wrong: Bool[Array, " n"]) -> RiskCoverage:
     """Return the whole curve. Rows of equal confidence have no order: each counts with their mean error."""
     _, level, rows = np.unique(-confidence, return_inverse=True, return_counts=True)  # surest first
@@ -76,10 +68,3 @@ def refer_below(confidence: Float[Array, " n"], wrong: Bool[Array, " n"], *, ris
     last_of_level = np.append(sorted_confidence[1:] != sorted_confidence[:-1], True)  # ties are answered together
     safe = np.flatnonzero(last_of_level & (errors <= risk * answered))
     return float(sorted_confidence[safe[-1]]) if len(safe) else float("inf")
-
-
-def operating_point(confidence: Float[Array, " n"], wrong: Bool[Array, " n"], threshold: float) -> OperatingPoint:
-    """Return coverage and risk at a given threshold."""
-    answered = confidence >= threshold
-    risk = float(wrong[answered].mean()) if answered.any() else float("nan")
-    return OperatingPoint(threshold, float(answered.mean()), risk)

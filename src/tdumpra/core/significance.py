@@ -22,8 +22,11 @@ def mcnemar_exact(fixed: int, broken: int) -> float:
     return float(binomtest(fixed, changed, 0.5).pvalue) if changed else 1.0
 
 
-def clopper_pearson_upper(events: int, trials: int, *, level: float = 0.95) -> float:
-    """Return the one-sided upper confidence bound of a rate with ``events`` in ``trials``; 1 without trials."""
+def clopper_pearson_upper(events: float, trials: float, *, level: float = 0.95) -> float:
+    """Return the one-sided upper confidence bound of a rate with ``events`` in ``trials``; 1 without trials.
+
+    Counts may be fractions: rows that are alike count for fewer than they are.
+    """
     return float(beta.ppf(level, events + 1, trials - events)) if events < trials else 1.0
 
 
