@@ -257,6 +257,14 @@ class TestEvaluated:
             "b": {name: pytest.approx(1000 * count / rows) for name, count in expected.items()}
         }
 
+    def test_a_choice_that_was_not_taken_moves_no_row(self):
+        part = self.parts()[0]
+        assert part.fitted.estimate is not None
+        assert part.fitted.estimate.opened
+        shut = part.fitted._replace(tuning=part.fitted.tuning.kept_shut())
+        validation = evaluated([part._replace(fitted=shut)], self.CONFIG, 0).document["per_1000"]["validation"]
+        assert (validation["opened"], validation["fixed"], validation["broken"]) == (0, 0, 0)
+
     def test_it_says_whether_the_gate_is_certified(self):
         parts = self.parts(certify=True)
         granted = [part.fitted.certificate is not None and part.fitted.certificate.granted for part in parts]
