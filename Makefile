@@ -4,20 +4,22 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 LOWEST := .venv-lowest
 
-# One environment, filled as far as a target needs: RUN for using tdumpra, DEV for working on it. Each set has a lock.
+# One environment, filled as far as a target needs: RUN for using tdumpra, DEV for working on it,
+# SERVICES for what is heavy (OpenVINO, MLflow). Each set has a lock.
 RUN := $(VENV)/.run-ready
 DEV := $(VENV)/.dev-ready
+SERVICES := $(VENV)/.services-ready
 
-# The extras of each lock. A heavy set (requirements-services.lock, say) takes a stamp above, a line below the stamps'
-# rule and a line in `lock`; its extras stay out of LIGHT.
+# The extras of each lock.
 NEEDED := report
-LIGHT  := report saliency lite faiss parquet track dicom
+LIGHT  := report saliency lite faiss parquet track dicom onnx hub remote serve
+HEAVY  := openvino mlflow
 
 # What `make test-lowest` runs.
 ARRAY_TESTS := tests/core tests/method tests/tuning tests/test_estimator.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-lowest campaign check docs format bench lock clean
+.PHONY: help setup demo test test-slow test-services test-lowest campaign check docs format bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -31,6 +33,7 @@ $(BIN)/uv:
 
 $(RUN): requirements.lock
 $(DEV): requirements-dev.lock
+$(SERVICES): requirements-services.lock | $(DEV)
 $(VENV)/.%-ready: pyproject.toml | $(BIN)/uv
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python -r $(filter %.lock,$^)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
@@ -45,13 +48,16 @@ demo: $(RUN) ## from nothing to an HTML report on synthetic lesions (a minute or
 	$(BIN)/tdumpra demo
 
 test: $(DEV) ## the test suite (minutes, two cores)
-	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not campaign"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not services and not campaign"
 
 test-slow: $(DEV) ## the tests that take longer
 	$(BIN)/python -m pytest -m "slow"
 
+test-services: $(DEV) $(SERVICES) ## the tests that need OpenVINO, MLflow or a service
+	$(BIN)/python -m pytest -n 2 -m "services and not slow and not gpu and not campaign"
+
 test-lowest: $(LOWEST)/.ready ## the array tests with the lowest versions that pyproject.toml allows
-	$(LOWEST)/bin/python -m pytest -n 2 -m "not slow and not gpu and not campaign" $(ARRAY_TESTS)
+	$(LOWEST)/bin/python -m pytest -n 2 -m "not slow and not gpu and not services and not campaign" $(ARRAY_TESTS)
 	$(LOWEST)/bin/tdumpra attach --help > /dev/null
 
 campaign: $(DEV) ## kill training a hundred times, simulate certificates two thousand times
@@ -79,6 +85,7 @@ COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11
 lock: | $(BIN)/uv ## bring the locks in line with pyproject.toml; with UPGRADE=--upgrade, pin the newest versions
 	$(COMPILE) $(NEEDED:%=--extra %) --output-file requirements.lock
 	$(COMPILE) $(LIGHT:%=--extra %) --group dev --group docs --constraints requirements.lock --output-file requirements-dev.lock
+	$(COMPILE) $(HEAVY:%=--extra %) --group services --constraints requirements-dev.lock --output-file requirements-services.lock
 
 clean: ## remove the environments and caches
 	rm -rf $(VENV) $(LOWEST) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

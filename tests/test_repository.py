@@ -55,9 +55,19 @@ def test_the_lock_for_developing_holds_the_groups():
     assert not unmet(tools, pins("requirements-dev.lock"))
 
 
+def test_the_lock_of_services_holds_what_is_heavy():
+    extras = PROJECT["project"]["optional-dependencies"]
+    services = PROJECT["dependency-groups"]["services"]
+    assert not unmet(named(extras["openvino"] + extras["mlflow"] + services), pins("requirements-services.lock"))
+    assert not named(extras["mlflow"]).keys() & pins("requirements-dev.lock").keys()
+
+
 def test_the_locks_agree():
-    developing = pins("requirements-dev.lock")
+    developing, services = pins("requirements-dev.lock"), pins("requirements-services.lock")
     assert {name: developing.get(name) for name in pins("requirements.lock")} == pins("requirements.lock")
+    assert {name: developing[name] for name in services if name in developing} == {
+        name: versions for name, versions in services.items() if name in developing
+    }
 
 
 def test_every_requirement_has_a_lower_bound():
