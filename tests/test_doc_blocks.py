@@ -134,9 +134,16 @@ def python(words: list[str]) -> None:
     assert all((ROOT / "benchmarks" / f"{name}.py").is_file() for name in names)
 
 
-# Not run here, and why: `make`, simulations and the benchmarks take minutes and have tests of their own, `pip` changes
+def launcher(words: list[str]) -> None:
+    command = words[words.index("tdumpra") + 1]
+    assert any(each.name == command for each in cli.app.registered_commands), words
+
+
+# Not run here, and why: launchers of several machines need those; `make`, simulations and the benchmarks take minutes and have tests of their own, `pip` changes
 # the environment. That they name what exists is checked.
-CHECKED_ONLY: dict[str, Callable[[list[str]], None]] = {"make": make, "pip": pip, "python": python}
+CHECKED_ONLY: dict[str, Callable[[list[str]], None]] = {
+    "make": make, "pip": pip, "python": python, "srun": launcher, "torchrun": launcher,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
