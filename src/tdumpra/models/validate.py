@@ -135,7 +135,8 @@ def _evaluation(model: OpenedModel, local: LocalRows, unseen: Decision, asked: E
     )
     comparators = {name: COMPARATORS[name] for name in _SHOWN}
     document = evaluate(case, comparators, settings, paired=False).document
-    return {name: value for name, value in document.items() if name != "retrieval_worth"}
+    rows_of = {"rows": {"val": len(validation), "test": len(rows)}, "grouped": rows.grouped}
+    return {**rows_of, **{name: value for name, value in document.items() if name != "retrieval_worth"}}
 
 
 def _scored(kind: Any, rows: KeptRows, metadata: Mapping[str, Any] | None = None) -> Any:
