@@ -120,7 +120,7 @@ def label_numbers(
             count = sum(label == word for label in labels)
             raise SourceError(
                 f"{source} has {count:,} rows of the class {name!r}, which the model does not know (it has "
-                f"{', '.join(known)}){nearest(name, known)}: rename it with --rename {name}=NAME, or leave these out"
+                f"{', '.join(known)}): rename it with --rename {word}=NAME, or leave these out{nearest(name, known)}"
             )
         number[name.casefold()] = len(names)
         names.append(name)
