@@ -5,7 +5,10 @@ get a second pass. Their number differs from batch to batch, and a GPU plans its
 that it has not seen, which takes longer than the pass. So rows below theta are collected across batches until they fill
 one, and what is left over is padded to one of few sizes.
 
-Results come in order. The classifier's next batch is under way while the host looks at the last one.
+Results come in order. On a GPU the next passes of both networks are under way while the host looks at the last ones.
+
+A network is anything that maps framed images to an :class:`~tdumpra.networks.build.Encoding` (:class:`Pass`), so that
+another runtime can stand in PyTorch's place.
 """
 
 from __future__ import annotations
@@ -13,19 +16,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from tdumpra.allocator import keep_freed_memory
 from tdumpra.data.images.framing import EvalTransform
 from tdumpra.data.images.new import Framed
 from tdumpra.method.decision import Decided, Decision
 from tdumpra.networks.build import Encoding, arithmetic
 from tdumpra.networks.settings import Precision
 
-_BATCH, _GPU_BATCH = 16, 64  # rows: on a CPU larger ones take longer, as their memory is mapped anew each time
+_BATCH, _GPU_BATCH = 16, 64  # rows: on a CPU larger ones are no faster, and take more memory
 _SMALL = (1, 8)  # sizes of batches that are not full
 _UNDER_WAY = 2  # batches of the classifier whose results nobody has looked at yet
 _MOST_WAITING = 8  # batches that wait for the second network, before it runs on fewer rows than a batch
@@ -36,12 +41,31 @@ def usual_batch_size(device: torch.device) -> int:
     return _GPU_BATCH if device.type == "cuda" else _BATCH
 
 
-class Pass(NamedTuple):
-    """A network that is ready to run: what it expects, and how exact it is."""
+class Pass(Protocol):
+    """One network, ready to run: framed images on the engine's device in, logits and embeddings out, row by row."""
+
+    def __call__(self, framed: UInt8[Tensor, "n h w 3"], /) -> Encoding:
+        """Return the encoding of each image, on the same device."""
+
+
+class NetworkPass(NamedTuple):
+    """A PyTorch network with the preprocessing that it expects and the precision in which it computes."""
 
     network: nn.Module
     transform: EvalTransform
     precision: Precision
+
+    def __call__(self, framed: UInt8[Tensor, "n h w 3"]) -> Encoding:
+        """Transform framed images where they are, and run the network."""
+        return self.encode(self.transform(framed))
+
+    def encode(self, images: Float[Tensor, "n 3 s s"]) -> Encoding:
+        """Run the network on transformed images."""
+        if images.is_cuda:  # a GPU plans convolutions with the channels last for seconds, for each new batch size
+            images = images.contiguous()
+        with arithmetic(self.precision, images.device):
+            encoding: Encoding = self.network(images)
+        return encoding
 
 
 class Batch(NamedTuple):
@@ -85,6 +109,14 @@ class _Part(NamedTuple):
     pixels: Tensor
 
 
+class _Matching(NamedTuple):
+    """Rows on their way through the second network."""
+
+    parts: list[_Part]
+    z: Tensor
+    done: torch.cuda.Event | None
+
+
 class Engine:
     """The classifier, the network that matches prototypes, and the decision between them.
 
@@ -111,7 +143,10 @@ class Engine:
         self.device, self.batch_size, self.eager = device, batch_size, eager
         self.rows_seen = self.rows_matched = 0
         self._parts: deque[_Part] = deque()
+        self._matching: deque[_Matching] = deque()
         self._sizes = sorted({min(size, batch_size) for size in (*_SMALL, batch_size)})
+        if device.type == "cpu":
+            keep_freed_memory()
 
     def decide(self, batches: Iterable[list[Framed]]) -> Iterator[Batch]:
         """Yield each batch as it is decided, in order."""
@@ -121,11 +156,14 @@ class Engine:
             launched.append(self._launch(framed))
             if len(launched) == _UNDER_WAY:
                 waiting.append(self._settle(launched.popleft()))
-                self._match(all_rows=len(waiting) > _MOST_WAITING)
+                hurry = len(waiting) > _MOST_WAITING
+                self._match(all_rows=hurry)
+                self._collect(wait=hurry)
             while waiting and not waiting[0].missing:
                 yield self._finish(waiting.popleft())
         waiting.extend(self._settle(each) for each in launched)
         self._match(all_rows=True)
+        self._collect(wait=True)
         for each in waiting:
             yield self._finish(each)
 
@@ -139,10 +177,7 @@ class Engine:
         encoding = self._run(self.classifier, first)
         self.rows_seen += len(framed)
         logits, z = (column.to("cpu", non_blocking=True) for column in (encoding.logits, encoding.z.float()))
-        done = None
-        if self.device.type == "cuda":
-            done = torch.cuda.current_stream(self.device).record_event()
-        return _Launched(len(framed), logits, z, second, done)
+        return _Launched(len(framed), logits, z, second, self._event())
 
     @torch.inference_mode()
     def _settle(self, launched: _Launched) -> _Waiting:
@@ -165,18 +200,30 @@ class Engine:
 
     @torch.inference_mode()
     def _match(self, *, all_rows: bool) -> None:
-        """Run the second network on full batches of the rows that wait for it, or on all of them."""
+        """Start the second network on full batches of the rows that wait for it, or on all of them."""
         while (n := sum(len(part.pixels) for part in self._parts)) >= self.batch_size or (all_rows and n):
             assert self.retrieval is not None
             taken = self._take(min(n, self.batch_size))
-            z = self._run(self.retrieval, torch.cat([part.pixels for part in taken])).z.float().cpu()
+            z = self._run(self.retrieval, torch.cat([part.pixels for part in taken])).z.float()
+            self._matching.append(_Matching(taken, z.to("cpu", non_blocking=True), self._event()))
             self.rows_matched += len(z)
+
+    @torch.inference_mode()
+    def _collect(self, *, wait: bool) -> None:
+        """Hand the embeddings that are ready, or all of them, to the batches that wait."""
+        while self._matching:
+            parts, z, done = self._matching[0]
+            if done is not None and not wait and not done.query():
+                return
+            if done is not None:
+                done.synchronize()
+            self._matching.popleft()
             start = 0
-            for part in taken:
-                n_part = len(part.pixels)
-                part.batch.z[part.start : part.start + n_part] = z[start : start + n_part]
-                part.batch.missing -= n_part
-                start += n_part
+            for part in parts:
+                n = len(part.pixels)
+                part.batch.z[part.start : part.start + n] = z[start : start + n]
+                part.batch.missing -= n
+                start += n
 
     def _take(self, n: int) -> list[_Part]:
         taken = []
@@ -209,11 +256,14 @@ class Engine:
         return pinned.to(self.device, non_blocking=True)
 
     def _run(self, which: Pass, framed: Tensor) -> Encoding:
-        """Transform framed images and run a network on them; on a GPU in a batch of one of few sizes."""
+        """Run a network; on a GPU in a batch of one of few sizes."""
         n = len(framed)
         if self.device.type == "cuda":
             size = next(size for size in self._sizes if size >= n)
             framed = torch.cat([framed, framed[:1].expand(size - n, *framed.shape[1:])]) if size > n else framed
-        with arithmetic(which.precision, self.device):
-            encoding = which.network(which.transform(framed))
-        return Encoding(encoding.logits[:n], encoding.z[:n])
+        encoding = which(framed)
+        return Encoding(*(column[:n] for column in encoding))
+
+    def _event(self) -> torch.cuda.Event | None:
+        """Mark what the GPU has been told to do so far."""
+        return torch.cuda.current_stream(self.device).record_event() if self.device.type == "cuda" else None

@@ -16,12 +16,13 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import connection
 from typing import Any, Generic, TypeVar
 
 import torch
 
+from tdumpra.allocator import return_freed_memory
 from tdumpra.data.manifest import Record
 from tdumpra.errors import BrokenImageError
 from tdumpra.limits import MIB, limits
@@ -31,6 +32,7 @@ R = TypeVar("R")
 
 CHUNK = 32  # tasks per message to a process: some milliseconds of work each
 _AHEAD = 64  # results that may wait for an earlier one
+_SHORT = 4  # tasks per message where results are wanted in order
 CRASHED = "decoding it kills the process"
 _CAN_FORK = sys.platform == "linux"
 _NO_MEMORY = 77  # the exit status of a worker whose task asked for more memory than it may have
@@ -73,6 +75,11 @@ def scan(
     return found
 
 
+def most_ahead() -> int:
+    """Return how many tasks :func:`in_order` may have begun beyond those whose results the caller has taken."""
+    return _AHEAD + _SHORT * available_cores()
+
+
 def in_order(work: Callable[[T], R], tasks: Sequence[T], *, limited: bool) -> Generator[R | Died[T], None, None]:
     """Yield ``work(task)`` for each task in order, a few ahead of the caller.
 
@@ -80,8 +87,7 @@ def in_order(work: Callable[[T], R], tasks: Sequence[T], *, limited: bool) -> Ge
     release the interpreter lock.
     """
     if not limited or not _CAN_FORK or multiprocessing.current_process().daemon:  # a daemon has no children
-        with ThreadPoolExecutor(_THREADS) as pool:
-            yield from pool.map(work, tasks)
+        yield from _in_threads(work, tasks)
         return
 
     def numbered(task: tuple[int, T]) -> tuple[int, R]:
@@ -93,7 +99,7 @@ def in_order(work: Callable[[T], R], tasks: Sequence[T], *, limited: bool) -> Ge
         list(enumerate(tasks)),
         workers=min(available_cores(), len(tasks)),
         limited=True,
-        chunk=_AHEAD // 16,
+        chunk=_SHORT,
         has_room=lambda: len(early) < _AHEAD,
     ):
         for result in results:
@@ -104,6 +110,21 @@ def in_order(work: Callable[[T], R], tasks: Sequence[T], *, limited: bool) -> Ge
         while due in early:
             yield early.pop(due)
             due += 1
+
+
+def _in_threads(work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
+    pending: deque[Future[R]] = deque()
+    with ThreadPoolExecutor(_THREADS) as pool:
+        try:
+            for task in tasks:
+                pending.append(pool.submit(work, task))
+                if len(pending) == _AHEAD:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for each in pending:  # of a caller that wants no more
+                each.cancel()
 
 
 def run_tasks(
@@ -221,6 +242,7 @@ def _serve(work: Callable[[Any], Any], pipe: Any, parents: Any, limited: bool) -
     threading.Thread(target=_follow_parent, daemon=True).start()
     if limited and _CAN_FORK:
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        return_freed_memory()  # what a large image leaves behind must not count against the next
         _limit_memory()
     while True:
         for task in pipe.recv():
