@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import selectors
 import signal
 import sys
 import threading
@@ -147,24 +148,28 @@ def run_tasks(
             yield [work(task) for task in some]
         return
     staff: list[_Worker[T, R]] = []
+    watch = _Watch()
     try:
         while chunks or any(worker.pending for worker in staff):
             while chunks and len(staff) < workers:
                 staff.append(_Worker(work, limited))
+                watch.add(staff[-1])
             for worker in staff:
                 idle = not any(each.pending for each in staff)  # the result that is waited for may be still to hand out
                 if chunks and not worker.pending and (idle or has_room()):
                     worker.give(chunks.popleft())
             found: list[R | Died[T]] = []
-            for worker in _ready(staff):
-                found += worker.take()
+            for worker, ended in watch.wait():
+                found += worker.take(ended)
                 if worker.is_dead:
                     staff.remove(worker)
+                    watch.drop(worker)
                     if worker.pending:
                         chunks.appendleft(list(worker.pending))
                         worker.pending.clear()
             yield found
     finally:
+        watch.close()
         for worker in staff:
             worker.end()
 
@@ -193,14 +198,14 @@ class _Worker(Generic[T, R]):
         except OSError:  # it is gone, which take() finds
             return
 
-    def take(self) -> list[R | Died[T]]:
-        """Return what is reported by now; of a dead process, the task that killed it."""
-        self.is_dead = not self.process.is_alive()  # before looking: then nothing more can come
+    def take(self, ended: bool) -> list[R | Died[T]]:
+        """Return the report that waits; of an ended process all of them, and the task that killed it."""
         found: list[R | Died[T]] = []
-        while self.pending and self.pipe.poll():
+        self.is_dead = ended
+        while self.pending and (self.pipe.poll() if ended else not found):
             try:
                 error, result = self.pipe.recv()
-            except (EOFError, OSError):  # in the middle of a report
+            except (EOFError, OSError):  # it ended, perhaps in the middle of a report
                 self.is_dead = True
                 break
             if error is not None:
@@ -219,10 +224,40 @@ class _Worker(Generic[T, R]):
         self.pipe.close()
 
 
-def _ready(staff: list[_Worker[T, R]]) -> list[_Worker[T, R]]:
-    """Wait until a process reports or ends."""
-    waited = {each: worker for worker in staff for each in (worker.pipe, worker.process.sentinel)}
-    return list(dict.fromkeys(waited[each] for each in connection.wait(list(waited))))
+class _Watch:
+    """Tells which processes report or end.
+
+    The system learns their names once: to name all of them for each report costs more than decoding, where there are
+    many. Windows knows no such list.
+    """
+
+    def __init__(self) -> None:
+        self._selector = None if sys.platform == "win32" else selectors.DefaultSelector()
+        self._watched: dict[Any, tuple[_Worker[Any, Any], bool]] = {}
+
+    def add(self, worker: _Worker[Any, Any]) -> None:
+        for each, ended in ((worker.pipe, False), (worker.process.sentinel, True)):
+            self._watched[each] = worker, ended
+            if self._selector is not None:
+                self._selector.register(each, selectors.EVENT_READ, (worker, ended))
+
+    def drop(self, worker: _Worker[Any, Any]) -> None:
+        for each in (worker.pipe, worker.process.sentinel):
+            del self._watched[each]
+            if self._selector is not None:
+                self._selector.unregister(each)
+
+    def wait(self) -> list[tuple[_Worker[Any, Any], bool]]:
+        """Wait until a process reports or ends; each such process with whether it ended."""
+        if self._selector is None:
+            found = [self._watched[each] for each in connection.wait(list(self._watched))]
+        else:
+            found = [key.data for key, _ in self._selector.select()]
+        return list(dict(sorted(found, key=lambda each: each[1])).items())
+
+    def close(self) -> None:
+        if self._selector is not None:
+            self._selector.close()
 
 
 def _cause(status: int | None) -> str:
