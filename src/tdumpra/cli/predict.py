@@ -16,7 +16,6 @@ from tdumpra.data.images.masks import find_masks, without_masks
 from tdumpra.data.sources.files import is_image
 from tdumpra.errors import InputFileError
 from tdumpra.networks.predict import Prediction, Predictor
-from tdumpra.runs.config import read_config
 from tdumpra.screen import csv_text, plain, print_json, progress, say
 
 MODEL = "model.safetensors"
@@ -109,6 +108,8 @@ def model_file(path: Path) -> Path:
     if own.parent.is_dir() and own == path:
         raise InputFileError(f"{path} does not exist")
     if own.parent.is_dir():
+        from tdumpra.runs.config import read_config  # every room's settings, which prediction does without
+
         settings = own.parent / "config.toml"
         if settings.is_file() and read_config(settings).outputs:
             raise InputFileError(

@@ -10,8 +10,6 @@ import math
 
 import torch
 from jaxtyping import Float, Int
-from scipy.optimize import minimize_scalar
-from scipy.special import softmax
 from torch import Tensor
 
 from tdumpra.core.metrics import negative_log_likelihood
@@ -45,6 +43,9 @@ def fit_temperature(log_p: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> f
     It fits the classifier (given ``log p``) and the similarity posterior (given its scores :math:`q_c`). The likelihood
     has one optimum in :math:`1/T`; a bounded search finds it.
     """
+    from scipy.optimize import minimize_scalar  # takes most of a second to import, and only fitting needs it
+    from scipy.special import softmax
+
     rows, y = log_p.double().cpu().numpy(), labels.cpu().numpy()
 
     def loss(log_temperature: float) -> float:

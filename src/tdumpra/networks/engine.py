@@ -77,6 +77,7 @@ class Batch(NamedTuple):
     place: dict[int, int]  # from a row of the batch to its row in ``decided`` and ``z``
     decided: Decided | None
     z: Tensor | None
+    features: Tensor | None  # the classifier's, of every row, where they are wanted
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +87,7 @@ class _Launched:
     n: int
     logits: Tensor
     z: Tensor
+    features: Tensor | None
     second: Tensor | None  # the framed images for the second network, on the device
     done: torch.cuda.Event | None
 
@@ -96,6 +98,7 @@ class _Waiting:
 
     p: Tensor
     finite: Tensor
+    features: Tensor | None
     rows: Tensor  # about which the bank is asked
     z: Tensor
     missing: int
@@ -127,6 +130,7 @@ class Engine:
         device: where both compute.
         batch_size: rows of a full batch.
         eager: ask the bank about every row.
+        features: keep the classifier's pooled features.
     """
 
     def __init__(
@@ -138,9 +142,10 @@ class Engine:
         device: torch.device,
         batch_size: int,
         eager: bool,
+        features: bool = False,
     ) -> None:
         self.decision, self.classifier, self.retrieval = decision, classifier, retrieval
-        self.device, self.batch_size, self.eager = device, batch_size, eager
+        self.device, self.batch_size, self.eager, self.features = device, batch_size, eager, features
         self.rows_seen = self.rows_matched = 0
         self._parts: deque[_Part] = deque()
         self._matching: deque[_Matching] = deque()
@@ -168,6 +173,15 @@ class Engine:
             yield self._finish(each)
 
     @torch.inference_mode()
+    def outputs(self, framed: list[Framed]) -> Encoding:
+        """Return what the networks give before any decision: the classifier's logits and features, the bank's z."""
+        seen = self._run(self.classifier, self._on_device([each.first for each in framed]))
+        z = seen.z
+        if self.retrieval is not None:
+            z = self._run(self.retrieval, self._on_device([each.second for each in framed])).z
+        return Encoding(*(column.float().cpu() for column in (seen.logits, z, seen.features)))
+
+    @torch.inference_mode()
     def _launch(self, framed: list[Framed]) -> _Launched:
         first = self._on_device([each.first for each in framed])
         second = None
@@ -177,7 +191,8 @@ class Engine:
         encoding = self._run(self.classifier, first)
         self.rows_seen += len(framed)
         logits, z = (column.to("cpu", non_blocking=True) for column in (encoding.logits, encoding.z.float()))
-        return _Launched(len(framed), logits, z, second, self._event())
+        features = encoding.features.to("cpu", non_blocking=True) if self.features else None
+        return _Launched(len(framed), logits, z, features, second, self._event())
 
     @torch.inference_mode()
     def _settle(self, launched: _Launched) -> _Waiting:
@@ -188,12 +203,13 @@ class Engine:
         finite = launched.logits.isfinite().all(1)
         if self.retrieval is None:
             every = torch.arange(launched.n)
-            return _Waiting(p, finite, every, launched.z, 0)
+            return _Waiting(p, finite, launched.features, every, launched.z, 0)
         asked = torch.ones(launched.n, dtype=torch.bool)
         if not self.eager:
             asked = self.decision.classifier(p).amax(1) < self.decision.thresholds.theta
         rows = asked.nonzero().flatten()
-        batch = _Waiting(p, finite, rows, torch.empty(len(rows), self.decision.bank.width), len(rows))
+        z = torch.empty(len(rows), self.decision.bank.width)
+        batch = _Waiting(p, finite, launched.features, rows, z, len(rows))
         if len(rows) and launched.second is not None:
             self._parts.append(_Part(batch, 0, launched.second[rows.to(self.device)]))
         return batch
@@ -241,12 +257,12 @@ class Engine:
         final = self.decision.classifier(batch.p).clone()
         rows, opened = batch.rows, torch.zeros(len(final), dtype=torch.bool)
         if not len(rows):
-            return Batch(final, opened, batch.finite, {}, None, None)
+            return Batch(final, opened, batch.finite, {}, None, None, batch.features)
         batch.finite[rows] &= batch.z.isfinite().all(1)
         decided = self.decision.decide(batch.p[rows], batch.z)
         final[rows], opened[rows] = decided.p, decided.opened
         place = {row: j for j, row in enumerate(rows.tolist())}
-        return Batch(final, opened, batch.finite, place, decided, batch.z)
+        return Batch(final, opened, batch.finite, place, decided, batch.z, batch.features)
 
     def _on_device(self, framed: list[np.ndarray]) -> Tensor:
         if self.device.type != "cuda":

@@ -22,11 +22,13 @@ from torch import Tensor, nn
 from tdumpra import checks
 from tdumpra.core.gate import GateSignals
 from tdumpra.data.images.framing import EvalTransform
-from tdumpra.data.images.new import Framed, Image, Pixels, read_batches
+from tdumpra.data.images.new import Framed, Image, Pixels, read_batches, record_batches
+from tdumpra.data.manifest import Manifest
 from tdumpra.errors import BrokenImageError
 from tdumpra.method.bank import Exemplar
 from tdumpra.method.decision import Decided
 from tdumpra.method.evidence import Evidence, explain
+from tdumpra.networks.build import Encoding
 from tdumpra.networks.engine import Batch, Engine, NetworkPass, usual_batch_size
 from tdumpra.networks.model_file import Encoder, Model
 from tdumpra.networks.settings import Precision
@@ -52,6 +54,7 @@ class Prediction(NamedTuple):
     exemplar: Exemplar | None = None  # the training image that it was recognised as
     # with embeddings:
     embedding: Float32[np.ndarray, " d"] | None = None  # in the bank's space, of length one
+    features: Float32[np.ndarray, " f"] | None = None  # pooled, as the classifier's head gets them
 
 
 Recognise = Callable[[Image, Pixels], Exemplar | None]
@@ -127,7 +130,7 @@ class Predictor:
                 image without one is seen whole.
             recognise: with evidence, tells from an image and its pixels, framed for the classifier, which training
                 image it is. Without a group of its own, it gets that image's.
-            embeddings: ask the bank about every image, and attach its embedding.
+            embeddings: ask the bank about every image, and attach its embedding and the classifier's features.
         """
         if batch_size is not None:
             checks.check_count(batch_size, "batch_size")
@@ -164,6 +167,21 @@ class Predictor:
         encoder = self.model.retrieval or self.model.classifier
         return self._ready(self.matcher[0], encoder).encode(pixels).z
 
+    def outputs(
+        self, manifest: Manifest, *, batch_size: int | None = None
+    ) -> Iterator[list[BrokenImageError | tuple[Framed, Encoding]]]:
+        """Yield the outputs of both networks for the records of a source, in order, a batch at a time.
+
+        Each image comes as it was framed, with the outputs of one row; one that cannot be read comes as its error.
+        """
+        size = batch_size or usual_batch_size(self.device)
+        engine = self._engine(size, eager=True)
+        framings = self.model.classifier.transform.framing, self.matcher[1].framing
+        for read in record_batches(manifest, *framings, batch_size=size):
+            framed = [each for each in read if isinstance(each, Framed)]
+            rows = iter(zip(*engine.outputs(framed), strict=True)) if framed else iter(())
+            yield [each if isinstance(each, BrokenImageError) else (each, Encoding(*next(rows))) for each in read]
+
     def pictures(self, evidence: Evidence) -> dict[str, np.ndarray]:
         """Return small pictures (h, w, 3) of the training images behind ``evidence``, where the model holds them."""
         held = self.model.thumbnails
@@ -172,7 +190,7 @@ class Predictor:
     def _predict(
         self, images: list[Image], groups: list[str | None], batch_size: int, wanted: _Wanted
     ) -> Iterator[Prediction]:
-        engine = self._engine(batch_size, eager=wanted.evidence or wanted.embeddings)
+        engine = self._engine(batch_size, eager=wanted.evidence or wanted.embeddings, features=wanted.embeddings)
         framings = self.model.classifier.transform.framing, self.matcher[1].framing
         under_way: deque[list[Framed | BrokenImageError | None]] = deque()
         keep = wanted.evidence  # pixels are kept for evidence alone
@@ -205,13 +223,13 @@ class Predictor:
             self.rows_seen += engine.rows_seen
             self.rows_matched += engine.rows_matched
 
-    def _engine(self, batch_size: int, *, eager: bool) -> Engine:
+    def _engine(self, batch_size: int, *, eager: bool, features: bool = False) -> Engine:
         model, retrieval = self.model, None
         if model.retrieval is not None and self._retrieval is not None:
             retrieval = self._ready(self._retrieval, model.retrieval)
         return Engine(
             model.decision, self._ready(self._classifier, model.classifier), retrieval, device=self.device,
-            batch_size=batch_size, eager=eager or self.mode == "eager",
+            batch_size=batch_size, eager=eager or self.mode == "eager", features=features,
         )  # fmt: skip
 
     def _ready(self, network: nn.Module, encoder: Encoder) -> NetworkPass:
@@ -235,8 +253,9 @@ class Predictor:
         self, prediction: Prediction, batch: Batch, i: int, image: Image, group: str | None, framed: Framed | None,
         wanted: _Wanted,
     ) -> Prediction:  # fmt: skip
-        if wanted.embeddings and batch.z is not None:
-            prediction = prediction._replace(embedding=batch.z[batch.place[i]].numpy())
+        if batch.z is not None and batch.features is not None:
+            embedding, features = batch.z[batch.place[i]].numpy(), batch.features[i].numpy()
+            prediction = prediction._replace(embedding=embedding, features=features)
         if framed is None:
             return prediction
         exemplar = None if wanted.recognise is None else wanted.recognise(image, framed.first)

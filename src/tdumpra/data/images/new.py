@@ -9,11 +9,11 @@ from __future__ import annotations
 import mmap
 import queue
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
@@ -22,6 +22,7 @@ from PIL import Image as Picture
 from tdumpra.data.images.decode import decode_file
 from tdumpra.data.images.framing import Framing
 from tdumpra.data.images.workers import Died, in_order, most_ahead
+from tdumpra.data.manifest import Manifest, Record
 from tdumpra.errors import BrokenImageError
 
 Pixels = UInt8[np.ndarray, "h w 3"]
@@ -48,12 +49,7 @@ def read_images(
     images: Sequence[Image], first: Framing, second: Framing, *, picture: bool
 ) -> Generator[Framed | BrokenImageError, None, None]:
     """Yield each image framed for both networks, or why it cannot be; files of unknown origin may be anything."""
-    places = _Places(first, second, min(len(images), most_ahead()))
-    for i, each in enumerate(in_order(_Read(places, picture), list(enumerate(images)), limited=True)):
-        if isinstance(each, Died):
-            yield BrokenImageError(each.reason)
-        else:
-            yield each if isinstance(each, BrokenImageError) else places.take(i, each.picture)
+    return _read(images, _Read(_decode, _Places(first, second), picture), limited=True)
 
 
 def read_batches(
@@ -63,12 +59,37 @@ def read_batches(
 
     A thread collects what the workers read while the caller is busy. It is at most two batches ahead.
     """
+    return _ahead(read_images(images, first, second, picture=picture), batch_size)
+
+
+def record_batches(
+    manifest: Manifest, first: Framing, second: Framing, *, batch_size: int
+) -> Iterator[list[Framed | BrokenImageError]]:
+    """Yield the records of a source as :func:`read_batches` yields files."""
+    limited = all(record.path is not None for record in manifest.records)
+    work = _Read(manifest.reader, _Places(first, second), picture=False)
+    return _ahead(_read(manifest.records, work, limited=limited), batch_size)
+
+
+def _read(
+    items: Sequence[Image] | Sequence[Record], work: _Read, *, limited: bool
+) -> Generator[Framed | BrokenImageError, None, None]:
+    for i, each in enumerate(in_order(work, list(enumerate(items)), limited=limited)):
+        if isinstance(each, Died):
+            yield BrokenImageError(each.reason)
+        else:
+            yield each if isinstance(each, BrokenImageError) else work.places.take(i, each.picture)
+
+
+def _ahead(
+    images: Generator[Framed | BrokenImageError, None, None], batch_size: int
+) -> Iterator[list[Framed | BrokenImageError]]:
     ready: queue.SimpleQueue[list[Framed | BrokenImageError] | BaseException | None] = queue.SimpleQueue()
     room, stop = threading.Semaphore(1), threading.Event()
 
     def collect() -> None:
         try:
-            with closing(read_images(images, first, second, picture=picture)) as read:
+            with closing(images) as read:
                 for batch in _in_batches(read, batch_size):
                     room.acquire()
                     if stop.is_set():
@@ -114,10 +135,10 @@ class _Places:
     begun that far ahead.
     """
 
-    def __init__(self, first: Framing, second: Framing, count: int) -> None:
+    def __init__(self, first: Framing, second: Framing) -> None:
         self.framings = (first,) if first == second else (first, second)
-        self._size, self._count = sum(framing.nbytes for framing in self.framings), count
-        self._memory = mmap.mmap(-1, max(1, count * self._size))
+        self._size, self._count = sum(framing.nbytes for framing in self.framings), most_ahead()
+        self._memory = mmap.mmap(-1, self._count * self._size)  # costs nothing until it is written to
 
     def views(self, i: int) -> list[Pixels]:
         """Return the memory of image ``i``, an array for each framing."""
@@ -142,18 +163,23 @@ class _Done(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Read:
+    decode: Callable[[Any], Pixels]
     places: _Places
     picture: bool
 
-    def __call__(self, task: tuple[int, Image]) -> _Done | BrokenImageError:
-        i, image = task
+    def __call__(self, task: tuple[int, Image | Record]) -> _Done | BrokenImageError:
+        i, item = task
         try:
-            pixels = decode_file(image.path)
+            pixels = self.decode(item)
             for framing, place in zip(self.places.framings, self.places.views(i), strict=True):
-                place[:] = framing.apply(pixels, framing.mask_of(image.mask))
+                place[:] = framing.apply(pixels, framing.mask_of(item.mask))
         except BrokenImageError as error:
             return error
         return _Done(_scaled_down(pixels) if self.picture else None)
+
+
+def _decode(image: Image) -> Pixels:
+    return decode_file(image.path)
 
 
 def _scaled_down(pixels: Pixels) -> Pixels:
