@@ -123,7 +123,7 @@ def test_results_depend_neither_on_the_batch_size_nor_on_the_workers(model, imag
     top = np.sort(probabilities(list(Predictor(once).predict(images))).max(1))
     row = max(range(1, len(top)), key=lambda i: (top[i] - top[i - 1] > 4 * BAND, -abs(i / len(top) - share)))
     theta = float(top[row - 1 : row + 1].mean())
-    asking = replace(model, decision=replace(model.decision, thresholds=OPEN._replace(theta=theta)))
+    asking = replace(model, decision=replace(model.decision, thresholds=replace(OPEN, theta=theta)))
     paths = [images[i % len(images)] for i in range(3 * len(images))]
     expected: list[Any] = []
     for batch_size, cores in ((16, 1), (1, 2), (7, 3), (64, 2)):

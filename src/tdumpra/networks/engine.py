@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -53,7 +54,8 @@ class NetworkPass(NamedTuple):
 
     network: nn.Module
     transform: EvalTransform
-    precision: Precision
+    precision: Precision | None  # None: as the caller has it
+    channels_last: bool = False  # a layout that is faster on a GPU, once its convolutions are planned
 
     def __call__(self, framed: UInt8[Tensor, "n h w 3"]) -> Encoding:
         """Transform framed images where they are, and run the network."""
@@ -61,9 +63,11 @@ class NetworkPass(NamedTuple):
 
     def encode(self, images: Float[Tensor, "n 3 s s"]) -> Encoding:
         """Run the network on transformed images."""
-        if images.is_cuda:  # a GPU plans convolutions with the channels last for seconds, for each new batch size
+        if self.channels_last:
+            images = images.to(memory_format=torch.channels_last)
+        elif images.is_cuda:  # which plans convolutions with the channels last for seconds, for each new batch size
             images = images.contiguous()
-        with arithmetic(self.precision, images.device):
+        with nullcontext() if self.precision is None else arithmetic(self.precision, images.device):
             encoding: Encoding = self.network(images)
         return encoding
 
