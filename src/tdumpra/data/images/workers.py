@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import selectors
 import signal
 import sys
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -21,9 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import connection
 from typing import Any, Generic, TypeVar
 
-import torch
-
-from tdumpra.allocator import return_freed_memory
+from tdumpra.data.images.worker_process import CAN_FORK, NO_MEMORY, serve
 from tdumpra.data.manifest import Record
 from tdumpra.errors import BrokenImageError
 from tdumpra.limits import MIB, limits
@@ -35,8 +31,6 @@ CHUNK = 32  # tasks per message to a process: some milliseconds of work each
 _AHEAD = 64  # results that may wait for an earlier one
 _SHORT = 4  # tasks per message where results are wanted in order
 CRASHED = "decoding it kills the process"
-_CAN_FORK = sys.platform == "linux"
-_NO_MEMORY = 77  # the exit status of a worker whose task asked for more memory than it may have
 _THREADS = min(32, os.cpu_count() or 1)
 
 
@@ -87,7 +81,7 @@ def in_order(work: Callable[[T], R], tasks: Sequence[T], *, limited: bool) -> Ge
     Limited tasks run in processes, if this one can fork; others share their memory, in threads. Decoding and resizing
     release the interpreter lock.
     """
-    if not limited or not _CAN_FORK or multiprocessing.current_process().daemon:  # a daemon has no children
+    if not limited or not CAN_FORK or multiprocessing.current_process().daemon:  # a daemon has no children
         yield from _in_threads(work, tasks)
         return
 
@@ -180,10 +174,10 @@ class _Worker(Generic[T, R]):
     def __init__(self, work: Callable[[T], R], limited: bool) -> None:
         # Forking starts a worker in milliseconds where importing torch anew takes seconds. Python 3.12 warns of it
         # beside threads, of which numpy and torch always have some; a worker on one thread waits for none of them.
-        context: Any = multiprocessing.get_context("fork" if _CAN_FORK else None)
+        context: Any = multiprocessing.get_context("fork" if CAN_FORK else None)
         self.pipe, theirs = context.Pipe()
-        not_theirs = self.pipe if _CAN_FORK else None
-        self.process = context.Process(target=_serve, args=(work, theirs, not_theirs, limited), daemon=True)
+        not_theirs = self.pipe if CAN_FORK else None
+        self.process = context.Process(target=serve, args=(work, theirs, not_theirs, limited), daemon=True)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
             self.process.start()
@@ -261,68 +255,8 @@ class _Watch:
 
 
 def _cause(status: int | None) -> str:
-    if status == _NO_MEMORY:
+    if status == NO_MEMORY:
         return f"decoding it takes more than {limits().image_memory / MIB:,.0f} MiB of memory"
     if hasattr(signal, "SIGPROF") and status == -signal.SIGPROF:
         return f"decoding it takes more than {limits().image_seconds:g} s"
     return CRASHED
-
-
-def _serve(work: Callable[[Any], Any], pipe: Any, parents: Any, limited: bool) -> None:
-    """Work in a process of its own until the parent ends it."""
-    if parents is not None:
-        parents.close()
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    threading.Thread(target=_follow_parent, daemon=True).start()
-    if limited and _CAN_FORK:
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)
-        return_freed_memory()  # what a large image leaves behind must not count against the next
-        _limit_memory()
-    while True:
-        for task in pipe.recv():
-            pipe.send(_attempt(work, task, limited and _CAN_FORK))
-
-
-def _attempt(work: Callable[[Any], Any], task: Any, limited: bool) -> tuple[Exception | None, Any]:
-    try:
-        if limited:  # of computing, so that a busy machine refuses nothing; the signal ends the process
-            signal.setitimer(signal.ITIMER_PROF, limits().image_seconds)
-        return None, work(task)
-    except MemoryError:
-        os._exit(_NO_MEMORY)
-    except Exception as error:
-        if "allocate memory" in str(error):  # torch has no exception of its own for it
-            os._exit(_NO_MEMORY)
-        return _portable(error), None
-    finally:
-        if limited:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def _limit_memory() -> None:
-    """Let this process have so much memory more than it has now."""
-    import resource  # not on Windows
-
-    with open("/proc/self/statm") as file:
-        now = int(file.read().split()[0]) * resource.getpagesize()
-    most = now + int(limits().image_memory)
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-
-
-def _follow_parent() -> None:
-    """End with the parent. A worker whose parent was killed would otherwise wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-
-def _portable(error: Exception) -> Exception:
-    """Replace an exception that cannot be pickled: it would end the process."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
