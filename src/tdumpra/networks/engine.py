@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -121,7 +121,7 @@ class _Matching(NamedTuple):
 
     parts: list[_Part]
     z: Tensor
-    done: torch.cuda.Event | None
+    done: Any  # torch.cuda.Event or None; its type stubs lack the parts
 
 
 class Engine:

@@ -74,7 +74,8 @@ def record_batches(
 def _read(
     items: Sequence[Image] | Sequence[Record], work: _Read, *, limited: bool
 ) -> Generator[Framed | BrokenImageError, None, None]:
-    for i, each in enumerate(in_order(work, list(enumerate(items)), limited=limited)):
+    tasks: list[tuple[int, Image | Record]] = list(enumerate(items))
+    for i, each in enumerate(in_order(work, tasks, limited=limited)):
         if isinstance(each, Died):
             yield BrokenImageError(each.reason)
         else:
