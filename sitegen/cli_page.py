@@ -16,7 +16,7 @@ SECTIONS = {
     "Data": ("data inspect", "data audit", "data prepare"),
     "Runs": ("run", "train", "embed", "bank", "tune", "evaluate"),
     "Predictions and evidence": ("predict", "score", "explain", "report", "seal", "verify"),
-    "Experiments": ("ablate", "sweep", "reproduce", "bench"),
+    "Experiments": ("ablate", "sweep", "search", "reproduce", "bench"),
 }
 
 _HEAD = """\
