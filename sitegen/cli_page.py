@@ -17,6 +17,7 @@ SECTIONS = {
     "Runs": ("run", "train", "embed", "bank", "tune", "evaluate"),
     "Predictions and evidence": ("predict", "score", "explain", "report", "seal", "verify"),
     "Experiments": ("ablate", "sweep", "search", "reproduce", "bench"),
+    "A model's life": ("validate", "history"),
 }
 
 _HEAD = """\
