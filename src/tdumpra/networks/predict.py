@@ -50,6 +50,7 @@ class Prediction(NamedTuple):
     pixels: Pixels | None = None  # the framed image, as the network that matches prototypes gets it
     picture: Pixels | None = None  # the image as it was decoded, scaled down if it is large
     exemplar: Exemplar | None = None  # the training image that it was recognised as
+    embedding: np.ndarray | None = None  # (D,), in the bank's space
 
 
 Recognise = Callable[[Image, Pixels], Exemplar | None]
@@ -233,8 +234,9 @@ class Predictor:
         exemplar = None if recognise is None else recognise(image, framed.first)
         own = exemplar.group if exemplar is not None and group is None else group
         return prediction._replace(
-            evidence=self._explain(batch, i, own), pixels=framed.second, picture=framed.picture, exemplar=exemplar
-        )
+            evidence=self._explain(batch, i, own), pixels=framed.second, picture=framed.picture, exemplar=exemplar,
+            embedding=None if batch.z is None else batch.z[i].float().cpu().numpy(),
+        )  # fmt: skip
 
     def _explain(self, batch: Batch, i: int, group: str | None) -> Evidence | None:
         if batch.decided is None or batch.z is None:
