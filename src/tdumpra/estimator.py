@@ -207,8 +207,8 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, p: Any, z: Any) -> Any:
         """Return final probabilities, in the kind and type of ``p``. Rows whose gate is shut are the classifier's."""
         decision = self.decision_
-        rows, embeddings = check_rows(p, z, n_classes=decision.bank.n_classes, width=decision.bank.width)
-        final, start = torch.empty_like(rows), 0
+        rows, embeddings = check_rows(p, z, n_classes=decision.columns, width=decision.bank.width)
+        final, start = rows.new_empty(len(rows), decision.bank.n_classes), 0
         for part in decision.chunks(rows, embeddings):
             final[start : start + len(part.p)] = narrow(part.p, rows.dtype)
             start += len(part.p)
@@ -230,7 +230,7 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the evidence for one case; ``group`` keeps its own lesion's images out of it."""
         decision = self.decision_
         n_classes = decision.bank.n_classes
-        p, z = check_rows(_one_row(p_row), _one_row(z_row), n_classes=n_classes, width=decision.bank.width)
+        p, z = check_rows(_one_row(p_row), _one_row(z_row), n_classes=decision.columns, width=decision.bank.width)
         if len(p) != 1:
             raise ValueError(f"explain takes one case at a time, not {len(p)}")
         names = self.class_names_ if class_names is None else check_class_names(class_names, n_classes)

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tdumpra import __version__
 from tdumpra.evaluation.metrics_table import METRICS
 from tdumpra.method.decision import Decision
+from tdumpra.method.record import Record
 
 SITES = ("site", "centre", "center", "hospital", "clinic", "source", "dataset")  # columns that name a place
 _SECOND_PATH = "a bank of class prototypes, and a gate between the two posteriors (Model, above)"
@@ -36,6 +39,22 @@ class Subject:
     parts: Mapping[str, Count]  # train and validation, from the model's record; empty where it has none
     lineage: Sequence[Mapping[str, Any]]
     thumbnails: int  # pictures of training images inside
+
+
+def counts(record: Record | None, class_names: Sequence[str]) -> dict[str, Count]:
+    """Count what a model's record holds; nothing where there is none."""
+    if record is None:
+        return {}
+    parts = {"train": record.train, "validation": record.validation}
+    return {
+        name: Count(
+            len(rows),
+            len(np.unique(rows.groups)),
+            {each: int((rows.y == c).sum()) for c, each in enumerate(class_names)},
+        )
+        for name, rows in parts.items()
+        if len(rows)
+    }
 
 
 def answers(subject: Subject) -> dict[str, str | None]:

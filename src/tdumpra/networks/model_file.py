@@ -128,7 +128,7 @@ class Model:
 
     def build(self, device: torch.device, *, trusted: Collection[str] = ()) -> tuple[nn.Module, nn.Module | None]:
         """Build the networks, and refuse those that do not fit the classes and the bank."""
-        n_classes, width = len(self.class_names), self.decision.bank.width
+        n_classes, width = self.decision.columns, self.decision.bank.width
         classifier = self.classifier.build(n_classes, device, trusted=trusted)
         given = _blank_pass(classifier, self.classifier, device)
         _check_columns("classifier", "logits", given.logits, n_classes)
