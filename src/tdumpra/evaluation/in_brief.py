@@ -7,6 +7,7 @@ from typing import Any
 
 KEPT = ("student", "logit_adjusted", "similarity", "gate")  # of the comparators: the two paths, a rival, the model
 _TOLD = (
+    "made_from",
     "name",
     "version",
     "seeds",

@@ -61,7 +61,7 @@ def write_dataset(
     make_folder(target / "data")
     names = _distinct_names(paths)
     samples = []
-    found = predictor.predict(paths, evidence=True, groups=groups)
+    found = predictor.predict(paths, evidence=True, embeddings=True, groups=groups)
     for i, prediction in enumerate(found):
         shutil.copyfile(paths[i], target / "data" / names[i])
         truth, group = labels[i] if labels is not None else None, groups[i] if groups is not None else None

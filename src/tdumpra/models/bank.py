@@ -43,9 +43,7 @@ def remove(model: OpenedModel, *, groups: Collection[str] = (), ids: Collection[
     left = record.without(groups=groups, ids=ids)
     if not len(left.train):
         raise InputFileError("that is every training row of the model, and a bank needs some: nothing was written")
-    gone = {
-        part: int(getattr(record, part).among(groups=groups, ids=ids).sum()) for part in ("train", "validation")
-    }
+    gone = {part: int(getattr(record, part).among(groups=groups, ids=ids).sum()) for part in ("train", "validation")}
     touched = {
         name
         for rows in (record.train, record.validation)
