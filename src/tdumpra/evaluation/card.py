@@ -33,7 +33,7 @@ def card(subject: Subject) -> str:
         "Intended use": [_INTENDED],
         "Data": _data(subject),
         "How it was made and tested": _protocol(subject),
-        "Results": _not_stored() if results is None else _results(results),
+        "Results": _not_stored() if results is None else [*_of_an_ancestor(subject), *_results(results)],
         "Operating points": _not_stored() if results is None else _operating_points(results),
         "Subgroups": _subgroups(results, sites=False),
         "Sites": _subgroups(results, sites=True),
@@ -146,7 +146,7 @@ def _protocol(subject: Subject) -> list[str]:
         if grouped
         else "No groups were given: images of one lesion or patient may be on both sides of the split."
     )
-    said.append("Everything was chosen on validation rows; the test rows were scored once, at the end.")
+    said.append("Everything was chosen on validation rows; test rows had no say in any choice.")
     seeds = results.get("seeds") or []
     if seeds:
         said.append(f"Seed of the training: {', '.join(map(str, seeds))}.")
@@ -175,7 +175,8 @@ def _results(results: Mapping[str, Any]) -> list[str]:
             for name, each in results["per_class"].items()
         )
         parts.append(table(head, rows))
-    parts.append(f"{gate_story(results).capitalize()}")
+    story = gate_story(results)
+    parts.append(f"{story[0].upper()}{story[1:]}")
     noise = results.get("ece_if_calibrated")
     if noise:
         parts.append(
@@ -183,6 +184,17 @@ def _results(results: Mapping[str, Any]) -> list[str]:
             f"seldom more than {_number(noise['upper'])}."
         )
     return parts
+
+
+def _of_an_ancestor(subject: Subject) -> list[str]:
+    """Warn where the model was changed after it was measured."""
+    later = [str(entry["command"]) for entry in subject.lineage[1:]]
+    if not later:
+        return []
+    return [
+        f"**These figures are of the model before it was changed** (by {', '.join(later)}): the model as it is was "
+        "not measured on these rows."
+    ]
 
 
 def _interval_words(results: Mapping[str, Any]) -> str:
@@ -226,8 +238,8 @@ def _subgroups(results: Mapping[str, Any] | None, *, sites: bool) -> list[str]:
             (text(value), f"{each['n']:,}", *(_number(each.get(key)) for key in keys)) for value, each in values.items()
         )
         parts += [f"By {text(column)}:", table(head, rows)]
-    what = "sites apart" if sites else "subgroups"
-    return parts or [f"{_OPEN}: no {what} were measured (`evaluate.subgroups` names columns of the data)."]
+    what = "no site was measured by itself" if sites else "no subgroups were measured"
+    return parts or [f"{_OPEN}: {what} (`evaluate.subgroups` names columns of the data)."]
 
 
 def _privacy(subject: Subject) -> str:

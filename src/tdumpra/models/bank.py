@@ -37,12 +37,12 @@ class Changed(NamedTuple):
 
 
 def remove(model: OpenedModel, *, groups: Collection[str] = (), ids: Collection[str] = ()) -> Changed:
-    """Take every row of these groups and with these ids out of a model. Names are matched as they are, to the letter."""
+    """Take every row of these groups and with these ids out of a model. Names are matched to the letter."""
     record = model.record
     _refuse_unknown(record, groups, ids)
     left = record.without(groups=groups, ids=ids)
     if not len(left.train):
-        raise InputFileError("that is every training row of the model, and a bank needs some: nothing was written")
+        raise InputFileError("that is every training row of the model, and a bank needs some")
     gone = {part: int(getattr(record, part).among(groups=groups, ids=ids).sum()) for part in ("train", "validation")}
     touched = {
         name
@@ -129,7 +129,7 @@ def _refuse_unknown(record: Record, groups: Collection[str], ids: Collection[str
             else:
                 hint = nearest(name, held[kind])
             what = "group" if kind == "group" else "image"
-            raise InputFileError(f"no {what} of the model is called {name!r}{hint}; nothing was written")
+            raise InputFileError(f"no {what} of the model is called {name!r}{hint}")
 
 
 def _classes_left(model: OpenedModel, left: Record) -> tuple[tuple[str, ...], int | None]:
@@ -179,7 +179,7 @@ def _empty_classes(before: Record, left: Record, names: tuple[str, ...]) -> list
 
 def _within_replay(train: KeptRows, more: KeptRows) -> KeptRows:
     """Keep features of added rows only as far as their class has room; those that are kept already stay."""
-    if more.features is None or more.has_features is None:
+    if more.features is None:
         return more
     room = Counter({int(label): REPLAY_ROWS for label in np.unique(more.y)})
     room.subtract(train.y[train.has_features].tolist())

@@ -47,8 +47,8 @@ class Worth(NamedTuple):
         """Return what was found in words."""
         before, after = self.accuracy
         words = (
-            f"on the added rows, each left out of the bank with its group ({self.folds} folds), accuracy is {after:.3f} "
-            f"with the others' rows and {before:.3f} without them"
+            f"on the added rows, each left out of the bank with its group ({self.folds} folds), accuracy is "
+            f"{after:.3f} with the others' rows and {before:.3f} without them"
         )
         if self.validation is not None:
             words += (
@@ -92,7 +92,7 @@ def worth(model: OpenedModel, rows: KeptRows, names: Sequence[str], *, seed: int
 
 def _with_rows(decision: Decision, record: Record, rows: KeptRows, names: Sequence[str]) -> Decision:
     """Return the decision over a bank that holds these rows too."""
-    more = record.with_rows(replace(rows, features=None, has_features=None))
+    more = record.with_rows(replace(rows, features=None, has_features=np.zeros(len(rows), dtype=bool)))
     known = decision.columns if len(names) > decision.columns else None
     with warnings.catch_warnings():  # a small class has fewer groups in a fold: the bank of all rows warns of them
         warnings.simplefilter("ignore", UserWarning)
@@ -102,7 +102,8 @@ def _with_rows(decision: Decision, record: Record, rows: KeptRows, names: Sequen
 
 def _labels(decision: Decision, rows: KeptRows) -> tuple[Array, Array, Array]:
     """Return the final label of each row, retrieval's, and whether the gate opened."""
-    decided = decision.decide(torch.from_numpy(rows.p), torch.from_numpy(np.asarray(rows.z, np.float32)))
+    p = torch.from_numpy(rows.p.astype(np.float64))
+    decided = decision.decide(p / p.sum(1, keepdim=True), torch.from_numpy(np.ascontiguousarray(rows.z)))
     return decided.p.argmax(1).numpy(), decided.p_sim.argmax(1).numpy(), decided.opened.numpy()
 
 

@@ -6,7 +6,7 @@ trained or tuned on, told by the names of groups and images, and by the pixels t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +38,7 @@ class LocalRows(NamedTuple):
     metadata: Mapping[str, NDArray[Any]]  # columns for subgroups
     notes: tuple[str, ...]  # what a user should know: rows that were left out, labels that are missing
     fingerprint: str  # of the data, for the history of a model that is made of them
+    class_names: tuple[str, ...]  # the model's, and after them new ones
 
 
 def read_rows(
@@ -47,7 +48,7 @@ def read_rows(
     group_by: str | None = None,
     prefix: str = "",
     rename: Mapping[str, str] | None = None,
-    new_classes: bool = False,
+    new_classes: Collection[str] = (),
     on_rows: Callable[[int, int], object] | None = None,
     **options: Any,
 ) -> LocalRows:
@@ -59,7 +60,7 @@ def read_rows(
         group_by: the column that says which images belong together.
         prefix: goes before the names of groups and images, where another place numbers them anew.
         rename: names of classes as the source has them, and what the model calls them.
-        new_classes: let classes through that the model does not know; they are numbered after its own.
+        new_classes: names that may pass though the model does not know them; they are numbered after its own.
         on_rows: gets the number of images that are done, and of all.
         options: device, precision and trusted code of the :class:`Predictor`.
     """
@@ -89,7 +90,7 @@ def label_numbers(
     source: str,
     *,
     rename: Mapping[str, str] | None = None,
-    new_classes: bool = False,
+    new_classes: Collection[str] = (),
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return the model's number of each label, -1 for none, and all classes: the model's own, then new ones.
 
@@ -101,11 +102,12 @@ def label_numbers(
     for word, name in wanted.items():
         if name.casefold() in number:
             continue
-        if not new_classes:
+        if name not in new_classes:
             count = sum(label == word for label in labels)
             raise SourceError(
                 f"{source} has {count:,} rows of the class {name!r}, which the model does not know (it has "
-                f"{', '.join(known)}){nearest(name, known)}: rename it with --rename {name}=NAME, or leave these out"
+                f"{', '.join(known)}){nearest(name, known)}: rename it with --rename {name}=NAME, or leave these out; "
+                f"tdumpra bank add --new-class {name}  teaches it to a bank"
             )
         number[name.casefold()] = len(names)
         names.append(name)
@@ -113,7 +115,7 @@ def label_numbers(
     return np.array(y, dtype=np.int64), tuple(names)
 
 
-def _from_file(model: OpenedModel, path: Path, rename: Mapping[str, str], new_classes: bool) -> LocalRows:
+def _from_file(model: OpenedModel, path: Path, rename: Mapping[str, str], new_classes: Collection[str]) -> LocalRows:
     outputs = read_local_outputs(path)
     names, width = model.class_names, model.decision.bank.width
     classes = model.record.train.p.shape[1]
@@ -123,7 +125,7 @@ def _from_file(model: OpenedModel, path: Path, rename: Mapping[str, str], new_cl
         raise InputFileError(f"{path}: z has width {outputs.z.shape[1]}, and the model's bank has width {width}")
     order = _columns(path, outputs, names[:classes])
     labels = [names[order[label]] if isinstance(label, int) else label for label in outputs.labels]
-    y, _ = label_numbers(labels, names, str(path), rename=rename, new_classes=new_classes)
+    y, all_names = label_numbers(labels, names, str(path), rename=rename, new_classes=new_classes)
     numbers = np.array([f"{path.stem} {i}" for i in range(len(y))], np.str_)
     ids = numbers if outputs.ids is None else outputs.ids
     p = np.empty_like(outputs.p)
@@ -139,7 +141,9 @@ def _from_file(model: OpenedModel, path: Path, rename: Mapping[str, str], new_cl
         grouped=outputs.groups is not None,
     )
     notes = (f"{outputs.left_out:,} rows of train and val are left out: the file's test rows are taken",)
-    return LocalRows(rows, outputs.metadata, notes if outputs.left_out else (), fingerprint(path.read_bytes()))
+    return LocalRows(
+        rows, outputs.metadata, notes if outputs.left_out else (), fingerprint(path.read_bytes()), all_names
+    )
 
 
 def _columns(path: Path, outputs: LocalOutputs, names: Sequence[str]) -> list[int]:
@@ -160,7 +164,7 @@ def _from_source(
     source: str,
     group_by: str | None,
     rename: Mapping[str, str],
-    new_classes: bool,
+    new_classes: Collection[str],
     on_rows: Callable[[int, int], object] | None,
     options: Mapping[str, Any],
 ) -> LocalRows:
@@ -177,7 +181,7 @@ def _from_source(
             notes.append(f"{len(manifest) - len(kept):,} images of train and val are left out: test images are taken")
         manifest = replace(manifest, records=kept)
     words = [None if r.label == UNLABELLED else manifest.class_names[r.label] for r in manifest.records]
-    y, _ = label_numbers(words, model.class_names, source, rename=rename, new_classes=new_classes)
+    y, all_names = label_numbers(words, model.class_names, source, rename=rename, new_classes=new_classes)
     predictor = Predictor(model.content, **options)
     encodings, looks, broken = _encode(predictor, manifest, on_rows)
     good = np.array([number not in broken for number in range(len(manifest))])
@@ -202,7 +206,7 @@ def _from_source(
     )
     keys = sorted({key for record in manifest.records for key in record.meta})
     metadata = {key: np.array([record.meta.get(key, "") for record in manifest.records])[good] for key in keys}
-    return LocalRows(rows, metadata, tuple(notes), fingerprint(manifest.fingerprint, *looks.content))
+    return LocalRows(rows, metadata, tuple(notes), fingerprint(manifest.fingerprint, *looks.content), all_names)
 
 
 def _encode(
