@@ -122,7 +122,8 @@ def _data(subject: Subject) -> list[str]:
         said.append(f"The model's own record holds {groups}.")
         head = ("class", *(f"{part} rows" for part in parts))
         lines = (
-            (name, *(f"{each.by_class.get(name, 0):,}" for each in parts.values())) for name in subject.class_names
+            (text(name), *(f"{each.by_class.get(name, 0):,}" for each in parts.values()))
+            for name in subject.class_names
         )
         return [" ".join(said), table(head, lines)]
     if not said:

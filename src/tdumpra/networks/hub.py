@@ -34,6 +34,16 @@ class HubModel(ModelHubMixin, library_name="tdumpra", tags=["tdumpra"]):
         wrapped.model, wrapped.name = model, name
         return wrapped
 
+    @classmethod
+    def fetch(cls, name: str | Path, **options: Any) -> HubModel:
+        """Read a folder, or what a hub has under this name; options as in ``ModelHubMixin.from_pretrained``."""
+        try:
+            fetched: HubModel = cls.from_pretrained(name, **options)
+        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+            reason = " ".join(str(error).split("\n")[0].split())
+            raise ArtifactError(f"{name} is no folder, and no hub gave its {FILE}: {reason}") from error
+        return fetched
+
     @property
     def config(self) -> dict[str, Any]:
         """Return what stands in ``config.json``."""
@@ -69,12 +79,8 @@ class HubModel(ModelHubMixin, library_name="tdumpra", tags=["tdumpra"]):
             if not (place / FILE).is_file():
                 raise InputFileError(f"{place} holds no {FILE}")
             return cls.of(Model.read(place / FILE), place.name)
-        try:
-            path = hf_hub_download(
-                model_id, FILE, revision=revision, cache_dir=cache_dir, force_download=force_download,
-                local_files_only=local_files_only, token=token,
-            )  # fmt: skip
-        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-            reason = " ".join(str(error).split("\n")[0].split())
-            raise ArtifactError(f"{model_id} is no folder, and no hub gave its {FILE}: {reason}") from error
+        path = hf_hub_download(
+            model_id, FILE, revision=revision, cache_dir=cache_dir, force_download=force_download,
+            local_files_only=local_files_only, token=token,
+        )  # fmt: skip
         return cls.of(Model.read(path), model_id)

@@ -45,7 +45,7 @@ class Shared:
 
         The sealed model file is all that is opened. Options as in the class, the others as in huggingface_hub.
         """
-        wrapped = _hub().from_pretrained(
+        wrapped = _hub().fetch(
             name, revision=revision, cache_dir=cache_dir, force_download=force_download,
             local_files_only=local_files_only, token=token,
         )  # fmt: skip
