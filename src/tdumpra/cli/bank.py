@@ -12,6 +12,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
+from tdumpra.cli.models import LocalArgument, PrefixOption, RenameOption, renames
 from tdumpra.cli.options import (
     ConfigArgument,
     DeviceOption,
@@ -46,14 +47,6 @@ app = typer.Typer(
 
 NewModelOption = Annotated[
     Path, typer.Option("--out", help="File of the new model; models are never changed in place.", show_default=False)
-]
-OutputsOrSource = Annotated[
-    str,
-    typer.Argument(
-        metavar="SOURCE",
-        help="KIND:PLACE as for tdumpra data, or a file of outputs (.npz, .csv, .parquet).",
-        show_default=False,
-    ),
 ]
 
 
@@ -95,7 +88,7 @@ def _diff(
 @app.command("add")
 def _add(
     model: ModelArgument,
-    source: OutputsOrSource,
+    source: LocalArgument,
     out: NewModelOption,
     new_classes: Annotated[
         list[str] | None,
@@ -106,19 +99,9 @@ def _add(
             show_default=False,
         ),
     ] = None,
-    rename: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--rename",
-            metavar="THEIRS=OURS",
-            help="What the model calls a class; repeat it for several.",
-            show_default=False,
-        ),
-    ] = None,
+    rename: RenameOption = None,
     group_by: GroupOption = None,
-    prefix: Annotated[
-        str, typer.Option(help="Goes before names of groups and images, where another place numbers them anew.")
-    ] = "",
+    prefix: PrefixOption = "",
     as_json: JsonOption = False,
     device: DeviceOption = None,
     trust: TrustOption = None,
@@ -128,7 +111,7 @@ def _add(
 
     options: dict[str, Any] = {"device": device, "trusted": trust or ()}
     add_command(
-        model, source, out, new_classes=new_classes or (), rename=rename or (), group_by=group_by, prefix=prefix,
+        model, source, out, new_classes=new_classes or (), rename=renames(rename), group_by=group_by, prefix=prefix,
         as_json=as_json, **options,
     )  # fmt: skip
 

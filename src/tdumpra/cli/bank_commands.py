@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ def add_command(
     out: Path,
     *,
     new_classes: Sequence[str],
-    rename: Sequence[str],
+    rename: Mapping[str, str],
     group_by: str | None,
     prefix: str,
     as_json: bool,
@@ -76,7 +76,7 @@ def add_command(
     model.record  # noqa: B018  # a model without one is refused before images are read
     with progress("looking at images", show=not as_json) as bar:
         local = read_rows(
-            model, source, group_by=group_by, prefix=prefix, rename=_renamed(rename), new_classes=new_classes,
+            model, source, group_by=group_by, prefix=prefix, rename=rename, new_classes=new_classes,
             on_rows=lambda done, total: bar(done, total), **options,
         )  # fmt: skip
     missing = [name for name in new_classes if name not in local.class_names]
@@ -131,16 +131,6 @@ def _some(count: int, what: str) -> str:
 
 def _counts(changed: Changed) -> dict[str, Any]:
     return {"rows": changed.rows, "groups": changed.groups}
-
-
-def _renamed(pairs: Sequence[str]) -> dict[str, str]:
-    renamed = {}
-    for pair in pairs:
-        theirs, equals, ours = pair.partition("=")
-        if not (theirs and equals and ours):
-            raise ValueError(f"--rename takes THEIRS=OURS, not {pair!r}")
-        renamed[theirs] = ours
-    return renamed
 
 
 def _show_worth(measured: Worth | None) -> None:
