@@ -60,7 +60,7 @@ def same_shares_p(counts: Int[Array, " c"], reference: Int[Array, " c"]) -> floa
 
 def expected_accuracy(
     confidence: Float[Array, " n"], known: Float[Array, " m"], correct: Bool[Array, " m"]
-) -> Float[Array, ""]:
+) -> float:
     """Estimate accuracy without labels, by average thresholded confidence (Garg et al., ICLR 2022).
 
     The threshold is the confidence below which as many of the ``known`` rows lie as are wrong among them; the estimate
@@ -68,8 +68,7 @@ def expected_accuracy(
     """
     wrong = int((~correct).sum())
     threshold = np.sort(known)[wrong] if wrong < len(known) else np.inf
-    share: Array = (confidence >= threshold).mean()
-    return share
+    return float((confidence >= threshold).mean())
 
 
 def outside(values: Float[Array, "n k"], reference: Float[Array, "m k"], *, inside: float = 0.99) -> Bool[Array, " n"]:

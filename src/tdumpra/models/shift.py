@@ -161,7 +161,7 @@ def _overconfidence(new: Seen, validation: Seen) -> dict[str, Any] | None:
     if len(validation.rows):
         correct = validation.labels == validation.rows.y
         found["expected"] = {
-            "accuracy": float(expected_accuracy(new.confidence, validation.confidence, correct)),
+            "accuracy": expected_accuracy(new.confidence, validation.confidence, correct),
             "method": "average thresholded confidence, by the errors on the validation rows",
             **_estimate(new, validation, correct),
         }
