@@ -104,7 +104,7 @@ def test_each_guideline_has_all_its_items_once(subject):
     assert len(TRIPOD_AI) == 52
     assert [item.number for item in CLAIM] == [str(number) for number in range(1, 45)]
     assert len({item.number for item in TRIPOD_AI}) == 52
-    assert {re.match(r"\d+", item.number)[0] for item in TRIPOD_AI} == {str(number) for number in range(1, 28)}
+    assert {item.number.rstrip("abcdefg") for item in TRIPOD_AI} == {str(number) for number in range(1, 28)}
     asked = {item.answer for item in (*TRIPOD_AI, *CLAIM)} - {None}
     assert asked <= answers(subject).keys()
     for items in (TRIPOD_AI, CLAIM):

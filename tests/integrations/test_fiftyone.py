@@ -65,6 +65,7 @@ def test_samples_say_what_the_model_says(written, model, images):
     _, samples = documents(written)
     found = list(Predictor(model).predict(images, evidence=True, groups=list("aabb")))
     for sample, prediction in zip(samples, found, strict=False):
+        assert prediction.evidence is not None
         assert sample["prediction"]["label"] == prediction.label
         assert sample["prediction"]["confidence"] == pytest.approx(max(prediction.probabilities.values()))
         assert sample["classifier"]["label"] == model.class_names[prediction.evidence.label_classifier]

@@ -35,7 +35,7 @@ def _store(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
     yield
-    mlflow.set_tracking_uri(None)
+    mlflow.set_tracking_uri("")
 
 
 def test_a_saved_model_predicts_in_another_process(model, model_path, images, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_the_history_tells_how_many_and_names_nobody(tdumpra, path, tmp_path):
 
 
 def test_a_proof_of_the_bank_that_was_is_dropped(path):
-    child = remove(opened(path), groups=[GONE]).content
+    child: Any = remove(opened(path), groups=[GONE]).content
     assert child.certificate_ is None
     assert child.estimate_ is None
 
@@ -134,8 +135,8 @@ def test_an_existing_file_and_an_older_model_are_refused(tdumpra, path, tmp_path
     older = DualPathClassifier.load(path)
     older.record_ = None
     older.save(tmp_path / "older.safetensors")
-    for command in (("remove", "--group", GONE), ("add", "rows.npz")):
-        done = tdumpra("bank", command[0], tmp_path / "older.safetensors", *command[1:], "--out", tmp_path / "n")
+    for word, *rest in (("remove", "--group", GONE), ("add", "rows.npz")):
+        done = tdumpra("bank", word, tmp_path / "older.safetensors", *rest, "--out", tmp_path / "n")
         assert done.code == 2
         assert "keeps no record" in done.err
     assert tdumpra("bank", "list", tmp_path / "older.safetensors").code == 0
@@ -196,7 +197,7 @@ def test_known_columns_of_shut_rows_are_the_classifiers(path, tmp_path):
     model = opened(path)
     rows, fresh = local_rows([3] * 12, "local", seed=7), local_rows([0, 1, 2] * 4, "fresh", seed=9)
     before = model.decision.decide(*map(torch.from_numpy, (fresh.p, fresh.z)))
-    child = add(model, rows, (*CLASSES, "dun")).content
+    child: Any = add(model, rows, (*CLASSES, "dun")).content
     after = child.decision_.decide(*map(torch.from_numpy, (fresh.p, fresh.z)))
     assert torch.equal(after.p_cls[:, :3], before.p_cls)
     assert not after.p_cls[:, 3].any()
@@ -213,7 +214,7 @@ def test_a_gate_that_can_never_say_the_new_class_is_told(tmp_path, changes, told
     model = opened(array_model(tmp_path, **{"thresholds": OPEN, **changes}))
     rows = local_rows([3] * 6, "local", seed=7)
     assert any(told in note for note in add(model, rows, (*CLASSES, "dun")).notes)
-    measured = worth(model, rows, (*CLASSES, "dun"))
+    measured: Any = worth(model, rows, (*CLASSES, "dun"))
     assert measured.classes[0].after == 0
     assert measured.classes[0].retrieval > 0.9
 
@@ -222,17 +223,18 @@ def test_each_row_is_measured_without_its_group(path):
     """Rows like nothing else but the other image of their lesion: a bank with that image would know them."""
     rows = local_rows([0] * 6, "odd", seed=7)
     z = np.repeat(np.random.default_rng(3).normal(size=(6, rows.z.shape[1])), 2, axis=0).astype(np.float32)
-    rows = replace(rows, z=z, y=np.full(12, 3), p=np.tile(np.float32([0.34, 0.33, 0.33]), (12, 1)))
+    rows = replace(rows, z=z, y=np.full(12, 3), p=np.tile(np.array([0.34, 0.33, 0.33], np.float32), (12, 1)))
     model = opened(path)
-    measured = worth(model, rows, (*CLASSES, "dun"))
-    whole = add(model, rows, (*CLASSES, "dun")).content.decision_.similarity(torch.from_numpy(z)).argmax(1)
+    measured: Any = worth(model, rows, (*CLASSES, "dun"))
+    whole: Any = add(model, rows, (*CLASSES, "dun")).content
+    whole = whole.decision_.similarity(torch.from_numpy(z)).argmax(1)
     assert measured.classes[0].retrieval < float((whole == 3).double().mean())
 
 
 def test_one_group_cannot_be_measured(path):
     rows = local_rows([3], "one", seed=7)
     assert worth(opened(path), rows, (*CLASSES, "dun")) is None
-    two = worth(opened(path), local_rows([3, 0], "two", seed=7), (*CLASSES, "dun"))
+    two: Any = worth(opened(path), local_rows([3, 0], "two", seed=7), (*CLASSES, "dun"))
     assert [each.after is None for each in two.classes] == [False, True]
 
 
@@ -282,7 +284,7 @@ def test_list_and_diff_tell_what_is_there(path, tmp_path, tdumpra):
 
 def test_damaged_columns_of_a_classifier_are_refused(path, tmp_path):
     model = opened(path)
-    child = add(model, local_rows([3] * 4, "local"), (*CLASSES, "dun")).content
+    child: Any = add(model, local_rows([3] * 4, "local"), (*CLASSES, "dun")).content
     for known in (1, 4, "two"):
         decision = replace(child.decision_, known=known)
         child.fitted_ = child.fitted_._replace(tuning=replace(child.fitted_.tuning, decision=decision))

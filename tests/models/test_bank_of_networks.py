@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def path(tmp_path_factory):
     config, data = settings(epochs=2), colours(90)
     folder = embed_run(config, tmp_path_factory.mktemp("run"), data)
     torch.use_deterministic_algorithms(False)
-    made = make_model(config, data, folder, decide(config, folder, OPEN))
+    made: Any = make_model(config, data, folder, decide(config, folder, OPEN))
     record = replace(made.record, bank=made.record.bank._replace(n_prototypes=2))
     made = replace(made, record=record, decision=replace(made.decision, bank=record.rebuild_bank(CLASS_NAMES)))
     place = tmp_path_factory.mktemp("model") / "model.safetensors"
@@ -84,6 +85,7 @@ def test_the_networks_see_images_of_a_new_class(tdumpra, path, tmp_path):
         [tmp_path / "images" / "green" / "localgreen0.png"], evidence=True
     )
     assert prediction.error is None
+    assert prediction.evidence is not None
     assert list(prediction.probabilities) == [*CLASS_NAMES, "green"]
     assert sum(prediction.probabilities.values()) == pytest.approx(1)
     assert prediction.evidence.p_similarity[3] > 1 / 4
@@ -109,7 +111,7 @@ def test_cards_of_both(tdumpra, path, tmp_path):
 
 
 def test_frozen_networks_took_nothing(path):
-    model = open_model(path)
+    model: Any = open_model(path)
     frozen = replace(model.content.classifier.network, frozen=True, weights="timm")
     content = replace(
         model.content,

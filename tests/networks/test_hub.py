@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import HfApi, ModelCard
@@ -84,7 +85,7 @@ def test_from_a_hub_that_was_visited_before(shared_folder, model, tmp_path):
 
 
 def test_a_push_uploads_what_a_folder_holds(model, monkeypatch):
-    sent = {}
+    sent: dict[str, Any] = {}
 
     def create_repo(self, repo_id, **options):
         return type("Repo", (), {"repo_id": repo_id})()

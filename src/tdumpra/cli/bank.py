@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -32,7 +31,7 @@ STAGE = "cluster"  # the hidden name of ``tdumpra bank CONFIG``
 class _StageOrCommand(TyperGroup):
     """A group whose first word may be a configuration."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
             args = [STAGE, *args]
         return super().parse_args(ctx, args)

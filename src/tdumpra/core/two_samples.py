@@ -58,9 +58,7 @@ def same_shares_p(counts: Int[Array, " c"], reference: Int[Array, " c"]) -> floa
     return float(chi2_contingency(table).pvalue) if table.shape[1] > 1 else 1.0
 
 
-def expected_accuracy(
-    confidence: Float[Array, " n"], known: Float[Array, " m"], correct: Bool[Array, " m"]
-) -> float:
+def expected_accuracy(confidence: Float[Array, " n"], known: Float[Array, " m"], correct: Bool[Array, " m"]) -> float:
     """Estimate accuracy without labels, by average thresholded confidence (Garg et al., ICLR 2022).
 
     The threshold is the confidence below which as many of the ``known`` rows lie as are wrong among them; the estimate
