@@ -18,7 +18,18 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-NAMES = ("contrastive", "kmeans", "tuning", "predict", "evaluation", "sweep", "cache", "augment", "pipeline")
+NAMES = (
+    "contrastive",
+    "kmeans",
+    "tuning",
+    "predict",
+    "evaluation",
+    "sweep",
+    "cache",
+    "augment",
+    "pipeline",
+    "bank_remove",
+)
 BY_NAME = ("training_step", "lazy_predict", "scoring")  # hours on a CPU: only when asked for
 
 

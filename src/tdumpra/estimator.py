@@ -38,6 +38,7 @@ from tdumpra.method.outputs import (
     class_numbers,
 )
 from tdumpra.method.record import Record
+from tdumpra.method.schema import check_table
 from tdumpra.toml import from_plain
 from tdumpra.tuning.fit import Fitted, cluster, tune_bank
 from tdumpra.tuning.goal import Goal, check_objective
@@ -88,10 +89,12 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         estimate_: what the rule of choice earned on rows that had no say in it; ``None`` with ``certified``.
         record_: what ``tdumpra attach`` kept of the training and validation rows; else ``None``.
         lineage_: the commands that made it, oldest first; empty if it was fitted here.
+        evaluation_: in brief what ``tdumpra attach`` measured on test rows; else ``None``.
     """
 
     record_: Record | None = None
     lineage_: tuple[lineage.Entry, ...] = ()
+    evaluation_: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -214,8 +217,8 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, p: Any, z: Any) -> Any:
         """Return final probabilities, in the kind and type of ``p``. Rows whose gate is shut are the classifier's."""
         decision = self.decision_
-        rows, embeddings = check_rows(p, z, n_classes=decision.bank.n_classes, width=decision.bank.width)
-        final, start = torch.empty_like(rows), 0
+        rows, embeddings = check_rows(p, z, n_classes=decision.columns, width=decision.bank.width)
+        final, start = rows.new_empty(len(rows), decision.bank.n_classes), 0
         for part in decision.chunks(rows, embeddings):
             final[start : start + len(part.p)] = narrow(part.p, rows.dtype)
             start += len(part.p)
@@ -237,7 +240,7 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the evidence for one case; ``group`` keeps its own lesion's images out of it."""
         decision = self.decision_
         n_classes = decision.bank.n_classes
-        p, z = check_rows(_one_row(p_row), _one_row(z_row), n_classes=n_classes, width=decision.bank.width)
+        p, z = check_rows(_one_row(p_row), _one_row(z_row), n_classes=decision.columns, width=decision.bank.width)
         if len(p) != 1:
             raise ValueError(f"explain takes one case at a time, not {len(p)}")
         names = self.class_names_ if class_names is None else check_class_names(class_names, n_classes)
@@ -295,6 +298,7 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         record = Artifact({}, {}) if self.record_ is None else self.record_.to_artifact()
         tensors = {**tensors, **prefixed("record", record.tensors)}
         meta |= {"record": record.meta or None, "lineage": lineage.to_json(self.lineage_)}
+        meta["evaluation"] = self.evaluation_
         write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
 
     @classmethod
@@ -310,6 +314,8 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if kept.meta:
                 self.record_ = Record.from_artifact(kept, n_classes=bank.n_classes, width=bank.width)
             self.lineage_ = lineage.from_json(meta.get("lineage", []))
+            if meta.get("evaluation"):
+                self.evaluation_ = check_table(meta["evaluation"], "evaluation")
             return self
 
     @classmethod
@@ -323,9 +329,10 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
 
-def read_made_from(path: str | Path) -> str:
-    """Return the name that a saved classifier carries for what it was made from."""
-    return str(read_artifact(path, kind=KIND, schema=SCHEMA).meta.get("made_from", ""))
+def read_made_from(path: str | Path) -> tuple[str, str]:
+    """Return the names that a saved classifier carries for what it, and what its evaluation, was made from."""
+    meta = read_artifact(path, kind=KIND, schema=SCHEMA).meta
+    return str(meta.get("made_from", "")), str((meta.get("evaluation") or {}).get("made_from", ""))
 
 
 def _one_row(row: Any) -> Any:

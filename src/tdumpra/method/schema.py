@@ -106,5 +106,9 @@ def check_decision(tensors: Mapping[str, Tensor], settings: Any) -> None:
         check_positive(table[name], name)
     for name in ("prior_exponent", "fused_exponent"):
         check_unit_interval(table[name], name, upper=_MOST_EXPONENT)
+    if (known := table.get("known")) is not None:
+        check_count(known, "known", least=2)
+        if known >= n_classes:
+            raise ValueError(f"known must be below the bank's {n_classes} classes, not {known}")
     if not isinstance(table.get("first_choices_only", False), bool):
         raise TypeError(f"first_choices_only must be true or false, not {table['first_choices_only']!r}")

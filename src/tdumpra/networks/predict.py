@@ -31,6 +31,7 @@ from tdumpra.networks.build import Encoding, arithmetic
 from tdumpra.networks.engine import Batch, Engine, Pass, usual_batch_size
 from tdumpra.networks.model_file import Encoder, Model
 from tdumpra.networks.settings import Precision
+from tdumpra.networks.shared import Shared
 
 Mode = Literal["lazy", "eager"]
 
@@ -57,7 +58,7 @@ class Prediction(NamedTuple):
 Recognise = Callable[[Image, Pixels], Exemplar | None]
 
 
-class Predictor:
+class Predictor(Shared):
     """Predict images. Load one with :meth:`load`.
 
     Args:

@@ -19,7 +19,7 @@ from tdumpra.experiments.search import Study
 from tdumpra.experiments.together import refuse_strangers
 from tdumpra.report import charts
 from tdumpra.report.drawing import Chart
-from tdumpra.runs.attach import array_model_step
+from tdumpra.runs.attach import is_current as array_model_is_current
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder, refuse_results_of_another
 from tdumpra.runs.outputs import Outputs, TrainedOutputs, all_outputs, folds_of_seeds, place_of
@@ -116,7 +116,7 @@ def _is_current(outputs: Outputs) -> bool:
         from tdumpra.runs.model import is_current  # networks are loaded only where there is a model
 
         return is_current(outputs)
-    return array_model_step(outputs).kept() is not None
+    return array_model_is_current(outputs)
 
 
 def _stale_evaluations(outputs: Sequence[Outputs]) -> list[str]:
