@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tdumpra.artifacts import Artifact
-from tdumpra.core.calibration import adjust_prior, apply_temperature
+from tdumpra.core.calibration import add_bias, adjust_prior, apply_temperature
 from tdumpra.core.chances import CalibratedGate, calibrated_gate_opens
 from tdumpra.core.gate import (
     FusionRule,
@@ -56,6 +56,7 @@ class Decision:
     temperature: float = 1.0  # of the classifier
     rule: FusionRule = "linear"
     prior: Float[Tensor, " c"]  # class shares of the training labels
+    class_bias: tuple[float, ...] = ()  # of the classifier, in nats, fitted where the model was adapted to; (): none
     prior_exponent: float = 0.0  # of the classifier's posterior, on every row; 0: no adjustment
     fused_exponent: float = 0.0  # of the fused posterior, where the gate is open
     calibrated: CalibratedGate | None = None  # one more clause: retrieval's fitted chance of being right is ahead
@@ -75,7 +76,7 @@ class Decision:
 
     def classifier(self, p: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
         """Return the classifier's calibrated posterior; ``p`` itself where nothing was fitted."""
-        calibrated = apply_temperature(p, self.temperature)
+        calibrated = add_bias(apply_temperature(p, self.temperature), self.class_bias)
         return adjust_prior(calibrated, self.prior.to(p.device), self.prior_exponent)
 
     def similarity(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "n c"]:
@@ -128,6 +129,7 @@ class Decision:
             "calibrated": self.calibrated and asdict(self.calibrated),
             "guarantees_similarity": self.guarantees_similarity,
             "first_choices_only": self.first_choices_only,
+            **({"class_bias": list(self.class_bias)} if self.class_bias else {}),
             **{name: getattr(self, name) for name in _SETTINGS},
         }
 
@@ -148,6 +150,8 @@ class Decision:
                 prior=tensors["prior"],
                 thresholds=GateThresholds(**settings["thresholds"]),
                 calibrated=settings["calibrated"] and from_plain(settings["calibrated"], CalibratedGate),
-                first_choices_only=settings.get("first_choices_only", False),  # a clause that older files do not know
+                # what older files do not know
+                first_choices_only=settings.get("first_choices_only", False),
+                class_bias=tuple(settings.get("class_bias", ())),
                 **{name: settings[name] for name in _SETTINGS},
             )
