@@ -26,7 +26,7 @@ def loss_of(head: LinearHead, x: np.ndarray, y: np.ndarray, w: np.ndarray, l2: f
 @pytest.mark.parametrize("seed", range(3))
 def test_the_optimum_is_scikit_learns(seed: int, l2: float) -> None:
     x, y, w = rows(seed=seed)
-    ours = fit_linear_head(x, y, w, n_classes=4, l2=l2, tolerance=1e-9)
+    ours = fit_linear_head(x, y, w, n_classes=4, l2=l2, tolerance=1e-13)
     theirs = LogisticRegression(C=1 / (l2 * w.sum()), tol=1e-10, max_iter=10_000).fit(x, y, sample_weight=w)
     np.testing.assert_allclose(ours.weight, theirs.coef_, atol=2e-5)
     np.testing.assert_allclose(ours.bias - ours.bias.mean(), theirs.intercept_ - theirs.intercept_.mean(), atol=2e-5)
@@ -43,9 +43,9 @@ def test_a_weight_of_two_is_two_copies() -> None:
     x, y, w = rows()
     w = np.where(np.arange(len(y)) < 40, 2.0, 1.0)
     copied = fit_linear_head(
-        np.vstack([x, x[:40]]), np.append(y, y[:40]), np.ones(160), n_classes=4, l2=0.01, tolerance=1e-9
+        np.vstack([x, x[:40]]), np.append(y, y[:40]), np.ones(160), n_classes=4, l2=0.01, tolerance=1e-13
     )
-    weighted = fit_linear_head(x, y, w, n_classes=4, l2=0.01, tolerance=1e-9)
+    weighted = fit_linear_head(x, y, w, n_classes=4, l2=0.01, tolerance=1e-13)
     np.testing.assert_allclose(weighted.weight, copied.weight, atol=1e-5)
 
 

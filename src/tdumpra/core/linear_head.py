@@ -75,7 +75,7 @@ def fit_linear_head(
     *,
     n_classes: int,
     l2: float,
-    tolerance: float = 1e-6,
+    tolerance: float = 1e-7,
 ) -> LinearHead:
     r"""Fit multinomial logistic regression.
 
@@ -105,7 +105,7 @@ def fit_linear_head(
         gradient = np.hstack([p.T @ scaled + penalty * head[:, :-1], p.sum(0)[:, None]])
         return value, gradient.ravel()
 
-    options = {"maxiter": 1000, "maxcor": 20, "ftol": tolerance * 1e-4, "gtol": tolerance}
+    options = {"maxiter": 1000, "maxcor": 20, "ftol": tolerance, "gtol": 10 * tolerance}
     found = minimize(loss, np.zeros(np.prod(shape)), jac=True, method="L-BFGS-B", options=options).x.reshape(shape)
     weight, bias = np.zeros((n_classes, rows.shape[1])), np.full(n_classes, found[:, -1].min() - ABSENT)
     weight[present], bias[present] = found[:, :-1] * scale, found[:, -1]
