@@ -64,7 +64,7 @@ class DoubleHeads(nn.Module):
 
     def forward(self, images: Tensor) -> Encoding:
         features = self.backbone(images.double())
-        return Encoding(self.classifier(features), nn.functional.normalize(self.projection(features)))
+        return Encoding(self.classifier(features), nn.functional.normalize(self.projection(features)), features)
 
 
 def first_step(config: Config, *, double: bool) -> dict[str, Tensor]:

@@ -21,12 +21,13 @@ from torch import Tensor, nn
 from tdumpra import checks
 from tdumpra.core.gate import GateSignals
 from tdumpra.data.images.framing import EvalTransform
-from tdumpra.data.images.new import Framed, Image, Pixels, read_batches
+from tdumpra.data.images.new import Framed, Image, Pixels, read_batches, record_batches
+from tdumpra.data.manifest import Manifest
 from tdumpra.errors import BrokenImageError
 from tdumpra.method.bank import Exemplar
 from tdumpra.method.decision import Decided
 from tdumpra.method.evidence import Evidence, explain
-from tdumpra.networks.build import arithmetic
+from tdumpra.networks.build import Encoding, arithmetic
 from tdumpra.networks.engine import Batch, Engine, Pass, usual_batch_size
 from tdumpra.networks.model_file import Encoder, Model
 from tdumpra.networks.settings import Precision
@@ -151,6 +152,21 @@ class Predictor:
         with arithmetic(self.precision or (self.model.retrieval or self.model.classifier).precision, self.device):
             z: Tensor = self.matcher[0](pixels).z
         return z
+
+    def outputs(
+        self, manifest: Manifest, *, batch_size: int | None = None
+    ) -> Iterator[list[BrokenImageError | tuple[Framed, Encoding]]]:
+        """Yield the outputs of both networks for the records of a source, in order, a batch at a time.
+
+        Each image comes as it was framed, with the outputs of one row; one that cannot be read comes as its error.
+        """
+        size = batch_size or usual_batch_size(self.device)
+        engine = self._engine(size, eager=True)
+        framings = self.model.classifier.transform.framing, self.matcher[1].framing
+        for read in record_batches(manifest, *framings, batch_size=size):
+            framed = [each for each in read if isinstance(each, Framed)]
+            rows = iter(zip(*engine.outputs(framed), strict=True)) if framed else iter(())
+            yield [each if isinstance(each, BrokenImageError) else (each, Encoding(*next(rows))) for each in read]
 
     def pictures(self, evidence: Evidence) -> dict[str, np.ndarray]:
         """Return small pictures (h, w, 3) of the training images behind ``evidence``, where the model holds them."""

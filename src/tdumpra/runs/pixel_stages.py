@@ -22,6 +22,7 @@ from torch import Tensor
 from tdumpra.artifacts import fingerprint
 from tdumpra.data.batches.pipeline import Pipeline, make_pipeline
 from tdumpra.data.dataset import Dataset, open_data
+from tdumpra.data.images.appearance import appearance_of
 from tdumpra.data.images.framing import EvalTransform
 from tdumpra.data.manifest import Record
 from tdumpra.errors import ArtifactError, MissingExtraError, TdumpraError
@@ -264,15 +265,20 @@ def _metadata(records: list[Record]) -> dict[str, tuple[str, ...]]:
 
 def _table(dataset: Dataset, rows: np.ndarray, encodings: list[Encoding], identity: dict[str, str]) -> OutputsTable:
     records = [dataset.manifest.records[row] for row in rows]
-    teacher = encodings[1] if len(encodings) > 1 else None
+    student, teacher = encodings[0], encodings[1] if len(encodings) > 1 else None
+    looks = appearance_of(dataset.prepared.images, rows)
     return OutputsTable(
         ids=tuple(record.id for record in records),
         groups=tuple(record.group for record in records),
         labels=torch.tensor([record.label for record in records]),
-        logits=encodings[0].logits,
-        z_student=encodings[0].z,
+        logits=student.logits,
+        z_student=student.z,
         logits_teacher=None if teacher is None else teacher.logits,
         z_teacher=None if teacher is None else teacher.z,
+        features=student.features,
+        features_teacher=None if teacher is None else teacher.features,
+        colours=torch.from_numpy(looks.colours),
+        content=looks.content,
         class_names=dataset.manifest.class_names,
         metadata=_metadata(records),
         identity=identity,
