@@ -97,8 +97,7 @@ def _at_home(bench: Workbench, adaptation: Adaptation, plan: Plan) -> tuple[dict
     after = adaptation.adapted or bench.fit(everyone, plan)
     notes = []
     if after.head is not None and len(rows):
-        assert rows.has_features is not None
-        known = rows.has_features & (rows.features is not None)
+        known: Array = rows.has_features & (rows.features is not None)
         if not known.all():
             notes.append(f"at home {int((~known).sum()):,} of {len(rows):,} rows are left out: they have no features")
         rows = rows.rows(known)
