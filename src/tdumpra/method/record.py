@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +41,7 @@ class KeptRows:
     p: Array  # (n, C) float32, the classifier's as it came; rows of NaN where nobody knows
     z: Array  # (n, D), in the bank's space
     features: Array | None = None  # (n, F) float16, pooled; zeros where they are not kept
-    has_features: Array | None = None  # (n,) where they are; all or none unless given
+    has_features: Array = field(default_factory=lambda: np.empty(0, bool))  # (n,); all or none unless given
     colours: Array | None = None  # (n, 6) float32: mean and deviation of the three channels; NaN where nobody knows
     content: Array | None = None  # names of the framed pixels; empty where nobody knows
     weights: Array | None = None  # (n,) float32, how much each counts in the bank, 0: not at all; one unless given
@@ -51,7 +51,7 @@ class KeptRows:
 
     def __post_init__(self) -> None:
         n = len(self.ids)
-        if self.has_features is None:
+        if not len(self.has_features):
             object.__setattr__(self, "has_features", np.full(n, self.features is not None))
         for each in fields(self):
             column = getattr(self, each.name)
@@ -69,10 +69,9 @@ class KeptRows:
 
     def rows(self, keep: Array) -> KeptRows:
         """Return some of the rows, by a mask or by numbers."""
-        columns = {each.name: getattr(self, each.name) for each in fields(self)}
-        return replace(
-            self, **{name: column[keep] for name, column in columns.items() if isinstance(column, np.ndarray)}
-        )
+        columns: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        taken = {name: column[keep] for name, column in columns.items() if isinstance(column, np.ndarray)}
+        return KeptRows(**{**columns, **taken})
 
     def among(self, *, groups: Collection[str] = (), ids: Collection[str] = ()) -> Array:
         """Return which rows belong to these groups or have these ids."""
@@ -86,9 +85,10 @@ class KeptRows:
                 f"rows of {self.p.shape[1]} classes and width {self.z.shape[1]} cannot be joined with rows of "
                 f"{more.p.shape[1]} classes and width {more.z.shape[1]}"
             )
-        columns = {name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in ("ids", "groups", "y")}
-        columns |= {name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in ("p", "z")}
-        columns["has_features"] = np.concatenate([self.has_features, more.has_features])  # type: ignore[list-item]
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(self, name), getattr(more, name)])
+            for name in ("ids", "groups", "y", "p", "z", "has_features")
+        }
         for name, unknown in (("features", 0), ("colours", np.nan), ("content", ""), ("weights", 1), ("sources", "")):
             pair = [getattr(self, name), getattr(more, name)]
             known = next((each for each in pair if each is not None), None)
@@ -228,7 +228,7 @@ def _tensors(rows: KeptRows) -> dict[str, Tensor]:
         "names": np.frombuffer(json.dumps(names).encode(), np.uint8),
         "y": rows.y.astype(np.int64), "p": rows.p.astype(np.float32), "z": rows.z,
     }  # fmt: skip
-    if rows.features is not None and rows.has_features is not None and rows.has_features.any():
+    if rows.features is not None and rows.has_features.any():
         columns |= {"features": rows.features[rows.has_features], "has_features": rows.has_features}
     if rows.colours is not None:
         columns["colours"] = rows.colours.astype(np.float32)
@@ -258,7 +258,7 @@ def _read(tensors: Mapping[str, Tensor], said: Any, n_classes: int, width: int) 
     z = check_tensor(tensors, "z", (n, width)).numpy()
     names = check_table(json.loads(check_tensor(tensors, "names", (None,), "uint8").numpy().tobytes()), "names")
     ids = _names(names["ids"], "ids", n)
-    features, has_features = None, None
+    features, has_features = None, np.zeros(n, dtype=bool)
     if "features" in tensors:
         has_features = check_tensor(tensors, "has_features", (n,), "bool").numpy()
         kept = check_tensor(tensors, "features", (int(has_features.sum()), None)).half().numpy()

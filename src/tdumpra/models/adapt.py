@@ -16,6 +16,7 @@ import torch
 
 from tdumpra.artifacts import jsonable
 from tdumpra.core.bootstrap import MetricSums, bootstrap_metrics, percentile_interval
+from tdumpra.core.gate import GateThresholds
 from tdumpra.core.groups import group_folds, lesion_numbers
 from tdumpra.core.metrics import cost_by_row
 from tdumpra.method.record import KeptRows
@@ -165,7 +166,8 @@ def choose(bench: Workbench, parts: Sequence[Part], goal: Goal) -> Choice:
     tried = scores([plan for reading in bench.readings for plan in reading_plans(reading, goal.objective)])
     base = tried[Plan()]
     alone = [_best({p: s for p, s in tried.items() if p.reading == reading}, base) for reading in bench.readings]
-    with_bank = scores([plan for each in alone for plan in bank_plans(each)])
+    shut = bench.decision.thresholds == GateThresholds.shut()
+    with_bank = scores([plan for each in alone for plan in bank_plans(each, shut=shut)])
     tried |= with_bank
     best = alone + [
         _best({p: s for p, s in with_bank.items() if p.reading == reading}, base) for reading in bench.readings

@@ -90,9 +90,11 @@ def reading_plans(reading: Reading, objective: Objective) -> list[Plan]:
     return [Plan("head", tilt, replay, l2) for l2 in PENALTIES for replay in REPLAY for tilt in tilts]
 
 
-def bank_plans(plan: Plan) -> list[Plan]:
-    """Return ``plan`` with each setting of the bank."""
-    return [plan._replace(bank_weight=weight, say=say) for say in SAY for weight in BANK_WEIGHTS]
+def bank_plans(plan: Plan, *, shut: bool) -> list[Plan]:
+    """Return ``plan`` with each setting of the bank. Behind a gate that is ``shut`` a bank changes nothing."""
+    return [
+        plan._replace(bank_weight=weight, say=say) for say in SAY if say or not shut for weight in BANK_WEIGHTS
+    ]
 
 
 class Adapted(NamedTuple):

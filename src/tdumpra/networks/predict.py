@@ -51,6 +51,7 @@ class Prediction(NamedTuple):
     pixels: Pixels | None = None  # the framed image, as the network that matches prototypes gets it
     picture: Pixels | None = None  # the image as it was decoded, scaled down if it is large
     exemplar: Exemplar | None = None  # the training image that it was recognised as
+    embedding: np.ndarray | None = None  # in the bank's space; None unless asked for
 
 
 Recognise = Callable[[Image, Pixels], Exemplar | None]
@@ -105,6 +106,7 @@ class Predictor:
         groups: Sequence[str | None] | None = None,
         masks: Sequence[str | Path | None] | None = None,
         recognise: Recognise | None = None,
+        embeddings: bool = False,
     ) -> Iterator[Prediction]:
         """Yield predictions in order. An image that cannot be read or decided gives one with its ``error``.
 
@@ -117,6 +119,7 @@ class Predictor:
                 image without one is seen whole.
             recognise: with evidence, tells from an image and its pixels, framed for the classifier, which training
                 image it is. Without a group of its own, it gets that image's.
+            embeddings: run the network that matches prototypes on every image, and attach its embedding.
         """
         if batch_size is not None:
             checks.check_count(batch_size, "batch_size")
@@ -132,7 +135,9 @@ class Predictor:
         if not self.cuts_out and any(outlines):
             warnings.warn("the model looks at whole images: their masks change nothing", stacklevel=2)
         cases = [Image(Path(path), mask) for path, mask in zip(paths, outlines, strict=True)]
-        yield from self._predict(cases, own, batch_size or usual_batch_size(self.device), evidence, recognise)
+        yield from self._predict(
+            cases, own, batch_size or usual_batch_size(self.device), evidence, recognise, embeddings
+        )
 
     @property
     def cuts_out(self) -> bool:
@@ -180,8 +185,9 @@ class Predictor:
         batch_size: int,
         evidence: bool,
         recognise: Recognise | None,
+        embeddings: bool,
     ) -> Iterator[Prediction]:
-        engine = self._engine(batch_size, eager=evidence)
+        engine = self._engine(batch_size, eager=evidence or embeddings)
         framings = self.model.classifier.transform.framing, self.matcher[1].framing
         under_way: deque[list[Framed | BrokenImageError | None]] = deque()
 
@@ -200,16 +206,18 @@ class Predictor:
                 for found in under_way.popleft():
                     image, group = next(todo)
                     if isinstance(found, BrokenImageError):
-                        yield _failed(image.path, str(found))
+                        yield failed(image.path, str(found))
                         continue
                     prediction = self._prediction(image.path, batch, i)
+                    if embeddings and prediction.error is None and batch.z is not None:
+                        prediction = prediction._replace(embedding=batch.z[batch.place[i]].numpy())
                     if found is not None and prediction.error is None:
                         prediction = self._with_evidence(prediction, batch, i, image, group, found, recognise)
                     yield prediction
                     i += 1
             last = [each for read in under_way for each in read]  # none of which could be read
             for (image, _), reason in zip(todo, last, strict=True):
-                yield _failed(image.path, str(reason))
+                yield failed(image.path, str(reason))
         finally:
             self.rows_seen += engine.rows_seen
             self.rows_matched += engine.rows_matched
@@ -228,7 +236,7 @@ class Predictor:
 
     def _prediction(self, path: Path, batch: Batch, i: int) -> Prediction:
         if not batch.finite[i]:
-            return _failed(path, _NOT_FINITE)
+            return failed(path, _NOT_FINITE)
         names, p, signals = self.model.class_names, batch.p[i].tolist(), None
         if batch.decided is not None and i in batch.place:
             columns = batch.decided.signals._asdict().items()
@@ -261,7 +269,8 @@ class Predictor:
         return explain(self.model.decision, p[row], batch.z[row], class_names=names, group=group, decided=decided)
 
 
-def _failed(path: Path, reason: str) -> Prediction:
+def failed(path: Path, reason: str) -> Prediction:
+    """Return the outcome for an image that could not be predicted."""
     return Prediction(str(path), "", {}, False, None, None, reason)
 
 

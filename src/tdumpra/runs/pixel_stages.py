@@ -34,6 +34,7 @@ from tdumpra.networks.progress import Screen
 from tdumpra.networks.train import Task, TrainingError, make_fabric, train
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder
+from tdumpra.runs.shared_state import share_state
 from tdumpra.runs.tables import OutputsTable, how_made
 from tdumpra.screen import progress, say, show_notes
 
@@ -56,6 +57,7 @@ def train_stage(
     """
     if config.network.as_it_is:
         return False
+    share_state(folder, fabric)
     if is_finished(folder.checkpoint("last"), training_identity(config.train, seed, epochs)):
         return False
     torch.manual_seed(seed)  # the heads, and the backbone where it has no weights
@@ -167,6 +169,7 @@ def embed_stage(
     epochs: int | None = None,
 ) -> bool:  # fmt: skip
     """Write the tables of the folder; whether there was anything to do."""
+    share_state(folder, fabric)
     encoders = load_encoders(config, dataset, folder, seed, epochs)
     last = folder.checkpoint("last")
     finished = config.network.as_it_is or not last.exists() or is_finished(last)  # who keeps the best alone is done

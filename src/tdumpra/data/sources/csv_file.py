@@ -26,7 +26,7 @@ from tdumpra.data.sources.finish import (
 from tdumpra.data.sources.tables import Table, read_table
 from tdumpra.errors import SourceError, nearest
 
-_IMAGE_COLUMNS = ("image", "filename", "file", "path", "image_path")
+IMAGE_COLUMNS = ("image", "filename", "file", "path", "image_path")
 _LIKE_LABEL = frozenset({"class", "category", "diagnosis", "dx", "target"})  # likely, and too risky to guess
 
 
@@ -52,11 +52,11 @@ def read_csv(path: Path, options: SourceOptions) -> Manifest:
 
 
 def _image_column(table: Table) -> str:
-    found = [name for name in _IMAGE_COLUMNS if name in table.columns]
+    found = [name for name in IMAGE_COLUMNS if name in table.columns]
     if not found or (len(found) > 1 and found[0] != "image"):
         what = f"several columns of files ({', '.join(found)})" if found else "no column of image files"
         raise SourceError(
-            f"{table.path} has {what}: call the one to read 'image' (alone, {', '.join(_IMAGE_COLUMNS[1:])} will do "
+            f"{table.path} has {what}: call the one to read 'image' (alone, {', '.join(IMAGE_COLUMNS[1:])} will do "
             f"too); its columns are {', '.join(map(repr, table.columns))}"
         )
     return found[0]
