@@ -296,7 +296,9 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         n_classes, width = decision.bank.n_classes, decision.bank.width
         settings = settings or EvaluateConfig(bootstrap=0)
         if self.head_ is not None:
-            raise ValueError("report compares with the classifier as it was trained, and this one was adapted: validate it")
+            raise ValueError(
+                "report compares with the classifier as it was trained, and this one was adapted: validate it"
+            )
         if settings.tuning_replicates:
             raise ValueError("report cannot tune again, as tuning_replicates asks: set it in a configuration")
         if self.class_names_ is not None and not settings.class_names:
@@ -330,7 +332,9 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         # a numpy integer is a fine n_prototypes, and no JSON
         meta = {**meta, "params": jsonable(params), "class_names": self.class_names_, "made_from": made_from}
         record = Artifact({}, {}) if self.record_ is None else self.record_.to_artifact()
-        head = {} if self.head_ is None else {name: torch.from_numpy(each) for name, each in self.head_._asdict().items()}
+        head = (
+            {} if self.head_ is None else {name: torch.from_numpy(each) for name, each in self.head_._asdict().items()}
+        )
         tensors = {**tensors, **prefixed("record", record.tensors), **prefixed("head", head)}
         meta |= {"record": record.meta or None, "lineage": lineage.to_json(self.lineage_)}
         write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)

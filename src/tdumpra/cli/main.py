@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from tdumpra import __version__
-from tdumpra.cli import data, score, seals
+from tdumpra.cli import data, models, score, seals
 from tdumpra.cli.messages import NotesOnce, is_ours
 from tdumpra.cli.options import (
     ConfigArgument,
@@ -299,6 +299,7 @@ def _explain(
 
 
 score.register(app, _MODELS)
+models.register(app, _MODELS)
 seals.register(app, _MODELS)
 app.add_typer(data.app, name="data", rich_help_panel=_DATA)
 

@@ -119,7 +119,7 @@ def adapt(bench: Workbench, goal: Goal) -> Adaptation:
     local = bench.local
     refuse_unusable(local, bench.class_names)
     fold = group_folds(local.groups, local.y, FOLDS, seed=_SEED)
-    by_fold, posteriors = _nested(bench, goal, fold)
+    by_fold, posteriors = nested(bench, goal, fold)
     choice = choose(bench, [_part(fold, {i}, i) for i in range(FOLDS)], goal)
     figures, gains = compared(posteriors, local, goal)
     everyone = np.ones(len(local), dtype=bool)
@@ -186,7 +186,7 @@ def _best(tried: Mapping[Plan, Score], base: Score) -> Plan:
     return max(harmless, key=lambda plan: round(harmless[plan].objective, 12))
 
 
-def _nested(bench: Workbench, goal: Goal, fold: Array) -> tuple[tuple[str, ...], dict[str, Array]]:
+def nested(bench: Workbench, goal: Goal, fold: Array) -> tuple[tuple[str, ...], dict[str, Array]]:
     """Return each fold's winner, chosen without it, and what the winners and all ways say of the rows left out."""
     n, winners = len(fold), []
     posteriors: dict[str, Array] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,7 +63,9 @@ def adapt_model(model: OpenedModel, local: LocalRows, source: str, *, objective:
         "dose": [jsonable(dose.to_json()) for dose in dose_curve(bench, adaptation)],
         "notes": [*local.notes, *_notes(bench, counts), *home_note],
     }
-    content = None if adaptation.adapted is None else _content(model, bench, adaptation.adapted, plan, source)
+    content = (
+        None if adaptation.adapted is None else content_of(model, bench, adaptation.adapted, plan, Path(source).name)
+    )
     return Outcome(adaptation, document, content)
 
 
@@ -116,7 +119,7 @@ def _at_home(bench: Workbench, adaptation: Adaptation, plan: Plan) -> tuple[dict
     return jsonable({k: v if k == "rows" else table(v) for k, v in found.items()}), notes  # type: ignore[arg-type]
 
 
-def _content(
+def content_of(
     model: OpenedModel, bench: Workbench, adapted: Adapted, plan: Plan, source: str
 ) -> Model | DualPathClassifier:
     """Return the model with the adapted decision and head, and a record that holds the local rows."""
@@ -129,9 +132,7 @@ def _content(
     return changed
 
 
-def adapted_record(
-    record: Record, local: KeptRows, head: LinearHead | None, bank_weight: float, source: str
-) -> Record:
+def adapted_record(record: Record, local: KeptRows, head: LinearHead | None, bank_weight: float, source: str) -> Record:
     """Return the record with the local rows, marked by their source; probabilities are those of the new head.
 
     Rows without features have none under a new head: their probabilities are unknown from here on.

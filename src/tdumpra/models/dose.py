@@ -60,9 +60,7 @@ def dose_curve(bench: Workbench, adaptation: Adaptation) -> list[Dose]:
     return [_dose(bench, adaptation, member, orders, size) for size in sizes_of(int(member.max()) + 1)]
 
 
-def _dose(
-    bench: Workbench, adaptation: Adaptation, member: Array, orders: Sequence[Array], size: int
-) -> Dose:
+def _dose(bench: Workbench, adaptation: Adaptation, member: Array, orders: Sequence[Array], size: int) -> Dose:
     drawn = [np.isin(member, order[:size]) for order in orders]
     by_way = {way: _figures(bench, adaptation, member, drawn, plan) for way, plan in adaptation.choice.plans.items()}
     shown = shown_metrics(adaptation.goal)

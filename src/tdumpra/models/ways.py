@@ -92,9 +92,7 @@ def reading_plans(reading: Reading, objective: Objective) -> list[Plan]:
 
 def bank_plans(plan: Plan, *, shut: bool) -> list[Plan]:
     """Return ``plan`` with each setting of the bank. Behind a gate that is ``shut`` a bank changes nothing."""
-    return [
-        plan._replace(bank_weight=weight, say=say) for say in SAY if say or not shut for weight in BANK_WEIGHTS
-    ]
+    return [plan._replace(bank_weight=weight, say=say) for say in SAY if say or not shut for weight in BANK_WEIGHTS]
 
 
 class Adapted(NamedTuple):

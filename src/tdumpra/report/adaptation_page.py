@@ -71,11 +71,15 @@ def dose_chart(document: Mapping[str, Any]) -> Chart:
     for number, way in enumerate(doses[0]["gains"]):
         colour = COLOURS[_COLOURS[way]]
         gains = [dose["gains"][way][metric] for dose in doses]
-        places = [size * 1.04 ** (number - 2) for size in sizes]  # beside each other, so that intervals can be told apart
+        places = [
+            size * 1.04 ** (number - 2) for size in sizes
+        ]  # beside each other, so that intervals can be told apart
         for place, each in zip(places, gains, strict=True):
             axes.plot([place, place], [each["low"], each["high"]], color=colour, linewidth=1)
         axes.plot(places, [each["value"] for each in gains], "o-", color=colour, markersize=4, label=way)
-        data += [{"way": way, "lesions": size, "metric": metric, **each} for size, each in zip(sizes, gains, strict=True)]
+        data += [
+            {"way": way, "lesions": size, "metric": metric, **each} for size, each in zip(sizes, gains, strict=True)
+        ]
     axes.axhline(0, color=COLOURS["muted"], linestyle=":")
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(size) for size in sizes])
@@ -83,4 +87,6 @@ def dose_chart(document: Mapping[str, Any]) -> Chart:
     axes.set(xlabel="local lesions with labels", ylabel=f"{METRICS[metric].word}: lead over the model as it is")
     figure.legend(loc="outside lower center", ncols=3)
     last = ", ".join(f"{row['way']} {row['value']:+.3f}" for row in data if row["lesions"] == sizes[-1])
-    return Chart(figure, f"Lead in {METRICS[metric].word} by the number of local lesions; at {sizes[-1]}: {last}.", data)
+    return Chart(
+        figure, f"Lead in {METRICS[metric].word} by the number of local lesions; at {sizes[-1]}: {last}.", data
+    )
