@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-NAMES = ("contrastive", "kmeans", "tuning", "predict", "evaluation", "sweep", "cache", "augment", "pipeline")
+NAMES = ("contrastive", "kmeans", "tuning", "predict", "evaluation", "sweep", "cache", "augment", "pipeline", "adapt")
 BY_NAME = ("training_step", "lazy_predict")  # hours on a CPU: only when asked for
 
 
