@@ -12,6 +12,7 @@ from tdumpra.cli.options import (
     GroupOption,
     JsonOption,
     ModelArgument,
+    OutOption,
     TrustOption,
 )
 
@@ -56,6 +57,35 @@ def renames(texts: list[str] | None) -> dict[str, str]:
 def register(app: typer.Typer, panel: str) -> None:
     """Add the commands to the command line."""
 
+    @app.command("validate", rich_help_panel=panel)
+    def validate(
+        model: ModelArgument,
+        source: LocalArgument,
+        out: OutOption = None,
+        fail_under: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--fail-under",
+                metavar="METRIC=VALUE",
+                help="End with exit code 1 if a metric is lower, as in  balanced_accuracy=0.7;  repeat it for several.",
+                show_default=False,
+            ),
+        ] = None,
+        group_by: GroupOption = None,
+        prefix: PrefixOption = "",
+        rename: RenameOption = None,
+        as_json: JsonOption = False,
+        device: DeviceOption = None,
+        trust: TrustOption = None,
+    ) -> None:
+        """Try a finished model on data from elsewhere: figures where there are labels, and what has shifted."""
+        from tdumpra.cli.validate import validate_command
+
+        validate_command(
+            model, source, out, fail_under=fail_under or (), as_json=as_json, group_by=group_by, prefix=prefix,
+            rename=renames(rename), device=device, trusted=trust or (),
+        )  # fmt: skip
+
     @app.command("adapt", rich_help_panel=panel)
     def adapt(
         model: ModelArgument,
@@ -88,3 +118,10 @@ def register(app: typer.Typer, panel: str) -> None:
             model, source, out, objective=objective, report=report, as_json=as_json, group_by=group_by, prefix=prefix,
             rename=renames(rename), device=device, trusted=trust or (),
         )  # fmt: skip
+
+    @app.command("history", rich_help_panel=panel)
+    def history(model: ModelArgument, as_json: JsonOption = False) -> None:
+        """Tell where a model comes from: each command that made it or its parents, oldest first."""
+        from tdumpra.cli.history import history_command
+
+        history_command(model, as_json=as_json)
