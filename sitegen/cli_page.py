@@ -16,6 +16,7 @@ SECTIONS = {
     "Data": ("data inspect", "data audit", "data prepare"),
     "Runs": ("run", "train", "embed", "bank", "tune", "evaluate"),
     "Predictions and evidence": ("predict", "score", "explain", "report", "seal", "verify"),
+    "A model elsewhere": ("validate", "adapt", "history"),
     "Experiments": ("ablate", "sweep", "reproduce", "bench"),
 }
 

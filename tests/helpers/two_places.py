@@ -1,4 +1,4 @@
-"""A classifier from one place and cases of another: shifted features, other class shares, and a bank in the same space."""
+"""A classifier from one place and cases of another: shifted features, and other class shares."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_a_bank_behind_a_shut_gate_gets_a_say_of_its_own(bench):
 class TestRefused:
     def test_one_class_only(self, bench):
         rows = bench.local.rows(bench.local.y == 1)
-        with pytest.raises(ValueError, match="all .* are 'blue'"):
+        with pytest.raises(ValueError, match=r"all .* are 'blue'"):
             adapt(replace(bench, local=rows, _kept={}), GOAL)
 
     def test_fewer_lesions_than_folds(self, bench):

@@ -98,13 +98,15 @@ def test_probabilities_in_the_record_are_the_new_heads(tmp_path):
     np.testing.assert_array_equal(again.train.sources, grown.train.sources)
 
 
-class TestAnAdaptedHead:
-    @pytest.fixture(scope="class")
-    def path(self, tmp_path_factory):
-        path = tmp_path_factory.mktemp("adapted") / "new.safetensors"
-        written(path, HEAD)
-        return path
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapted model with a head of its own."""
+    path = tmp_path_factory.mktemp("adapted") / "new.safetensors"
+    written(path, HEAD)
+    return path
 
+
+class TestAnAdaptedHead:
     def test_it_asks_for_features(self, path):
         model, rows = DualPathClassifier.load(path), kept(arrays(5, there=True, seed=5))
         with pytest.raises(ValueError, match="12 pooled features"):

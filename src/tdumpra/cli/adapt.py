@@ -1,4 +1,4 @@
-"""The command ``adapt``: a finished model and labelled local cases in, a new model out, or the word that nothing wins."""
+"""The command ``adapt``: a model and labelled local cases in, a new model out, or the word that nothing wins."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def fit_temperature(log_p: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> f
 
 
 def add_bias(p: Float[Tensor, "n c"], bias: tuple[float, ...]) -> Float[Tensor, "n c"]:
-    r"""Raise or lower each class: :math:`p \propto p \, e^{b}`. No bias returns ``p`` itself. This can change labels."""
+    r"""Raise or lower each class: :math:`p \propto p \, e^{b}`. No bias returns ``p`` itself. It can change labels."""
     if not bias:
         return p
     return softmax_rows(p.log() + torch.tensor(bias, dtype=p.dtype, device=p.device))

@@ -140,7 +140,7 @@ class Record:
         return replace(self, train=train, validation=validation)
 
     def with_rows(self, more: KeptRows, *, weight: float = 1.0, source: str = "") -> Record:
-        """Return the record with further rows, which need labels: what each weighs in the bank, and where it is from."""
+        """Return the record with further labelled rows: what each weighs in the bank, and where it is from."""
         if not more.labelled.all():
             raise ValueError(f"{int((~more.labelled).sum())} of {len(more)} rows have no label, and a bank needs one")
         marked = replace(

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from tdumpra.core.calibration import class_prior, fit_temperature_and_bias
 from tdumpra.core.gate import GateThresholds
-from tdumpra.core.metrics import Objective
 from tdumpra.core.linear_head import Directions, LinearHead, fit_linear_head, principal_directions
+from tdumpra.core.metrics import Objective
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decided, Decision
 from tdumpra.method.record import KeptRows, Record
@@ -197,7 +197,8 @@ class Workbench:
         name, found = self._kept.get(("coordinates",), (b"", None))  # type: ignore[misc]
         if name != train.tobytes():  # they are large: only the last are kept
             kept = self.replay
-            assert kept is not None and self.local.features is not None  # else no plan names a head
+            assert kept is not None  # else no plan names a head
+            assert self.local.features is not None
             features = np.concatenate([self.local.features[train], kept.features]).astype(np.float64)
             directions = principal_directions(features)
             found = directions, directions.coordinates(features), np.concatenate([self.local.y[train], kept.y])

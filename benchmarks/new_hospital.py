@@ -1,11 +1,11 @@
 """What adapting brings at a hospital that the networks never saw: the figures behind docs/new-hospital.md.
 
-    python studies/new_hospital.py site_rosendahl_seed0.npz site_rosendahl_seed1.npz --out docs/results/new-hospital.json
-    python studies/new_hospital.py site_rosendahl_seed0.npz --ship examples/rosendahl_outputs.npz
+    python -m benchmarks.new_hospital site_rosendahl_seed0.npz site_rosendahl_seed1.npz --out
+    python -m benchmarks.new_hospital site_rosendahl_seed0.npz --ship
 
 Each file holds outputs of a network trained without the hospital: train and validation rows from home, test rows from
-there. Of the hospital's lesions 600 are drawn, three times; the ways are chosen and fitted on the first 50, 100, 200, 400
-and 600 of a draw, and judged on the lesions that were not drawn. Intervals draw those lesions again.
+there. Of the hospital's lesions 600 are drawn, three times; the ways are chosen and fitted on the first 50, 100, 200,
+400 and 600 of a draw, and judged on the lesions that were not drawn. Intervals draw those lesions again.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,13 @@ DRAWS = 3
 SHOWN = ("accuracy", "balanced_accuracy", "macro_f1", "nll", "ece")
 OBJECTIVES = ("accuracy", "balanced_accuracy")
 SHIPPED_ROWS, SHIPPED_FEATURES = 300, 128  # training rows of each class, and principal components
+ROOT = Path(__file__).resolve().parent.parent
+FIGURES, SHIPPED = ROOT / "docs" / "results" / "new-hospital.json", ROOT / "examples" / "rosendahl_outputs.npz"
 _REPLICATES = 400
+_WAYS = {
+    "keep": "as it is", "bias": "temperature and bias", "head": "linear head, replay", "bank": "local bank",
+    "bias+bank": "bias and bank", "head+bank": "head and bank", "chosen": "**what adapt chose**",
+}  # fmt: skip
 
 
 def read(path: Path) -> tuple[DualPathClassifier, Record, KeptRows, list[str]]:
@@ -160,26 +167,99 @@ def ship(path: Path, out: Path) -> None:
     print(f"{out}: {len(rows)} rows, {out.stat().st_size / 2**20:.2f} MiB")
 
 
+def drop(document: Mapping[str, Any]) -> list[str]:
+    """Return the table of the model as it is, at home and there."""
+    lines = ["| network | where | lesions | accuracy | balanced accuracy | ECE |", "|---|---|---|---|---|---|"]
+    for number, of_network in enumerate(document.values()):
+        for where in ("home", "there"):
+            found = of_network["as_it_is"][where]
+            figures = " | ".join(_span(found[metric]) for metric in ("accuracy", "balanced_accuracy", "ece"))
+            lines.append(f"| {number} | {where} | {found['lesions']:,} | {figures} |")
+    return lines
+
+
+def by_size(document: Mapping[str, Any], objective: str) -> list[str]:
+    """Return the table of each way's objective there, by the number of local lesions."""
+    sizes = list(next(iter(document.values()))[objective]["sizes"])
+    lines = [f"| network | way | {' | '.join(sizes)} |", "|---|---|" + "---|" * len(sizes)]
+    for number, of_network in enumerate(document.values()):
+        for way, words in _WAYS.items():
+            cells = [_span(of_network[objective]["sizes"][size]["there"][way][objective]) for size in sizes]
+            lines.append(f"| {number} | {words} | {' | '.join(cells)} |")
+    return lines
+
+
+def leads(document: Mapping[str, Any], objective: str) -> list[str]:
+    """Return the table of what each way gains over the model as it is, by the number of local lesions."""
+    sizes = list(next(iter(document.values()))[objective]["sizes"])
+    lines = [f"| network | way | {' | '.join(sizes)} |", "|---|---|" + "---|" * len(sizes)]
+    for number, of_network in enumerate(document.values()):
+        for way, words in _WAYS.items():
+            if way == "keep":
+                continue
+            cells = [_span(of_network[objective]["sizes"][size]["lead"][way][objective], signed=True) for size in sizes]
+            lines.append(f"| {number} | {words} | {' | '.join(cells)} |")
+    return lines
+
+
+def at_home(document: Mapping[str, Any], objective: str) -> list[str]:
+    """Return the table of what 600 local lesions cost at home."""
+    lines = ["| network | way | accuracy at home | balanced accuracy at home |", "|---|---|---|---|"]
+    for number, of_network in enumerate(document.values()):
+        found = of_network[objective]["sizes"]["600"]["home"]
+        for way, words in _WAYS.items():
+            lines.append(
+                f"| {number} | {words} | {found[way]['accuracy']:.3f} | {found[way]['balanced_accuracy']:.3f} |"
+            )
+    return lines
+
+
+def estimates(document: Mapping[str, Any], objective: str) -> list[str]:
+    """Return the table of estimates beside what fresh lesions say."""
+    lines = ["| network | lesions | estimate | fresh lesions |", "|---|---|---|---|"]
+    for number, of_network in enumerate(document.values()):
+        lines += [
+            f"| {number} | {each['lesions']} | {each['estimate']:.3f} | {each['truth']:.3f} |"
+            for each in of_network[objective]["estimates"]
+        ]
+    return lines
+
+
+def tables(document: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return every table of the page."""
+    return {
+        "drop": drop(document),
+        "accuracy": by_size(document, "accuracy"),
+        "leads": leads(document, "accuracy"),
+        "balanced": leads(document, "balanced_accuracy"),
+        "home": at_home(document, "accuracy"),
+        "estimates": estimates(document, "accuracy"),
+    }
+
+
+def _span(interval: Sequence[float], *, signed: bool = False) -> str:
+    value, low, high = (f"{each:+.3f}" if signed else f"{each:.3f}" for each in interval)
+    return f"{value} ({low} to {high})".replace("-", "−")
+
+
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--objective", choices=OBJECTIVES, action="append", help="all of them if left out")
-    parser.add_argument("--ship", type=Path)
+    parser.add_argument("--out", action="store_true", help=f"write {FIGURES.name} and print the page's tables")
+    parser.add_argument("--ship", action="store_true", help=f"write {SHIPPED.name} from the first file")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # small classes, small validation sets: the page says so
     if arguments.ship:
-        ship(arguments.files[0], arguments.ship)
+        ship(arguments.files[0], SHIPPED)
     if arguments.out:
-        document = {
-            path.stem: {
-                "as_it_is": at_home_and_there(path),
-                **{each: study(path, each) for each in arguments.objective or OBJECTIVES},
-            }
+        document = jsonable({
+            path.stem: {"as_it_is": at_home_and_there(path), **{each: study(path, each) for each in OBJECTIVES}}
             for path in arguments.files
-        }
-        arguments.out.write_text(json.dumps(jsonable(document), indent=1) + "\n", encoding="utf-8")
+        })  # fmt: skip
+        FIGURES.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        for name, lines in tables(document).items():
+            print(name, *lines, "", sep="\n")
 
 
 if __name__ == "__main__":
