@@ -143,9 +143,11 @@ class Record:
         """Return the record with further labelled rows: what each weighs in the bank, and where it is from."""
         if not more.labelled.all():
             raise ValueError(f"{int((~more.labelled).sum())} of {len(more)} rows have no label, and a bank needs one")
-        marked = replace(
-            _finite_features(more), weights=np.full(len(more), weight, np.float32), sources=np.full(len(more), source)
-        )
+        marked = _finite_features(more)
+        if weight != 1:
+            marked = replace(marked, weights=np.full(len(more), weight, np.float32))
+        if source:
+            marked = replace(marked, sources=np.full(len(more), source))
         return replace(self, train=self.train.joined(marked))
 
     def to_artifact(self) -> Artifact:

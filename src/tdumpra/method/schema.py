@@ -107,7 +107,10 @@ def check_decision(tensors: Mapping[str, Tensor], settings: Any) -> None:
         check_positive(table[name], name)
     for name in ("prior_exponent", "fused_exponent"):
         check_unit_interval(table[name], name, upper=_MOST_EXPONENT)
-    for nats in check_list(table.get("class_bias", []), "class_bias", n_classes if table.get("class_bias") else 0):
+    bias = check_list(table.get("class_bias", []), "class_bias")
+    if len(bias) not in (0, n_classes):
+        raise ValueError(f"class_bias must have {n_classes} entries, not {len(bias)}")
+    for nats in bias:
         if isinstance(nats, bool) or not isinstance(nats, int | float) or not abs(nats) < _MOST_BIAS:
             raise ValueError(f"class_bias must hold finite numbers, not {nats!r}")
     if not isinstance(table.get("first_choices_only", False), bool):

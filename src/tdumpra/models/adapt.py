@@ -73,20 +73,23 @@ class Adaptation:
 
     def verdict(self) -> str:
         """Say in a sentence what came out."""
-        name, words = objective_name(self.goal.objective), WAYS[self.choice.winner]
-        now, before = (self.figures[key][self.goal.objective].value for key in ("chosen", "keep"))
+        objective, words = self.goal.objective, WAYS[self.choice.winner]
+        name = objective_name(objective)
         if self.choice.winner == "keep":
-            return f"nothing wins: no way raises {_figure(name, self.goal)} at no lower accuracy, so the model stays"
-        gain = self.gains["keep"][self.goal.objective]
+            verb = "lowers" if objective in LOSSES else "raises"
+            return f"nothing wins: no way {verb} {name} at no lower accuracy, so the model stays"
+        now, before, gain = self.figures["chosen"], self.figures["keep"], self.gains["keep"][objective]
         found = (
-            f"on lesions that had no say {name} is {now:.3f} where it was {before:.3f} "
-            f"({gain.value:+.3f}, 95% interval {gain.low:+.3f} to {gain.high:+.3f}), accuracy "
-            f"{self.figures['chosen']['accuracy'].value:.3f} where it was {self.figures['keep']['accuracy'].value:.3f}"
+            f"on lesions that had no say {name} is {now[objective].value:.3f} where it was "
+            f"{before[objective].value:.3f} ({_signed(gain.value)}, 95% interval {_signed(gain.low)} to "
+            f"{_signed(gain.high)})"
         )
+        if objective != "accuracy":
+            found += f", accuracy {now['accuracy'].value:.3f} where it was {before['accuracy'].value:.3f}"
         if not self.survives:
-            return f"nothing wins: {words} looked best, but {found}; the model stays".replace("-", "−")
+            return f"nothing wins: {words} looked best, but {found}; the model stays"
         doubt = "; the interval holds zero, so more cases would tell more" if gain.low <= 0 <= gain.high else ""
-        return f"{words} wins: {found}{doubt}".replace("-", "−")
+        return f"{words} wins: {found}{doubt}"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -252,5 +255,5 @@ def _confirmed(gains: Mapping[str, Interval], goal: Goal) -> bool:
     return better and gains["accuracy"].value >= 0
 
 
-def _figure(name: str, goal: Goal) -> str:
-    return f"minus {name}" if goal.objective in LOSSES else name
+def _signed(value: float) -> str:
+    return f"{value:+.3f}".replace("-", "−")
