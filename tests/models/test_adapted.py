@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ def bench_of(model: OpenedModel, n: int = 60, sureness: float = 1.0) -> Workbenc
     return Workbench(model.decision, model.record, NAMES, local)
 
 
-def written(path: Path, plan: Plan, sureness: float = 1.0) -> tuple[Workbench, DualPathClassifier]:
+def written(path: Path, plan: Plan, sureness: float = 1.0) -> tuple[Workbench, Any]:
     """Write the model of a plan, and read it again."""
     model = opened(sureness)
     bench = bench_of(model, sureness=sureness)
@@ -112,22 +113,22 @@ class TestAnAdaptedHead:
         with pytest.raises(ValueError, match="12 pooled features"):
             model.predict_proba(rows.p, rows.z)
         with pytest.raises(ValueError, match=r"\(5, 12\), not \(5, 3\)"):
-            model.predict_proba(rows.p, rows.z, rows.features[:, :3])
+            model.predict_proba(rows.p, rows.z, np.zeros((5, 3)))
         with pytest.raises(ValueError, match="adapted"):
             model.report(rows.p, rows.z, rows.y)
 
     def test_evidence_shows_its_opinion(self, path):
         model, rows = DualPathClassifier.load(path), kept(arrays(5, there=True, seed=5))
         p = model.predict_proba(rows.p.astype(np.float64), rows.z, rows.features)
-        evidence = model.explain(rows.p[0], rows.z[0], features_row=rows.features[0])
+        evidence = model.explain(rows.p[0], rows.z[0], features_row=arrays(5, there=True, seed=5)["features"][0])
         np.testing.assert_allclose(evidence.p, p[0], atol=1e-6)
 
     def test_a_file_of_outputs_is_read_by_it(self, path, tmp_path):
         columns = arrays(30, there=True, seed=9)
-        np.savez(tmp_path / "there.npz", **columns, classes=np.array(NAMES))
-        model = open_model(path)
-        rows = read_rows(model, str(tmp_path / "there.npz")).rows
-        own = model.content.classifier_rows(torch.from_numpy(columns["p"]), columns["features"]).numpy()
+        named: dict[str, Any] = {**columns, "classes": np.array(NAMES)}
+        np.savez(tmp_path / "there.npz", **named)
+        rows = read_rows(open_model(path), str(tmp_path / "there.npz")).rows
+        own = DualPathClassifier.load(path).classifier_rows(torch.from_numpy(columns["p"]), columns["features"]).numpy()
         np.testing.assert_allclose(rows.p, own, atol=1e-6)
         assert np.abs(rows.p - columns["p"]).max() > 0.1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,3 +83,20 @@ def test_the_fingerprint_tells_heads_apart(model):
     encoder = model.content.classifier
     one, other = (encoder.with_head(torch.full((7, 3), value), torch.zeros(7)) for value in (0.0, 1.0))
     assert len({encoder.fingerprint, one.fingerprint, other.fingerprint}) == 3
+
+
+def test_the_command_takes_images(tdumpra, model, images, tmp_path):
+    new = tmp_path / "new.safetensors"
+    trust = ("--trust-code", *TRUSTED)
+    done = tdumpra(
+        "adapt", model.path, "synthetic:n=120,size=32,seed=5", "--prefix", "there-", "--objective", "nll", "--out", new,
+        "--json", *trust,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    document = json.loads(done.out)
+    assert "head" in document["ways"]
+    assert document["wins"] == new.exists()
+    assert document["wins"]  # two epochs leave a network that a few cases can calibrate
+    predicted = tdumpra("predict", new, *images[:3], "--json", *trust)
+    assert predicted.code == 0, predicted.err
+    assert len(json.loads(predicted.out)) == 3

@@ -97,7 +97,7 @@ class Adaptation:
         def table(figures: Mapping[str, Interval]) -> dict[str, Any]:
             return {metric: each._asdict() for metric, each in figures.items()}
 
-        return jsonable({
+        document: dict[str, Any] = jsonable({
             "objective": self.goal.objective,
             "verdict": self.verdict(),
             "wins": self.survives,
@@ -114,7 +114,8 @@ class Adaptation:
                 }
                 for way, plan in self.choice.plans.items()
             },
-        })  # type: ignore[no-any-return]  # fmt: skip
+        })  # fmt: skip
+        return document
 
 
 def adapt(bench: Workbench, goal: Goal) -> Adaptation:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -128,7 +128,7 @@ class Workbench:
     record: Record
     class_names: Sequence[str]
     local: KeptRows
-    _kept: dict[tuple[object, ...], object] = field(default_factory=dict)
+    _kept: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
     @property
     def readings(self) -> tuple[Reading, ...]:
@@ -171,15 +171,16 @@ class Workbench:
         """Return the final probabilities of local rows, by their numbers, from a plan carried out on others."""
         adapted = self.fit(train, plan)
         p_sim = self._similarity(train, plan.bank_weight)[rows]
-        decided: Array = adapted.decision.decide_posteriors(adapted.probabilities(self.local.rows(rows)), p_sim).p
-        return np.asarray(decided)
+        decided = adapted.decision.decide_posteriors(adapted.probabilities(self.local.rows(rows)), p_sim)
+        return decided.p.numpy()
 
     def _bias(self, train: Array) -> tuple[float, tuple[float, ...]]:
         key = ("bias", train.tobytes())
         if key not in self._kept:
             log_p = torch.from_numpy(self.local.p[train].astype(np.float64)).log()
             self._kept[key] = fit_temperature_and_bias(log_p, torch.from_numpy(self.local.y[train]))
-        return self._kept[key]  # type: ignore[return-value]
+        found: tuple[float, tuple[float, ...]] = self._kept[key]
+        return found
 
     def _head(self, train: Array, replay: float, l2: float) -> LinearHead:
         key = ("head", train.tobytes(), replay, l2)
@@ -190,11 +191,13 @@ class Workbench:
             w[n_local:] = replay * n_local / (len(y) - n_local)
             fitted = fit_linear_head(x, y, w, n_classes=len(self.class_names), l2=l2)
             self._kept[key] = directions.on_features(fitted)
-        return self._kept[key]  # type: ignore[return-value]
+        found: LinearHead = self._kept[key]
+        return found
 
     def _coordinates(self, train: Array) -> tuple[Directions, Array, Array]:
         """Return directions, coordinates and labels of the marked local rows and, after them, of the replay rows."""
-        name, found = self._kept.get(("coordinates",), (b"", None))  # type: ignore[misc]
+        found: tuple[Directions, Array, Array]
+        name, found = self._kept.get(("coordinates",), (b"", None))
         if name != train.tobytes():  # they are large: only the last are kept
             kept = self.replay
             assert kept is not None  # else no plan names a head
@@ -203,7 +206,7 @@ class Workbench:
             directions = principal_directions(features)
             found = directions, directions.coordinates(features), np.concatenate([self.local.y[train], kept.y])
             self._kept["coordinates",] = train.tobytes(), found
-        return found  # type: ignore[return-value]
+        return found
 
     def _bank(self, train: Array, weight: float) -> PrototypeBank:
         key = ("bank", train.tobytes(), weight)
@@ -212,7 +215,8 @@ class Workbench:
             with warnings.catch_warnings():  # small classes were named when the model was made
                 warnings.filterwarnings("ignore", message="n_prototypes")
                 self._kept[key] = record.rebuild_bank(self.class_names)
-        return self._kept[key]  # type: ignore[return-value]
+        found: PrototypeBank = self._kept[key]
+        return found
 
     def _similarity(self, train: Array, weight: float) -> Tensor:
         """Return retrieval's posterior on all local rows."""
@@ -220,10 +224,11 @@ class Workbench:
         if key not in self._kept:
             decision = replace(self.decision, bank=self._bank(train, weight)) if weight else self.decision
             self._kept[key] = decision.similarity(torch.from_numpy(self.local.z))
-        return self._kept[key]  # type: ignore[return-value]
+        found: Tensor = self._kept[key]
+        return found
 
 
-def _with_a_say(say: float) -> dict[str, object]:
+def _with_a_say(say: float) -> dict[str, Any]:
     """Return the settings of a gate that opens wherever the paths disagree and the classifier is not sure."""
     thresholds = GateThresholds(theta=_ASKED_BELOW, beta=0.0, margin=0.0, delta=0.0, alpha=1 - say)
     return {"thresholds": thresholds, "rule": "log-linear", "calibrated": None, "fused_exponent": 0.0}

@@ -76,9 +76,8 @@ class Encoder:
         if "classifier.weight" in self.state and not self.network.finished:
             n_classes = len(self.state["classifier.weight"])
         network = build_network(self.network, n_classes, load=False).network
-        head, state = {}, {}
-        for key, tensor in self.state.items():
-            (head if key in _HEAD else state)[key] = tensor
+        head = {key: tensor for key, tensor in self.state.items() if key in _HEAD}
+        state = {key: tensor for key, tensor in self.state.items() if key not in _HEAD}
         if not self.network.as_it_is:
             present = {key.split(".")[0] for key in state}
             for unused in {"classifier", "projection"} - present:
