@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def local_file(path: Path, n: int = 60, *, there: bool = True, seed: int = 7, **changes: object) -> Path:
-    columns = {**arrays(n, there=there, seed=seed), "classes": np.array(NAMES), **changes}
+    columns: dict[str, Any] = {**arrays(n, there=there, seed=seed), "classes": np.array(NAMES), **changes}
     np.savez(path, **{name: each for name, each in columns.items() if each is not None})
     return path
 
