@@ -257,7 +257,7 @@ def main() -> None:
             path.stem: {"as_it_is": at_home_and_there(path), **{each: study(path, each) for each in OBJECTIVES}}
             for path in arguments.files
         })  # fmt: skip
-        FIGURES.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        FIGURES.write_text(json.dumps(document, separators=(",", ":")) + "\n", encoding="utf-8")
         for name, lines in tables(document).items():
             print(name, *lines, "", sep="\n")
 

@@ -66,6 +66,7 @@ def write_outputs(path: Path, *, n_there: int = 160, there: bool = True, **chang
         arrays(400, there=False, seed=1), arrays(200, there=False, seed=2), arrays(n_there, there=there, seed=3),
     ]  # fmt: skip
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    columns["logits"] = np.log(columns.pop("p"))
     columns["split"] = np.repeat([0, 1, 2], [len(part["y"]) for part in parts])
     np.savez(path, **{**columns, "classes": np.array(NAMES), **changes})
     return path
