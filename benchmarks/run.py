@@ -19,17 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 NAMES = (
-    "contrastive",
-    "kmeans",
-    "tuning",
-    "predict",
-    "evaluation",
-    "sweep",
-    "cache",
-    "augment",
-    "pipeline",
+    "contrastive", "kmeans", "tuning", "predict", "evaluation", "sweep", "cache", "augment", "pipeline", "adapt",
     "bank_remove",
-)
+)  # fmt: skip
 BY_NAME = ("training_step", "lazy_predict", "scoring")  # hours on a CPU: only when asked for
 
 

@@ -16,10 +16,9 @@ SECTIONS = {
     "First steps": ("demo", "attach"),
     "Data": ("data inspect", "data audit", "data prepare"),
     "Runs": ("run", "train", "embed", "bank", "tune", "evaluate"),
-    "A model's life": ("validate", "bank list", "bank diff", "bank add", "bank remove", "history", "card"),
+    "A model's life": ("validate", "adapt", "bank list", "bank diff", "bank add", "bank remove", "history", "card"),
     "Predictions and evidence": ("predict", "score", "explain", "report", "seal", "verify"),
     "Experiments": ("ablate", "sweep", "search", "reproduce", "bench"),
-    "A model's life": ("validate", "history"),
 }
 
 _HEAD = """\

@@ -86,6 +86,39 @@ def register(app: typer.Typer, panel: str) -> None:
             rename=renames(rename), device=device, trusted=trust or (),
         )  # fmt: skip
 
+    @app.command("adapt", rich_help_panel=panel)
+    def adapt(
+        model: ModelArgument,
+        source: LocalArgument,
+        out: Annotated[Path, typer.Option("--out", help="The new model's file.", metavar="FILE", show_default=False)],
+        objective: Annotated[
+            str | None,
+            typer.Option(
+                help="balanced_accuracy, accuracy, macro_f1, nll or cost; that of the model's tuning if left out.",
+                show_default=False,
+            ),
+        ] = None,
+        report: Annotated[
+            Path | None,
+            typer.Option(
+                "--report", help="Folder for a page and adaptation.json.", metavar="FOLDER", show_default=False
+            ),
+        ] = None,
+        group_by: GroupOption = None,
+        prefix: PrefixOption = "",
+        rename: RenameOption = None,
+        as_json: JsonOption = False,
+        device: DeviceOption = None,
+        trust: TrustOption = None,
+    ) -> None:
+        """Fit a model to a new place with labelled cases from there, without training; keeps what wins, or nothing."""
+        from tdumpra.cli.adapt import adapt_command
+
+        adapt_command(
+            model, source, out, objective=objective, report=report, as_json=as_json, group_by=group_by, prefix=prefix,
+            rename=renames(rename), device=device, trusted=trust or (),
+        )  # fmt: skip
+
     @app.command("history", rich_help_panel=panel)
     def history(model: ModelArgument, as_json: JsonOption = False) -> None:
         """Tell where a model comes from: each command that made it or its parents, oldest first."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tdumpra.artifacts import Artifact
-from tdumpra.core.calibration import adjust_prior, apply_temperature
+from tdumpra.core.calibration import add_bias, adjust_prior, apply_temperature
 from tdumpra.core.chances import CalibratedGate, calibrated_gate_opens
 from tdumpra.core.gate import (
     FusionRule,
@@ -57,6 +57,7 @@ class Decision:
     temperature: float = 1.0  # of the classifier
     rule: FusionRule = "linear"
     prior: Float[Tensor, " c"]  # class shares of the training labels
+    class_bias: tuple[float, ...] = ()  # of the classifier, in nats, fitted where the model was adapted to; (): none
     prior_exponent: float = 0.0  # of the classifier's posterior, on every row; 0: no adjustment
     fused_exponent: float = 0.0  # of the fused posterior, where the gate is open
     calibrated: CalibratedGate | None = None  # one more clause: retrieval's fitted chance of being right is ahead
@@ -85,7 +86,7 @@ class Decision:
 
         Classes that the bank alone knows follow with probability zero: the classifier has nothing to say of them.
         """
-        calibrated = apply_temperature(p, self.temperature)
+        calibrated = add_bias(apply_temperature(p, self.temperature), self.class_bias)
         adjusted = adjust_prior(calibrated, self.prior[: self.columns].to(p.device), self.prior_exponent)
         return adjusted if self.known is None else pad(adjusted, (0, self.bank.n_classes - self.known))
 
@@ -140,6 +141,7 @@ class Decision:
             "guarantees_similarity": self.guarantees_similarity,
             "first_choices_only": self.first_choices_only,
             **({} if self.known is None else {"known": self.known}),
+            **({"class_bias": list(self.class_bias)} if self.class_bias else {}),
             **{name: getattr(self, name) for name in _SETTINGS},
         }
 
@@ -160,7 +162,9 @@ class Decision:
                 prior=tensors["prior"],
                 thresholds=GateThresholds(**settings["thresholds"]),
                 calibrated=settings["calibrated"] and from_plain(settings["calibrated"], CalibratedGate),
-                first_choices_only=settings.get("first_choices_only", False),  # a clause that older files do not know
+                # what older files do not know
+                first_choices_only=settings.get("first_choices_only", False),
                 known=settings.get("known"),
+                class_bias=tuple(settings.get("class_bias", ())),
                 **{name: settings[name] for name in _SETTINGS},
             )

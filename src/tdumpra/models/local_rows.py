@@ -20,6 +20,7 @@ from tdumpra.data.images.appearance import Appearance, appearance
 from tdumpra.data.manifest import Manifest
 from tdumpra.data.sources import open_source
 from tdumpra.errors import BrokenImageError, InputFileError, SourceError, nearest
+from tdumpra.estimator import DualPathClassifier
 from tdumpra.method.local_outputs import SUFFIXES, LocalOutputs, read_local_outputs
 from tdumpra.method.record import UNLABELLED, KeptRows, Record
 from tdumpra.models.opened import OpenedModel
@@ -146,13 +147,15 @@ def _from_file(model: OpenedModel, path: Path, asked: Asked) -> LocalRows:
     ids = asked.named([f"{path.stem} {i}" for i in range(len(y))] if outputs.ids is None else outputs.ids)
     p = np.empty_like(outputs.p)
     p[:, order] = outputs.p
+    if isinstance(model.content, DualPathClassifier):  # an adapted head speaks in place of the file's classifier
+        p = model.content.classifier_rows(torch.from_numpy(p), outputs.features).numpy()
     rows = KeptRows(
         ids=ids,
         groups=ids if outputs.groups is None else asked.named(outputs.groups),
         y=y,
         p=p.astype(np.float32),
         z=outputs.z,
-        features=None if outputs.features is None else outputs.features.astype(np.float16),
+        features=None if outputs.features is None else outputs.features.astype(np.float32),
         named=outputs.ids is not None,
         grouped=outputs.groups is not None,
     )
@@ -216,7 +219,7 @@ def _from_source(
         y=y[good],
         p=encodings.logits.double().softmax(1).float().numpy(),
         z=encodings.z.numpy(),
-        features=encodings.features.half().numpy(),
+        features=encodings.features.numpy(),
         colours=looks.colours,
         content=np.array(looks.content, np.str_),
         grouped=grouped,

@@ -19,7 +19,7 @@ from tdumpra.method import lineage
 from tdumpra.method.decision import Decision
 from tdumpra.method.record import Record
 from tdumpra.method.schema import check_list, check_table, check_tensor, check_text
-from tdumpra.networks.build import Encoding, NetworkError, SeveralViews, build_network
+from tdumpra.networks.build import Encoding, NetworkError, NewHead, SeveralViews, build_network
 from tdumpra.networks.settings import VIEWS, NetworkConfig, Precision
 from tdumpra.toml import from_plain
 
@@ -33,6 +33,7 @@ _REMEDY = {  # by the kind of file that was given instead
     "with  tdumpra run",
     "bank": ": name model.safetensors, which lies beside it once the run was tuned",
 }
+_HEAD = ("adapted_head.weight", "adapted_head.bias")  # among the weights of an adapted classifier
 _MOST_SIDE = 4096  # pixels of a network's input, of the frame before it, and of the picture of an exemplar
 _MOST_WIDTH = 65_536  # of an embedding
 
@@ -75,18 +76,26 @@ class Encoder:
         if "classifier.weight" in self.state and not self.network.finished:
             n_classes = len(self.state["classifier.weight"])
         network = build_network(self.network, n_classes, load=False).network
+        head = {key: tensor for key, tensor in self.state.items() if key in _HEAD}
+        state = {key: tensor for key, tensor in self.state.items() if key not in _HEAD}
         if not self.network.as_it_is:
-            present = {name.split(".")[0] for name in self.state}
-            for head in {"classifier", "projection"} - present:  # dropped because nobody uses it
-                setattr(network, head, None)
+            present = {key.split(".")[0] for key in state}
+            for unused in {"classifier", "projection"} - present:
+                setattr(network, unused, None)
         try:
-            network.load_state_dict(self.state)
+            network.load_state_dict(state)
         except RuntimeError as error:
             raise NetworkError(
                 f"the model's weights do not fit {name!r}, which builds another network now than when "
                 "they were trained: restore its code, or train again"
             ) from error
-        return (network if self.views == 1 else SeveralViews(network, self.views)).eval().to(device)
+        built: nn.Module = network if self.views == 1 else SeveralViews(network, self.views)
+        return (NewHead(built, *(head[key] for key in _HEAD)) if head else built).eval().to(device)
+
+    def with_head(self, weight: Any, bias: Any) -> Encoder:
+        """Let another linear layer on the pooled features give the logits; an earlier one of this kind is replaced."""
+        head = (torch.as_tensor(each).float() for each in (weight, bias))
+        return replace(self, state={**self.state, **dict(zip(_HEAD, head, strict=True))})
 
     def without(self, head: Literal["classifier", "projection"]) -> Encoder:
         """Drop an unused head. A finished or frozen network stays as it is."""
@@ -218,6 +227,9 @@ def _read_encoder(role: str, said: Any, tensors: Mapping[str, Tensor]) -> Encode
     state = unprefixed(role, tensors)
     if not state:
         raise ValueError(f"there are no weights of the {role}")
+    if any(key in state for key in _HEAD):
+        weight = check_tensor(state, _HEAD[0], (None, None))
+        check_tensor(state, _HEAD[1], (len(weight),))
     if "classifier.weight" in state and not network.finished:
         check_tensor(state, "classifier.weight", (None, None), finite=False)  # predictions tell
     return Encoder(network=network, transform=transform, state=state, views=views, precision=precision)
