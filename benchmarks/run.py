@@ -22,7 +22,7 @@ NAMES = (
     "contrastive", "kmeans", "tuning", "predict", "evaluation", "sweep", "cache", "augment", "pipeline", "adapt",
     "bank_remove",
 )  # fmt: skip
-BY_NAME = ("training_step", "lazy_predict", "scoring")  # hours on a CPU: only when asked for
+BY_NAME = ("training_step", "lazy_predict", "scoring", "predict_memory", "startup")  # long, or need a quiet machine
 
 
 def main() -> int:
