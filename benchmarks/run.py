@@ -18,7 +18,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-NAMES = ("contrastive", "kmeans", "tuning", "predict", "evaluation", "sweep", "cache", "augment", "pipeline")
+NAMES = (
+    "contrastive", "kmeans", "tuning", "predict", "evaluation", "sweep", "cache", "augment", "pipeline", "adapt",
+    "bank_remove",
+)  # fmt: skip
 BY_NAME = ("training_step", "lazy_predict", "scoring", "predict_memory", "startup")  # long, or need a quiet machine
 
 

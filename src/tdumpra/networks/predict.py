@@ -32,6 +32,7 @@ from tdumpra.networks.build import Encoding
 from tdumpra.networks.engine import Batch, Engine, NetworkPass, usual_batch_size
 from tdumpra.networks.model_file import Encoder, Model
 from tdumpra.networks.settings import Precision
+from tdumpra.networks.shared import Shared
 
 Mode = Literal["lazy", "eager"]
 
@@ -68,7 +69,7 @@ class _Wanted(NamedTuple):
     recognise: Recognise | None
 
 
-class Predictor:
+class Predictor(Shared):
     """Predict images. Load one with :meth:`load`.
 
     Args:
