@@ -40,7 +40,7 @@ from tdumpra.method.outputs import (
     class_numbers,
 )
 from tdumpra.method.record import Record
-from tdumpra.method.schema import check_tensor
+from tdumpra.method.schema import check_table, check_tensor
 from tdumpra.toml import from_plain
 from tdumpra.tuning.fit import Fitted, cluster, tune_bank
 from tdumpra.tuning.goal import Goal, check_objective
@@ -91,6 +91,7 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         estimate_: what the rule of choice earned on rows that had no say in it; ``None`` with ``certified``.
         record_: what ``tdumpra attach`` kept of the training and validation rows; else ``None``.
         lineage_: the commands that made it, oldest first; empty if it was fitted here.
+        evaluation_: in brief what ``tdumpra attach`` measured on test rows; else ``None``.
         head_: the linear head on pooled features that ``tdumpra adapt`` put in place of your classifier's; else
             ``None``. With one, ``predict_proba`` and the like need ``features``, and read no probability from ``p``.
     """
@@ -98,6 +99,7 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     record_: Record | None = None
     head_: LinearHead | None = None
     lineage_: tuple[lineage.Entry, ...] = ()
+    evaluation_: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -242,8 +244,9 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, p: Any, z: Any, features: Any = None) -> Any:
         """Return final probabilities, in the kind and type of ``p``. Rows whose gate is shut are the classifier's."""
         decision = self.decision_
-        rows, embeddings = check_rows(p, z, n_classes=decision.bank.n_classes, width=decision.bank.width)
-        final, start, wide = torch.empty_like(rows), 0, torch.promote_types(rows.dtype, torch.float32)
+        rows, embeddings = check_rows(p, z, n_classes=decision.columns, width=decision.bank.width)
+        final, start = rows.new_empty(len(rows), decision.bank.n_classes), 0
+        wide = torch.promote_types(rows.dtype, torch.float32)
         for part in decision.chunks(self.classifier_rows(rows, features), embeddings):
             final[start : start + len(part.p)] = narrow(part.p.to(wide), rows.dtype)
             start += len(part.p)
@@ -271,7 +274,7 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the evidence for one case; ``group`` keeps its own lesion's images out of it."""
         decision = self.decision_
         n_classes = decision.bank.n_classes
-        p, z = check_rows(_one_row(p_row), _one_row(z_row), n_classes=n_classes, width=decision.bank.width)
+        p, z = check_rows(_one_row(p_row), _one_row(z_row), n_classes=decision.columns, width=decision.bank.width)
         if len(p) != 1:
             raise ValueError(f"explain takes one case at a time, not {len(p)}")
         names = self.class_names_ if class_names is None else check_class_names(class_names, n_classes)
@@ -337,6 +340,7 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         tensors = {**tensors, **prefixed("record", record.tensors), **prefixed("head", head)}
         meta |= {"record": record.meta or None, "lineage": lineage.to_json(self.lineage_)}
+        meta["evaluation"] = self.evaluation_
         write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
 
     @classmethod
@@ -352,9 +356,12 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if kept.meta:
                 self.record_ = Record.from_artifact(kept, n_classes=bank.n_classes, width=bank.width)
             self.lineage_ = lineage.from_json(meta.get("lineage", []))
+            if meta.get("evaluation"):
+                self.evaluation_ = check_table(meta["evaluation"], "evaluation")
             if head := unprefixed("head", tensors):
-                weight = check_tensor(head, "weight", (bank.n_classes, None))
-                self.head_ = LinearHead(weight.numpy(), check_tensor(head, "bias", (bank.n_classes,)).numpy())
+                columns = self.decision_.columns
+                weight = check_tensor(head, "weight", (columns, None))
+                self.head_ = LinearHead(weight.numpy(), check_tensor(head, "bias", (columns,)).numpy())
             return self
 
     @classmethod
@@ -368,9 +375,10 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
 
-def read_made_from(path: str | Path) -> str:
-    """Return the name that a saved classifier carries for what it was made from."""
-    return str(read_artifact(path, kind=KIND, schema=SCHEMA).meta.get("made_from", ""))
+def read_made_from(path: str | Path) -> tuple[str, str]:
+    """Return the names that a saved classifier carries for what it, and what its evaluation, was made from."""
+    meta = read_artifact(path, kind=KIND, schema=SCHEMA).meta
+    return str(meta.get("made_from", "")), str((meta.get("evaluation") or {}).get("made_from", ""))
 
 
 def _one_row(row: Any) -> Any:

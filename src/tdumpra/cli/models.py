@@ -125,3 +125,19 @@ def register(app: typer.Typer, panel: str) -> None:
         from tdumpra.cli.history import history_command
 
         history_command(model, as_json=as_json)
+
+    @app.command("card", rich_help_panel=panel)
+    def card(
+        model: ModelArgument,
+        out: Annotated[
+            Path | None, typer.Option("--out", help="A new Markdown file; the screen if left out.", show_default=False)
+        ] = None,
+        name: Annotated[
+            str | None,
+            typer.Option(help="What the model is called; its folder's name if left out.", show_default=False),
+        ] = None,
+    ) -> None:
+        """Write a model card: data, protocol, figures, limits, and what two reporting guidelines still ask for."""
+        from tdumpra.cli.card import card_command
+
+        card_command(model, out, name)

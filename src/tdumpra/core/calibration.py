@@ -11,8 +11,6 @@ import math
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.optimize import minimize, minimize_scalar
-from scipy.special import softmax
 from torch import Tensor
 
 from tdumpra.core.metrics import SMALLEST_PROBABILITY, negative_log_likelihood
@@ -46,6 +44,9 @@ def fit_temperature(log_p: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> f
     It fits the classifier (given ``log p``) and the similarity posterior (given its scores :math:`q_c`). The likelihood
     has one optimum in :math:`1/T`; a bounded search finds it.
     """
+    from scipy.optimize import minimize_scalar  # takes most of a second to import, and only fitting needs it
+    from scipy.special import softmax
+
     rows, y = log_p.double().cpu().numpy(), labels.cpu().numpy()
 
     def loss(log_temperature: float) -> float:
@@ -70,6 +71,8 @@ def fit_temperature_and_bias(log_p: Float[Tensor, "n c"], labels: Int[Tensor, " 
     The penalty is that of a bias with a standard deviation of one nat before any row was seen. A class without a row
     keeps a bias of zero: nothing is known of it. Probabilities below the smallest that a log loss knows count as that.
     """
+    from scipy.optimize import minimize
+
     rows = np.maximum(log_p.double().cpu().numpy(), math.log(SMALLEST_PROBABILITY))
     y = labels.cpu().numpy()
     n, n_classes = rows.shape

@@ -37,7 +37,8 @@ def moved(x: Float[Array, " n"], reference: Float[Array, " m"]) -> Moved:
     The p-value is that of Mann and Whitney, by the normal law with a correction for ties; NaN where a side is empty.
     """
     if not len(x) or not len(reference):
-        return Moved(*(float(side.mean()) if len(side) else np.nan for side in (x, reference)), np.nan, np.nan)
+        mean, before = (float(side.mean()) if len(side) else np.nan for side in (x, reference))
+        return Moved(mean, before, np.nan, np.nan)
     from scipy.stats import mannwhitneyu  # takes half a second to import
 
     found = mannwhitneyu(reference, x, method="asymptotic")  # counts pairs in which the reference is larger
@@ -58,9 +59,7 @@ def same_shares_p(counts: Int[Array, " c"], reference: Int[Array, " c"]) -> floa
     return float(chi2_contingency(table).pvalue) if table.shape[1] > 1 else 1.0
 
 
-def expected_accuracy(
-    confidence: Float[Array, " n"], known: Float[Array, " m"], correct: Bool[Array, " m"]
-) -> Float[Array, ""]:
+def expected_accuracy(confidence: Float[Array, " n"], known: Float[Array, " m"], correct: Bool[Array, " m"]) -> float:
     """Estimate accuracy without labels, by average thresholded confidence (Garg et al., ICLR 2022).
 
     The threshold is the confidence below which as many of the ``known`` rows lie as are wrong among them; the estimate
@@ -68,8 +67,7 @@ def expected_accuracy(
     """
     wrong = int((~correct).sum())
     threshold = np.sort(known)[wrong] if wrong < len(known) else np.inf
-    share: Array = (confidence >= threshold).mean()
-    return share
+    return float((confidence >= threshold).mean())
 
 
 def outside(values: Float[Array, "n k"], reference: Float[Array, "m k"], *, inside: float = 0.99) -> Bool[Array, " n"]:

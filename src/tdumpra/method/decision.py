@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from tdumpra.artifacts import Artifact
 from tdumpra.core.calibration import add_bias, adjust_prior, apply_temperature
@@ -61,6 +62,12 @@ class Decision:
     fused_exponent: float = 0.0  # of the fused posterior, where the gate is open
     calibrated: CalibratedGate | None = None  # one more clause: retrieval's fitted chance of being right is ahead
     first_choices_only: bool = False  # one more: the fused label is the first choice of one of the paths
+    known: int | None = None  # how many classes the classifier tells apart, the bank's first; None: all of them
+
+    @property
+    def columns(self) -> int:
+        """Return the number of classes of the classifier's posterior."""
+        return self.bank.n_classes if self.known is None else self.known
 
     @property
     def guarantees_similarity(self) -> bool:
@@ -75,9 +82,13 @@ class Decision:
         return self.thresholds.guarantees_similarity if self.rule == "linear" else self.thresholds.alpha == 0
 
     def classifier(self, p: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
-        """Return the classifier's calibrated posterior; ``p`` itself where nothing was fitted."""
+        """Return the classifier's calibrated posterior; ``p`` itself where nothing was fitted.
+
+        Classes that the bank alone knows follow with probability zero: the classifier has nothing to say of them.
+        """
         calibrated = add_bias(apply_temperature(p, self.temperature), self.class_bias)
-        return adjust_prior(calibrated, self.prior.to(p.device), self.prior_exponent)
+        adjusted = adjust_prior(calibrated, self.prior[: self.columns].to(p.device), self.prior_exponent)
+        return adjusted if self.known is None else pad(adjusted, (0, self.bank.n_classes - self.known))
 
     def similarity(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "n c"]:
         """Return retrieval's posterior."""
@@ -129,6 +140,7 @@ class Decision:
             "calibrated": self.calibrated and asdict(self.calibrated),
             "guarantees_similarity": self.guarantees_similarity,
             "first_choices_only": self.first_choices_only,
+            **({} if self.known is None else {"known": self.known}),
             **({"class_bias": list(self.class_bias)} if self.class_bias else {}),
             **{name: getattr(self, name) for name in _SETTINGS},
         }
@@ -152,6 +164,7 @@ class Decision:
                 calibrated=settings["calibrated"] and from_plain(settings["calibrated"], CalibratedGate),
                 # what older files do not know
                 first_choices_only=settings.get("first_choices_only", False),
+                known=settings.get("known"),
                 class_bias=tuple(settings.get("class_bias", ())),
                 **{name: settings[name] for name in _SETTINGS},
             )

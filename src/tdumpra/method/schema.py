@@ -107,9 +107,14 @@ def check_decision(tensors: Mapping[str, Tensor], settings: Any) -> None:
         check_positive(table[name], name)
     for name in ("prior_exponent", "fused_exponent"):
         check_unit_interval(table[name], name, upper=_MOST_EXPONENT)
+    if (known := table.get("known")) is not None:
+        check_count(known, "known", least=2)
+        if known >= n_classes:
+            raise ValueError(f"known must be below the bank's {n_classes} classes, not {known}")
     bias = check_list(table.get("class_bias", []), "class_bias")
-    if len(bias) not in (0, n_classes):
-        raise ValueError(f"class_bias must have {n_classes} entries, not {len(bias)}")
+    columns = n_classes if known is None else known
+    if len(bias) not in (0, columns):
+        raise ValueError(f"class_bias must have {columns} entries, not {len(bias)}")
     for nats in bias:
         if isinstance(nats, bool) or not isinstance(nats, int | float) or not abs(nats) < _MOST_BIAS:
             raise ValueError(f"class_bias must hold finite numbers, not {nats!r}")

@@ -137,10 +137,10 @@ def _colours(new: KeptRows, train: KeptRows) -> dict[str, Any] | None:
     """Compare mean and contrast of each channel; ``None`` where a side does not know its colours."""
     if new.colours is None or train.colours is None:
         return None
-    known = [np.isfinite(rows.colours).all(1) for rows in (new, train)]  # type: ignore[call-overload]
     (mine, own), (theirs, seen) = (
-        (rows.groups[keep], rows.colours[keep].astype(np.float64))  # type: ignore[index]
-        for rows, keep in zip((new, train), known, strict=True)
+        (groups[known], colours[known].astype(np.float64))
+        for groups, colours in ((new.groups, new.colours), (train.groups, train.colours))
+        for known in (np.isfinite(colours).all(1),)
     )
     if not len(mine) or len(theirs) <= len(_COLOURS):
         return None
@@ -161,7 +161,7 @@ def _overconfidence(new: Seen, validation: Seen) -> dict[str, Any] | None:
     if len(validation.rows):
         correct = validation.labels == validation.rows.y
         found["expected"] = {
-            "accuracy": float(expected_accuracy(new.confidence, validation.confidence, correct)),
+            "accuracy": expected_accuracy(new.confidence, validation.confidence, correct),
             "method": "average thresholded confidence, by the errors on the validation rows",
             **_estimate(new, validation, correct),
         }
@@ -201,7 +201,7 @@ def _tests(found: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _adjust(found: Mapping[str, Any]) -> None:
     """Add p-values that allow for there being several tests (Holm)."""
     tests = [each for each in _tests(found) if not np.isnan(each["p_value"])]
-    adjusted = holm_adjusted(np.array([each["p_value"] for each in tests])) if tests else []
+    adjusted = holm_adjusted(np.array([each["p_value"] for each in tests])) if tests else np.empty(0)
     for each in _tests(found):
         each["p_adjusted"] = float("nan")
     for each, p_value in zip(tests, adjusted, strict=True):
@@ -211,7 +211,7 @@ def _adjust(found: Mapping[str, Any]) -> None:
 def _is_clear(each: Mapping[str, Any]) -> bool:
     """Return whether a number has moved, by more than chance and by enough to matter."""
     chance = each["chance_below"]
-    return each["p_adjusted"] < _LEVEL and max(chance, 1 - chance) >= _CLEAR
+    return bool(each["p_adjusted"] < _LEVEL and max(chance, 1 - chance) >= _CLEAR)
 
 
 def _sentences(found: Mapping[str, Any]) -> list[str]:
@@ -253,10 +253,17 @@ def _colour_words(colours: Mapping[str, Any] | None) -> str:
     if not clear and far < 5 * colours["outside_before"]:
         return f"colours are those that training saw ({far:.1%} of images lie outside of them, 1% of training's do)"
     named = sorted(clear, key=lambda name: -abs(clear[name]["chance_below"] - 0.5))[:2]
-    how = " and ".join(f"{'less' if clear[name]['chance_below'] > 0.5 else 'more'} {name}" for name in named)
-    more = f", with {how}" if how else ""
+    how = " and ".join(_colour_change(name, less=clear[name]["chance_below"] > 0.5) for name in named)
+    more = f" ({how})" if how else ""
     word = "lie outside of what training saw" if far >= 5 * colours["outside_before"] else "have shifted"
     return f"colours {word}{more}: {far:.1%} of images are farther out than 99% of training's"
+
+
+def _colour_change(name: str, *, less: bool) -> str:
+    what, _, channel = name.partition(" of ")
+    if what == "mean":
+        return f"{'less' if less else 'more'} {channel}"
+    return f"{'less' if less else 'more'} contrast in {channel}"
 
 
 def _familiarity_words(each: Mapping[str, Any]) -> str:

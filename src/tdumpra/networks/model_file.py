@@ -116,6 +116,7 @@ class Model:
     identity: Mapping[str, str]
     record: Record | None = None  # None where privacy forbids it, and in older files
     lineage: tuple[lineage.Entry, ...] = ()  # empty in older files
+    evaluation: Mapping[str, Any] | None = None  # in brief, of the model as it was first made; None in older files
 
     def write(self, path: Path) -> None:
         """Write one sealed file."""
@@ -140,12 +141,13 @@ class Model:
             "identity": dict(self.identity),
             "record": record.meta or None,
             "lineage": lineage.to_json(self.lineage),
+            "evaluation": None if self.evaluation is None else dict(self.evaluation),
         }
         write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
 
     def build(self, device: torch.device, *, trusted: Collection[str] = ()) -> tuple[nn.Module, nn.Module | None]:
         """Build the networks, and refuse those that do not fit the classes and the bank."""
-        n_classes, width = len(self.class_names), self.decision.bank.width
+        n_classes, width = self.decision.columns, self.decision.bank.width
         classifier = self.classifier.build(n_classes, device, trusted=trusted)
         given = _blank_pass(classifier, self.classifier, device)
         _check_columns("classifier", "logits", given.logits, n_classes)
@@ -181,6 +183,7 @@ class Model:
                 identity={key: check_text(value, f"identity.{key}") for key, value in identity.items()},
                 record=Record.from_artifact(kept, n_classes=bank.n_classes, width=bank.width) if kept.meta else None,
                 lineage=lineage.from_json(meta.get("lineage", [])),
+                evaluation=check_table(meta["evaluation"], "evaluation") if meta.get("evaluation") else None,
             )
 
 
