@@ -123,8 +123,9 @@ def adapt(bench: Workbench, goal: Goal) -> Adaptation:
     local = bench.local
     refuse_unusable(local, bench.class_names)
     fold = group_folds(local.groups, local.y, FOLDS, seed=_SEED)
-    by_fold, posteriors = nested(bench, goal, fold)
+    # first the choice on all rows: what it fits without each fold, the estimate needs too
     choice = choose(bench, [_part(fold, {i}, i) for i in range(FOLDS)], goal)
+    by_fold, posteriors = nested(bench, goal, fold)
     figures, gains = compared(posteriors, local, goal)
     everyone = np.ones(len(local), dtype=bool)
     wins = choice.winner != "keep" and _confirmed(gains["keep"], goal)
