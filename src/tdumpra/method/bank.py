@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +27,9 @@ KIND, SCHEMA = "bank", 1
 MERGE_ABOVE = 0.999  # two prototypes closer than this say the same thing
 _EXEMPLARS = 8  # so that a few remain when those of the query's own lesion are left out
 _REFERENCE_QUANTILES = 1001
+CLUSTERED_ROWS = 100_000  # of a class; of more, so many are clustered
+_BLOCK = 2**17  # rows that are normalised or matched at once
+_FIRST_ROWS = 4096
 _TENSORS = ("prototypes", "mask", "weight", "cohesion", "reference")  # of a bank, as they go into a file
 
 
@@ -105,12 +108,13 @@ class PrototypeBank:
         lesions = checks.check_groups(groups, "groups", n_rows=len(rows))
         names = _check_ids(ids, len(rows))
         lesions = names if lesions is None else lesions
-        unit = normalise(rows).cpu()
-        wanted = [min(int(n_prototypes), len(np.unique(lesions[(y == c).numpy()]))) for c in range(n_classes)]
+        unit, of_class = _Directions(rows), [(y == c).nonzero().squeeze(1) for c in range(n_classes)]
+        wanted = [_count_groups(lesions, members.numpy(), int(n_prototypes)) for members in of_class]
         _warn_of_small_classes(n_prototypes, wanted, class_names)
+        _warn_of_large_classes(of_class, class_names)
         clusters = [
-            _cluster(unit, (y == c).nonzero().squeeze(1), k, seed=int(seed), merge_above=merge_above, engine=engine)
-            for c, k in enumerate(wanted)
+            _cluster(unit, members, k, seed=int(seed), merge_above=merge_above, engine=engine)
+            for members, k in zip(of_class, wanted, strict=True)
         ]
         return _assemble(unit, clusters, names, lesions, n_prototypes)
 
@@ -182,6 +186,25 @@ class PrototypeBank:
         return cls(merged=tuple(artifact.meta["merged"]), exemplars=exemplars, **tensors)
 
 
+class _Directions:
+    """Rows of length one. Of many rows, those that are asked for are normalised then: a second copy is too much."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self.n_rows, self.width = rows.shape
+        self._few = self.n_rows <= _BLOCK
+        self._rows = normalise(rows).cpu() if self._few else rows
+
+    def __getitem__(self, rows: Tensor | slice) -> Tensor:
+        return self._rows[rows] if self._few else normalise(self._rows[rows]).cpu()
+
+    def blocks(self, rows: Tensor | None = None) -> Iterator[Tensor]:
+        """Yield these rows, or all of them, some at a time."""
+        n = self.n_rows if rows is None else len(rows)
+        for start in range(0, n, _BLOCK):
+            block = slice(start, start + _BLOCK)
+            yield self[block if rows is None else rows[block]]
+
+
 class _Clusters(NamedTuple):
     """One class's clusters: the numbers of its training rows, the centres, each row's centre, and how many merged."""
 
@@ -217,10 +240,18 @@ def _count_classes(y: Tensor, n_classes: int | None) -> int:
 
 
 def _check_ids(ids: Any, n_rows: int) -> np.ndarray:
-    names = np.arange(n_rows) if ids is None else np.asarray(ids)
+    if ids is None:
+        return np.arange(n_rows).astype(f"<U{len(str(n_rows))}")
+    names = np.asarray(ids)
     if names.shape != (n_rows,):
         raise ValueError(f"ids needs one entry per row: {n_rows}, not shape {names.shape}")
-    return names.astype(np.str_)
+    return names.astype(np.str_, copy=False)
+
+
+def _count_groups(groups: np.ndarray, rows: np.ndarray, most: int) -> int:
+    """Count the distinct groups of some rows, up to ``most``."""
+    of_first = len(np.unique(groups[rows[:_FIRST_ROWS]]))  # comparing millions of names takes seconds
+    return min(most, of_first if of_first >= most else len(np.unique(groups[rows])))
 
 
 def _warn_of_small_classes(n_prototypes: int, wanted: list[int], class_names: Sequence[str] | None) -> None:
@@ -234,17 +265,36 @@ def _warn_of_small_classes(n_prototypes: int, wanted: list[int], class_names: Se
         )
 
 
+def _warn_of_large_classes(of_class: list[Tensor], class_names: Sequence[str] | None) -> None:
+    names = class_names or [f"class {c}" for c in range(len(of_class))]
+    large = [f"{names[c]} has {len(members):,}" for c, members in enumerate(of_class) if len(members) > CLUSTERED_ROWS]
+    if large:
+        warnings.warn(
+            f"some classes have many training rows ({', '.join(large)}): their prototypes are found on "
+            f"{CLUSTERED_ROWS:,} of them, drawn at random, and each row is then given to its nearest",
+            stacklevel=3,
+        )
+
+
 def _cluster(
-    z: Tensor, rows: Tensor, k: int, *, seed: int, merge_above: float | None, engine: Engine | None
+    z: _Directions, rows: Tensor, k: int, *, seed: int, merge_above: float | None, engine: Engine | None
 ) -> _Clusters:
+    """Cluster the rows of a class. Of many, a part is clustered, and each row then given to its nearest centre."""
     if not len(rows):
-        return _Clusters(rows, z[:0], rows, 0)
+        return _Clusters(rows, z[rows], rows, 0)
+    part = rows
+    if len(rows) > CLUSTERED_ROWS:
+        drawn = np.random.default_rng(seed).choice(len(rows), CLUSTERED_ROWS, replace=False)
+        part = rows[torch.from_numpy(np.sort(drawn))]
+    of_part = z[part]
     with warnings.catch_warnings():  # fewer distinct directions than asked for: the mask says so
         warnings.filterwarnings("ignore", message=".*distinct directions")
-        result = spherical_kmeans(z[rows], k, seed=seed, engine=engine)
+        result = spherical_kmeans(of_part, k, seed=seed, engine=engine)
     centers, assignment = result.centers, result.assignment
     if merge_above is not None and merge_above < 1:
-        centers, assignment = _merge_near_duplicates(z[rows], centers, assignment, merge_above)
+        centers, assignment = _merge_near_duplicates(of_part, centers, assignment, merge_above)
+    if len(part) < len(rows):
+        assignment = torch.cat([(block @ centers.T).argmax(1) for block in z.blocks(rows)])
     return _Clusters(rows, centers, assignment, len(result.centers) - len(centers))
 
 
@@ -262,27 +312,30 @@ def _merge_near_duplicates(z: Tensor, centers: Tensor, assignment: Tensor, above
 
 
 def _assemble(
-    z: Tensor, clusters: list[_Clusters], names: np.ndarray, groups: np.ndarray, n_prototypes: int
+    z: _Directions, clusters: list[_Clusters], names: np.ndarray, groups: np.ndarray, n_prototypes: int
 ) -> PrototypeBank:
     shape = (len(clusters), n_prototypes)
-    prototypes = z.new_zeros(*shape, z.shape[1])
+    prototypes = clusters[0].centers.new_zeros(*shape, z.width)
     mask = torch.zeros(shape, dtype=torch.bool)
-    weight, cohesion = z.new_zeros(shape), z.new_zeros(shape)
+    weight, cohesion = prototypes.new_zeros(shape), prototypes.new_zeros(shape)
     exemplars: list[tuple[tuple[Exemplar, ...], ...]] = []
     for c, cluster in enumerate(clusters):
         sizes = torch.bincount(cluster.assignment, minlength=len(cluster.centers))
         of_class: list[tuple[Exemplar, ...]] = []
         for slot, k in enumerate(sizes.argsort(descending=True, stable=True).tolist()):
             rows = cluster.rows[cluster.assignment == k]
-            cosine = z[rows] @ cluster.centers[k]
+            cosine = torch.cat([block @ cluster.centers[k] for block in z.blocks(rows)])
             prototypes[c, slot], mask[c, slot] = cluster.centers[k], True
             weight[c, slot], cohesion[c, slot] = len(rows) / len(cluster.rows), cosine.mean()
             of_class.append(_nearest_of_each_group(rows.numpy(), cosine.numpy(), names, groups))
         exemplars.append(tuple(of_class))
-    top = prototype_similarity(z, prototypes).masked_fill(~mask, -torch.inf).amax((1, 2))
+    nearest = [
+        prototype_similarity(block, prototypes).masked_fill(~mask, -torch.inf).amax((1, 2)) for block in z.blocks()
+    ]
+    top = torch.cat(nearest)
     quantiles = np.quantile(top.numpy(), np.linspace(0, 1, min(_REFERENCE_QUANTILES, len(top))))
     merged = tuple(cluster.merged for cluster in clusters)
-    reference = torch.from_numpy(quantiles).to(z.dtype)
+    reference = torch.from_numpy(quantiles).to(prototypes.dtype)
     return PrototypeBank(prototypes, mask, weight, cohesion, merged, tuple(exemplars), reference)
 
 
@@ -290,6 +343,11 @@ def _nearest_of_each_group(
     rows: np.ndarray, cosine: np.ndarray, names: np.ndarray, groups: np.ndarray
 ) -> tuple[Exemplar, ...]:
     order = np.argsort(-cosine, kind="stable")
-    _, first = np.unique(groups[rows[order]], return_index=True)  # each group's best place in that order
+    for looked_at in (_FIRST_ROWS, len(order)):  # the nearest few are nearly always of groups enough
+        _, first = np.unique(
+            groups[rows[order[:looked_at]]], return_index=True
+        )  # each group's best place in that order
+        if len(first) >= _EXEMPLARS:
+            break
     best = order[np.sort(first)[:_EXEMPLARS]]
     return tuple(Exemplar(str(names[rows[i]]), str(groups[rows[i]]), round(float(cosine[i]), 6)) for i in best)
