@@ -7,13 +7,15 @@ Each function takes one raw argument and its name, and returns it as a clean arr
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from tdumpra.core.rowwise import by_rows
 
 SPLITS = ("train", "val", "test")
 ROW_SUM_TOLERANCE = 1e-3  # probabilities saved as float16 stray this far from one ...
@@ -24,7 +26,6 @@ _LIKE_GROUP = frozenset(
 )  # what a column of lesions or patients is called
 _NO_SCALED_PROBABILITY = 1.5  # what lies above is hardly a probability that was weighted or rounded
 _SHOWN = 3  # how many offending row numbers a message names
-_BLOCK = 2**18  # rows looked at together: what is computed on the way takes megabytes, however many rows there are
 
 
 def check_probabilities(values: Any, name: str, *, n_classes: int | None = None) -> Tensor:
@@ -48,13 +49,6 @@ def check_probabilities(values: Any, name: str, *, n_classes: int | None = None)
             f"and {int(off.sum())} of {len(p)} rows are off"
         )
     return p
-
-
-def by_rows(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """Apply a function of each row to some rows after the other, in memory that does not grow with their number."""
-    if len(rows) <= _BLOCK:
-        return function(rows)
-    return torch.cat([function(part) for part in rows.split(_BLOCK)])
 
 
 def _at_least_float32(p: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from sklearn.metrics import (
 )
 
 from tdumpra.core import metrics
-from tdumpra.core.bootstrap import MetricSums, bootstrap_metrics, group_weights, percentile_interval, point_name
+from tdumpra.core.bootstrap import Draws, MetricSums, bootstrap_metrics, percentile_interval, point_name
 
 Array = np.ndarray
 
@@ -57,7 +57,7 @@ class TestWeightedMetrics:
     @pytest.mark.parametrize("seed", [0, 1])
     def test_weights_are_copies_of_rows(self, seed, n_classes, ties):
         p, y, member = make(seed, 300, n_classes, ties=ties)
-        w = next(group_weights(member, n_replicates=5, seed=seed))
+        w = next(Draws.make(member, n_replicates=5, seed=seed).weights())
         found = MetricSums.prepare(p, y).metrics(w)
         for b in range(5):
             rows = np.repeat(np.arange(len(y)), w[:, b].astype(int))
@@ -77,7 +77,7 @@ class TestWeightedMetrics:
     def test_sensitivity_at_a_specificity_is_that_of_copies(self, n_classes, ties):
         p, y, member = make(2, 240, n_classes, ties=ties)
         assert (y == 0).mean() > 0.5
-        w = next(group_weights(member, n_replicates=6, seed=1))
+        w = next(Draws.make(member, n_replicates=6, seed=1).weights())
         specificities = (0.0, 0.5, 0.8, 0.95, 1.0)
         found = MetricSums.prepare(p, y, points=dict.fromkeys(range(n_classes), specificities)).metrics(w)
         for b in range(6):
@@ -120,7 +120,7 @@ class TestWeightedMetrics:
     def test_further_means(self):
         p, y, member = make(0, 100, 3)
         cost = np.arange(100.0)
-        w = next(group_weights(member, n_replicates=3, seed=0))
+        w = next(Draws.make(member, n_replicates=3, seed=0).weights())
         found = MetricSums.prepare(p, y, {"cost": cost}).metrics(w)["cost"]
         assert found == pytest.approx((w * cost[:, None]).sum(0) / w.sum(0), abs=1e-12)
 
@@ -128,7 +128,7 @@ class TestWeightedMetrics:
 class TestGroups:
     def test_rows_of_a_group_are_drawn_together(self):
         member = np.array([0, 0, 1, 2, 2, 2])
-        for w in group_weights(member, n_replicates=150, seed=1):
+        for w in Draws.make(member, n_replicates=150, seed=1).weights():
             assert (w[0] == w[1]).all()
             assert (w[3] == w[4]).all()
             assert (w[4] == w[5]).all()
@@ -137,21 +137,22 @@ class TestGroups:
     def test_the_seed_decides(self):
         member = np.arange(50)
         first, again, other = (
-            np.concatenate(list(group_weights(member, n_replicates=100, seed=s)), axis=1) for s in (0, 0, 1)
+            np.concatenate(list(Draws.make(member, n_replicates=100, seed=s).weights()), axis=1) for s in (0, 0, 1)
         )
         assert (first == again).all()
         assert (first != other).any()
 
     def test_a_replicate_draws_each_group_once_on_average(self):
-        w = np.concatenate(list(group_weights(np.arange(20), n_replicates=2000, seed=0)), axis=1)
+        w = np.concatenate(list(Draws.make(np.arange(20), n_replicates=2000, seed=0).weights()), axis=1)
         assert w.mean(1) == pytest.approx(np.ones(20), abs=0.1)
 
     def test_posteriors_share_their_replicates(self):
         p, y, member = make(0, 120, 3)
         sums = MetricSums.prepare(p, y)
-        found = bootstrap_metrics({"a": sums.metrics, "b": sums.metrics}, member, n_replicates=70, seed=0)
-        assert len(found["a"]["accuracy"]) == 70
-        assert (found["a"]["accuracy"] == found["b"]["accuracy"]).all()
+        draws = Draws.make(member, n_replicates=70, seed=0)
+        one, other = (bootstrap_metrics(sums.metrics, draws)["accuracy"] for _ in range(2))
+        assert len(one) == 70
+        assert (one == other).all()
 
     def test_the_interval_widens_with_the_groups(self):
         """Four copies of each lesion are no four lesions: the interval must be that of the lesions alone."""
@@ -160,9 +161,8 @@ class TestGroups:
         widths = []
         for rows, member in ((np.arange(100), np.arange(100)), (copies, copies), (copies, np.arange(400))):
             sums = MetricSums.prepare(p[rows], y[rows])
-            low, high = percentile_interval(
-                bootstrap_metrics({"p": sums.metrics}, member, n_replicates=1000, seed=0)["p"]["accuracy"], 0.95
-            )
+            draws = Draws.make(member, n_replicates=1000, seed=0)
+            low, high = percentile_interval(bootstrap_metrics(sums.metrics, draws)["accuracy"], 0.95)
             widths.append(high - low)
         assert widths[1] == pytest.approx(widths[0], rel=0.15)
         assert widths[2] < 0.6 * widths[0]

@@ -29,9 +29,9 @@ def count_by_lesion(lesions: Array) -> Int[Array, " g"]:
     return sum_by_lesion(np.ones(len(lesions), dtype=np.int64), lesions)
 
 
-def gained_by_lesion(gained: Int[Array, " n"], lesions: Array) -> dict[str, int]:
-    """Return the sums by name, without the lesions whose sum is zero."""
-    names, sums = np.unique(lesions), sum_by_lesion(gained, lesions)
+def gained_by_lesion(gained: Int[Array, " n"], names: Array, member: Int[Array, " n"]) -> dict[str, int]:
+    """Return the sums by name, without the lesions whose sum is zero; ``member`` numbers the lesion of each row."""
+    sums = np.bincount(member, weights=gained).astype(np.int64)
     return {str(names[i]): int(sums[i]) for i in np.flatnonzero(sums)}
 
 

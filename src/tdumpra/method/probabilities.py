@@ -11,6 +11,7 @@ from scipy.special import softmax
 from torch import Tensor
 
 from tdumpra import checks
+from tdumpra.core.rowwise import by_rows
 
 Array = np.ndarray
 _ALIKE = 0.02  # p is taken for the softmax of logits up to so much
@@ -51,7 +52,7 @@ def _compare(p: Array, logits: Array) -> None:
 def renormalised(values: Array, name: str) -> Array:
     """Check rows of probabilities, and divide each by its sum."""
     p = checks.check_probabilities(values, name)
-    divided: Array = checks.by_rows(_divided, p).numpy()
+    divided: Array = by_rows(_divided, p).numpy()
     return divided
 
 
@@ -61,7 +62,7 @@ def _divided(p: Tensor) -> Tensor:
 
 
 def _softmax(logits: Array) -> Array:
-    rows = checks.by_rows(
+    rows = by_rows(
         lambda part: torch.from_numpy(softmax(part.double().numpy(), axis=1)), checks.to_tensor(logits, "logits")
     )
     of_logits: Array = rows.numpy()
