@@ -176,6 +176,8 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
+        if all(type(item) is float for item in value):  # replicates, by the hundred thousand
+            return [item if math.isfinite(item) else None for item in value]
         return [jsonable(item) for item in value]
     if hasattr(value, "tolist"):  # numpy and torch, arrays and scalars
         return jsonable(value.tolist())

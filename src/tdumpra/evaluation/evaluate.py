@@ -19,7 +19,7 @@ from tdumpra.evaluation.gate_report import cost_curve, per_thousand
 from tdumpra.evaluation.gate_report import gate_report as gate_report
 from tdumpra.evaluation.judged import Draw, Judged, judge, replicates_of, scores_of
 from tdumpra.evaluation.over_seeds import SeedResult
-from tdumpra.evaluation.paired import Side, compare
+from tdumpra.evaluation.paired import compare
 from tdumpra.evaluation.replicates import ambiguous_below, one_by_one, put_together, tuned_replicates, unsure_rows
 from tdumpra.evaluation.rivals import calibrated
 from tdumpra.evaluation.settings import EvaluateConfig
@@ -77,7 +77,10 @@ def evaluate(
     compared = None
     if paired and "gate" in sides:
         compared = compare({name: side for name, side in sides.items() if side is not None}, lesions, by_lesion)
-        compared["points"] = _points(sides, settings, test.n_classes)
+        drawn = {name: found.replicates for name, found in judged.items()}
+        if draw.lesions is not draw.groups:
+            drawn = {name: side.replicates for name, side in sides.items() if side is not None}
+        compared["points"] = _points(drawn, settings, test.n_classes)
         if settings.tuning_replicates:
             redone = {name: comparators[name] for name in sides if name != "oracle"}
             compared["tuned"] = tuned_replicates(scored, redone, by_lesion, settings)
@@ -102,16 +105,16 @@ def gained(scored: Scored, lesions: Array, by_lesion: Array) -> dict[str, int]:
     return gained_by_lesion((right - right_before).numpy(), lesions, by_lesion)
 
 
-def _points(sides: Mapping[str, Side | None], settings: EvaluateConfig, n_classes: int) -> dict[str, Any]:
+def _points(replicates: Mapping[str, Mapping[str, Array]], settings: EvaluateConfig, n_classes: int) -> dict[str, Any]:
     """Return the replicates of the operating points, for intervals over seeds."""
     names = settings.names(n_classes)
     return {
         name: {
-            names[c]: {f"{at:g}": side.replicates[point_name(c, at)].round(5).tolist() for at in settings.specificities}
+            names[c]: {f"{at:g}": of_name[point_name(c, at)].round(5).tolist() for at in settings.specificities}
             for c in settings.chosen_classes(n_classes)
         }
-        for name, side in sides.items()
-        if side is not None and side.replicates
+        for name, of_name in replicates.items()
+        if of_name
     }
 
 
