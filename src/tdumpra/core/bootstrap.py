@@ -41,11 +41,11 @@ class Draws:
     scale: float = 1.0
 
     @classmethod
-    def make(cls, member: Int[Array, " n"], *, n_replicates: int, seed: int, most: int = BOOTSTRAPPED_ROWS) -> Draws:
-        """Draw groups, which ``member`` numbers; of groups with more rows than ``most``, those of a part."""
+    def make(cls, member: Int[Array, " n"], *, n_replicates: int, seed: int) -> Draws:
+        """Draw groups, which ``member`` numbers; of groups with very many rows, those of a part."""
         rows, scale = None, 1.0
-        if len(member) > most:
-            rows = np.flatnonzero(drawn_rows(member, most))
+        if len(member) > BOOTSTRAPPED_ROWS:
+            rows = np.flatnonzero(drawn_rows(member, BOOTSTRAPPED_ROWS))
             n_groups, member = int(member.max()) + 1, np.unique(member[rows], return_inverse=True)[1]
             scale = float(np.sqrt((int(member.max()) + 1) / n_groups))
         rng, n_groups, times = np.random.default_rng(seed), int(member.max()) + 1, []

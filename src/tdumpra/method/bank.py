@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,21 +15,26 @@ from torch import Tensor
 
 from tdumpra import checks
 from tdumpra.artifacts import Artifact, read_artifact, write_artifact
-from tdumpra.core.kmeans import Engine, spherical_kmeans
+from tdumpra.core.kmeans import Engine
 from tdumpra.core.posterior import prototype_similarity, similarity_posterior, vmf_class_scores
-from tdumpra.core.rowwise import normalise, widen
+from tdumpra.core.rowwise import widen
 from tdumpra.errors import ArtifactError
 from tdumpra.foreign import reading
 from tdumpra.method.arrays import like
+from tdumpra.method.clusters import (
+    FIRST_ROWS,
+    Clusters,
+    Directions,
+    cluster_class,
+    count_groups,
+    warn_of_large_classes,
+)
 from tdumpra.method.schema import check_bank
 
 KIND, SCHEMA = "bank", 1
 MERGE_ABOVE = 0.999  # two prototypes closer than this say the same thing
 _EXEMPLARS = 8  # so that a few remain when those of the query's own lesion are left out
 _REFERENCE_QUANTILES = 1001
-CLUSTERED_ROWS = 100_000  # of a class; of more, so many are clustered
-_BLOCK = 2**17  # rows that are normalised or matched at once
-_FIRST_ROWS = 4096
 _TENSORS = ("prototypes", "mask", "weight", "cohesion", "reference")  # of a bank, as they go into a file
 
 
@@ -108,12 +113,12 @@ class PrototypeBank:
         lesions = checks.check_groups(groups, "groups", n_rows=len(rows))
         names = _check_ids(ids, len(rows))
         lesions = names if lesions is None else lesions
-        unit, of_class = _Directions(rows), [(y == c).nonzero().squeeze(1) for c in range(n_classes)]
-        wanted = [_count_groups(lesions, members.numpy(), int(n_prototypes)) for members in of_class]
+        unit, of_class = Directions(rows), [(y == c).nonzero().squeeze(1) for c in range(n_classes)]
+        wanted = [count_groups(lesions, members.numpy(), int(n_prototypes)) for members in of_class]
         _warn_of_small_classes(n_prototypes, wanted, class_names)
-        _warn_of_large_classes(of_class, class_names)
+        warn_of_large_classes(of_class, class_names)
         clusters = [
-            _cluster(unit, members, k, seed=int(seed), merge_above=merge_above, engine=engine)
+            cluster_class(unit, members, k, seed=int(seed), merge_above=merge_above, engine=engine)
             for members, k in zip(of_class, wanted, strict=True)
         ]
         return _assemble(unit, clusters, names, lesions, n_prototypes)
@@ -186,34 +191,6 @@ class PrototypeBank:
         return cls(merged=tuple(artifact.meta["merged"]), exemplars=exemplars, **tensors)
 
 
-class _Directions:
-    """Rows of length one. Of many rows, those that are asked for are normalised then: a second copy is too much."""
-
-    def __init__(self, rows: Tensor) -> None:
-        self.n_rows, self.width = rows.shape
-        self._few = self.n_rows <= _BLOCK
-        self._rows = normalise(rows).cpu() if self._few else rows
-
-    def __getitem__(self, rows: Tensor | slice) -> Tensor:
-        return self._rows[rows] if self._few else normalise(self._rows[rows]).cpu()
-
-    def blocks(self, rows: Tensor | None = None) -> Iterator[Tensor]:
-        """Yield these rows, or all of them, some at a time."""
-        n = self.n_rows if rows is None else len(rows)
-        for start in range(0, n, _BLOCK):
-            block = slice(start, start + _BLOCK)
-            yield self[block if rows is None else rows[block]]
-
-
-class _Clusters(NamedTuple):
-    """One class's clusters: the numbers of its training rows, the centres, each row's centre, and how many merged."""
-
-    rows: Tensor
-    centers: Tensor
-    assignment: Tensor
-    merged: int
-
-
 def _count_classes(y: Tensor, n_classes: int | None) -> int:
     largest = int(y.max())
     if n_classes is None and largest >= max(len(y), 2**20):  # one label would ask for gigabytes of counts
@@ -248,12 +225,6 @@ def _check_ids(ids: Any, n_rows: int) -> np.ndarray:
     return names.astype(np.str_, copy=False)
 
 
-def _count_groups(groups: np.ndarray, rows: np.ndarray, most: int) -> int:
-    """Count the distinct groups of some rows, up to ``most``."""
-    of_first = len(np.unique(groups[rows[:_FIRST_ROWS]]))  # comparing millions of names takes seconds
-    return min(most, of_first if of_first >= most else len(np.unique(groups[rows])))
-
-
 def _warn_of_small_classes(n_prototypes: int, wanted: list[int], class_names: Sequence[str] | None) -> None:
     names = class_names or [f"class {c}" for c in range(len(wanted))]
     short = [f"{names[c]} has {k}" for c, k in enumerate(wanted) if 0 < k < n_prototypes]
@@ -265,54 +236,8 @@ def _warn_of_small_classes(n_prototypes: int, wanted: list[int], class_names: Se
         )
 
 
-def _warn_of_large_classes(of_class: list[Tensor], class_names: Sequence[str] | None) -> None:
-    names = class_names or [f"class {c}" for c in range(len(of_class))]
-    large = [f"{names[c]} has {len(members):,}" for c, members in enumerate(of_class) if len(members) > CLUSTERED_ROWS]
-    if large:
-        warnings.warn(
-            f"some classes have many training rows ({', '.join(large)}): their prototypes are found on "
-            f"{CLUSTERED_ROWS:,} of them, drawn at random, and each row is then given to its nearest",
-            stacklevel=3,
-        )
-
-
-def _cluster(
-    z: _Directions, rows: Tensor, k: int, *, seed: int, merge_above: float | None, engine: Engine | None
-) -> _Clusters:
-    """Cluster the rows of a class. Of many, a part is clustered, and each row then given to its nearest centre."""
-    if not len(rows):
-        return _Clusters(rows, z[rows], rows, 0)
-    part = rows
-    if len(rows) > CLUSTERED_ROWS:
-        drawn = np.random.default_rng(seed).choice(len(rows), CLUSTERED_ROWS, replace=False)
-        part = rows[torch.from_numpy(np.sort(drawn))]
-    of_part = z[part]
-    with warnings.catch_warnings():  # fewer distinct directions than asked for: the mask says so
-        warnings.filterwarnings("ignore", message=".*distinct directions")
-        result = spherical_kmeans(of_part, k, seed=seed, engine=engine)
-    centers, assignment = result.centers, result.assignment
-    if merge_above is not None and merge_above < 1:
-        centers, assignment = _merge_near_duplicates(of_part, centers, assignment, merge_above)
-    if len(part) < len(rows):
-        assignment = torch.cat([(block @ centers.T).argmax(1) for block in z.blocks(rows)])
-    return _Clusters(rows, centers, assignment, len(result.centers) - len(centers))
-
-
-def _merge_near_duplicates(z: Tensor, centers: Tensor, assignment: Tensor, above: float) -> tuple[Tensor, Tensor]:
-    """Join the closest pair of clusters until no two centres are closer than ``above``."""
-    while len(centers) > 1:
-        closeness = (centers @ centers.T).fill_diagonal_(-1)
-        if closeness.max() <= above:
-            break
-        keep, drop = sorted(divmod(int(closeness.argmax()), len(centers)))
-        assignment = torch.where(assignment == drop, keep, assignment)
-        assignment = assignment - (assignment > drop).long()
-        centers = normalise(torch.zeros_like(centers[1:]).index_add_(0, assignment, z))
-    return centers, assignment
-
-
 def _assemble(
-    z: _Directions, clusters: list[_Clusters], names: np.ndarray, groups: np.ndarray, n_prototypes: int
+    z: Directions, clusters: list[Clusters], names: np.ndarray, groups: np.ndarray, n_prototypes: int
 ) -> PrototypeBank:
     shape = (len(clusters), n_prototypes)
     prototypes = clusters[0].centers.new_zeros(*shape, z.width)
@@ -343,7 +268,7 @@ def _nearest_of_each_group(
     rows: np.ndarray, cosine: np.ndarray, names: np.ndarray, groups: np.ndarray
 ) -> tuple[Exemplar, ...]:
     order = np.argsort(-cosine, kind="stable")
-    for looked_at in (_FIRST_ROWS, len(order)):  # the nearest few are nearly always of groups enough
+    for looked_at in (FIRST_ROWS, len(order)):  # the nearest few are nearly always of groups enough
         _, first = np.unique(
             groups[rows[order[:looked_at]]], return_index=True
         )  # each group's best place in that order

@@ -147,14 +147,14 @@ class ValidationOutputs(ScoredOutputs):
 
     __slots__ = ()
 
-    def searched(self, most: int = SEARCHED_ROWS) -> ValidationOutputs:
-        """Return the rows that everything is chosen on: these, or, of more than ``most``, groups drawn at random.
+    def searched(self) -> ValidationOutputs:
+        """Return the rows that everything is chosen on: these, or, of more than so many, groups drawn at random.
 
         A search over a hundred thousand rows tells gates apart that differ by a thousandth of them.
         """
-        if len(self) <= most:
+        if len(self) <= SEARCHED_ROWS:
             return self
-        return self.rows(drawn_rows(lesion_numbers(self.lesions(), len(self)), most))
+        return self.rows(drawn_rows(lesion_numbers(self.lesions(), len(self)), SEARCHED_ROWS))
 
 
 class TestOutputs(ScoredOutputs):
