@@ -10,7 +10,7 @@ import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, log_loss, roc_auc_score
 
 from benchmarks.common import Row, faster
-from tdumpra.core.bootstrap import Draws, MetricSums
+from tdumpra.core.bootstrap import MetricSums, group_weights
 from tdumpra.core.calibration import class_prior
 from tdumpra.evaluation.comparators import Case
 from tdumpra.evaluation.evaluate import evaluate
@@ -33,7 +33,7 @@ def run() -> list[Row]:
 
     posterior, y = case.decided.p.numpy(), case.test.y.numpy()
     member = np.unique(np.asarray(case.test.groups), return_inverse=True)[1]
-    w = next(Draws.make(member, n_replicates=LOOPED, seed=settings.seed).weights())
+    w = next(group_weights(member, n_replicates=LOOPED, seed=settings.seed))
     start = time.perf_counter()
     looped = [_by_scikit_learn(posterior[rows], y[rows]) for rows in (_rows(w[:, b]) for b in range(LOOPED))]
     theirs = (time.perf_counter() - start) * REPLICATES / LOOPED * len(found["comparators"])

@@ -12,7 +12,15 @@ from sklearn.metrics import (
 )
 
 from tdumpra.core import bootstrap, metrics
-from tdumpra.core.bootstrap import Draws, MetricSums, around_whole, bootstrap_metrics, percentile_interval, point_name
+from tdumpra.core.bootstrap import (
+    Draws,
+    MetricSums,
+    around_whole,
+    bootstrap_metrics,
+    group_weights,
+    percentile_interval,
+    point_name,
+)
 
 Array = np.ndarray
 
@@ -57,7 +65,7 @@ class TestWeightedMetrics:
     @pytest.mark.parametrize("seed", [0, 1])
     def test_weights_are_copies_of_rows(self, seed, n_classes, ties):
         p, y, member = make(seed, 300, n_classes, ties=ties)
-        w = next(Draws.make(member, n_replicates=5, seed=seed).weights())
+        w = next(group_weights(member, n_replicates=5, seed=seed))
         found = MetricSums.prepare(p, y).metrics(w)
         for b in range(5):
             rows = np.repeat(np.arange(len(y)), w[:, b].astype(int))
@@ -77,7 +85,7 @@ class TestWeightedMetrics:
     def test_sensitivity_at_a_specificity_is_that_of_copies(self, n_classes, ties):
         p, y, member = make(2, 240, n_classes, ties=ties)
         assert (y == 0).mean() > 0.5
-        w = next(Draws.make(member, n_replicates=6, seed=1).weights())
+        w = next(group_weights(member, n_replicates=6, seed=1))
         specificities = (0.0, 0.5, 0.8, 0.95, 1.0)
         found = MetricSums.prepare(p, y, points=dict.fromkeys(range(n_classes), specificities)).metrics(w)
         for b in range(6):
@@ -120,7 +128,7 @@ class TestWeightedMetrics:
     def test_further_means(self):
         p, y, member = make(0, 100, 3)
         cost = np.arange(100.0)
-        w = next(Draws.make(member, n_replicates=3, seed=0).weights())
+        w = next(group_weights(member, n_replicates=3, seed=0))
         found = MetricSums.prepare(p, y, {"cost": cost}).metrics(w)["cost"]
         assert found == pytest.approx((w * cost[:, None]).sum(0) / w.sum(0), abs=1e-12)
 
@@ -128,7 +136,7 @@ class TestWeightedMetrics:
 class TestGroups:
     def test_rows_of_a_group_are_drawn_together(self):
         member = np.array([0, 0, 1, 2, 2, 2])
-        for w in Draws.make(member, n_replicates=150, seed=1).weights():
+        for w in group_weights(member, n_replicates=150, seed=1):
             assert (w[0] == w[1]).all()
             assert (w[3] == w[4]).all()
             assert (w[4] == w[5]).all()
@@ -137,20 +145,20 @@ class TestGroups:
     def test_the_seed_decides(self):
         member = np.arange(50)
         first, again, other = (
-            np.concatenate(list(Draws.make(member, n_replicates=100, seed=s).weights()), axis=1) for s in (0, 0, 1)
+            np.concatenate(list(group_weights(member, n_replicates=100, seed=s)), axis=1) for s in (0, 0, 1)
         )
         assert (first == again).all()
         assert (first != other).any()
 
     def test_a_replicate_draws_each_group_once_on_average(self):
-        w = np.concatenate(list(Draws.make(np.arange(20), n_replicates=2000, seed=0).weights()), axis=1)
+        w = np.concatenate(list(group_weights(np.arange(20), n_replicates=2000, seed=0)), axis=1)
         assert w.mean(1) == pytest.approx(np.ones(20), abs=0.1)
 
     def test_posteriors_share_their_replicates(self):
         p, y, member = make(0, 120, 3)
         sums = MetricSums.prepare(p, y)
         draws = Draws.make(member, n_replicates=70, seed=0)
-        one, other = (bootstrap_metrics(sums.metrics, draws)["accuracy"] for _ in range(2))
+        one, other = (bootstrap_metrics(sums.metrics, draws.weights())["accuracy"] for _ in range(2))
         assert len(one) == 70
         assert (one == other).all()
 
@@ -162,7 +170,7 @@ class TestGroups:
         for rows, member in ((np.arange(100), np.arange(100)), (copies, copies), (copies, np.arange(400))):
             sums = MetricSums.prepare(p[rows], y[rows])
             draws = Draws.make(member, n_replicates=1000, seed=0)
-            low, high = percentile_interval(bootstrap_metrics(sums.metrics, draws)["accuracy"], 0.95)
+            low, high = percentile_interval(bootstrap_metrics(sums.metrics, draws.weights())["accuracy"], 0.95)
             widths.append(high - low)
         assert widths[1] == pytest.approx(widths[0], rel=0.15)
         assert widths[2] < 0.6 * widths[0]
@@ -181,7 +189,7 @@ class TestPartOfTheRows:
     def test_intervals_agree_with_those_of_all_rows(self, monkeypatch):
         p, y, member = make(3, 12_000, 4)
         sums = MetricSums.prepare(p, y, points={1: (0.9,)})
-        plain = bootstrap_metrics(sums.metrics, Draws.make(member, n_replicates=400, seed=0))
+        plain = bootstrap_metrics(sums.metrics, group_weights(member, n_replicates=400, seed=0))
         monkeypatch.setattr(bootstrap, "BOOTSTRAPPED_ROWS", 4000)
         draws = Draws.make(member, n_replicates=400, seed=0)
         assert draws.rows is not None
@@ -190,7 +198,10 @@ class TestPartOfTheRows:
         part = MetricSums.prepare(p[draws.rows], y[draws.rows], points={1: (0.9,)})
         whole = {metric: float(values[0]) for metric, values in sums.metrics(np.ones((len(y), 1))).items()}
         moved = around_whole(
-            bootstrap_metrics(part.metrics, draws), part.metrics(np.ones((len(draws.rows), 1))), whole, draws.scale
+            bootstrap_metrics(part.metrics, draws.weights()),
+            part.metrics(np.ones((len(draws.rows), 1))),
+            whole,
+            draws.scale,
         )
         for metric, value in whole.items():
             (low, high), (lowest, highest) = (percentile_interval(each[metric], 0.95) for each in (plain, moved))

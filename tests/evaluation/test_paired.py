@@ -14,7 +14,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, log_loss
 from tests.support import Array, fit_and_tune, make_problem, random_posterior
 
 from tdumpra.artifacts import jsonable
-from tdumpra.core.bootstrap import Draws
+from tdumpra.core.bootstrap import group_weights
 from tdumpra.core.selective import area_under_risk_coverage
 from tdumpra.evaluation import paired
 from tdumpra.evaluation.comparators import COMPARATORS, Case
@@ -92,7 +92,7 @@ def test_replicates_are_those_of_rows_drawn_again(cases, compared):
     case, found = cases[1], compared[1]
     y, unsure = case.test.y.numpy(), ambiguous_rows(case, SETTINGS)
     _, member = np.unique(case.test.groups, return_inverse=True)
-    weights = np.concatenate(list(Draws.make(member, n_replicates=70, seed=3).weights()), axis=1).astype(int)
+    weights = np.concatenate(list(group_weights(member, n_replicates=70, seed=3)), axis=1).astype(int)
     assert "oracle" not in found["replicates"]
     for name in ("gate", "baseline", "logit_adjusted"):
         p = posterior(case, name)

@@ -9,7 +9,7 @@ Symbols: ``p`` (n, C) probabilities, ``y`` (n,) labels, ``w`` (n, B) weights, on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,18 +48,28 @@ class Draws:
             rows = np.flatnonzero(drawn_rows(member, BOOTSTRAPPED_ROWS))
             n_groups, member = int(member.max()) + 1, np.unique(member[rows], return_inverse=True)[1]
             scale = float(np.sqrt((int(member.max()) + 1) / n_groups))
-        rng, n_groups, times = np.random.default_rng(seed), int(member.max()) + 1, []
-        for start in range(0, n_replicates, _CHUNK):
-            size = min(_CHUNK, n_replicates - start)
-            drawn = rng.integers(n_groups, size=(size, n_groups)) + n_groups * np.arange(size)[:, None]
-            counts = np.bincount(drawn.ravel(), minlength=size * n_groups).reshape(size, n_groups)
-            times.append(counts.astype(np.min_scalar_type(counts.max())))
+        times = (counts.astype(np.min_scalar_type(counts.max())) for counts in _times(member, n_replicates, seed))
         return cls(rows, member, tuple(times), scale)
 
     def weights(self) -> Iterator[Float[Array, "m b"]]:
         """Yield how often each row counts in each replicate, some replicates at a time."""
         for counts in self.times:
             yield np.ascontiguousarray(counts.T, dtype=np.float64)[self.member]
+
+
+def group_weights(member: Int[Array, " n"], *, n_replicates: int, seed: int) -> Iterator[Float[Array, "n b"]]:
+    """Yield how often each row counts in each replicate, some replicates at a time; ``member`` numbers the groups."""
+    for counts in _times(member, n_replicates, seed):
+        yield np.ascontiguousarray(counts.T, dtype=np.float64)[member]
+
+
+def _times(member: Int[Array, " n"], n_replicates: int, seed: int) -> Iterator[Int[Array, "b groups"]]:
+    """Yield how often each group is drawn, some replicates at a time."""
+    rng, n_groups = np.random.default_rng(seed), int(member.max()) + 1
+    for start in range(0, n_replicates, _CHUNK):
+        size = min(_CHUNK, n_replicates - start)
+        drawn = rng.integers(n_groups, size=(size, n_groups)) + n_groups * np.arange(size)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=size * n_groups).reshape(size, n_groups)
 
 
 def drawn_groups(member: Int[Array, " n"], rng: np.random.Generator) -> Int[Array, " n"]:
@@ -221,10 +231,10 @@ class _Curve:
 
 
 def bootstrap_metrics(
-    figures: Callable[[Array], dict[str, Array]], draws: Draws
+    figures: Callable[[Array], dict[str, Array]], weights: Iterable[Float[Array, "n b"]]
 ) -> dict[str, Float[Array, " replicates"]]:
     """Return the replicates of figures: of functions of the rows' weights, such as :meth:`MetricSums.metrics`."""
-    parts = [figures(w) for w in draws.weights()]
+    parts = [figures(w) for w in weights]
     return {metric: np.concatenate([part[metric] for part in parts]) for metric in parts[0]}
 
 

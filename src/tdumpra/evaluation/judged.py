@@ -108,14 +108,14 @@ def replicates_of(
     if draws is None:
         return {}
     if draws.rows is None:
-        return bootstrap_metrics(figures_of(scored, p, settings, paired=paired), draws)
+        return bootstrap_metrics(figures_of(scored, p, settings, paired=paired), draws.weights())
     if of_all is None:
         of_all = _of_all_rows(
             scored, p, scores_of(p, scored), breakdown.operating_points(p, scored.y, settings, {}), settings
         )
     figures = figures_of(scored, p, settings, paired=paired, rows=draws.rows)
     of_part = figures(np.ones((len(draws.rows), 1)))
-    return around_whole(bootstrap_metrics(figures, draws), of_part, of_all, draws.scale)
+    return around_whole(bootstrap_metrics(figures, draws.weights()), of_part, of_all, draws.scale)
 
 
 def _of_all_rows(

@@ -84,6 +84,7 @@ class PrototypeBank:
         merge_above: float | None = MERGE_ABOVE,
         engine: Engine | None = None,
         class_names: Sequence[str] | None = None,
+        weights: Any = None,
     ) -> PrototypeBank:
         """Cluster each class's training embeddings by spherical k-means.
 
@@ -98,6 +99,7 @@ class PrototypeBank:
             merge_above: merge prototypes of a class with a larger cosine than this; ``None`` or 1 keeps all.
             engine: another k-means engine, for instance :func:`tdumpra.method.bank_faiss.faiss_lloyd`.
             class_names: for warnings; numbers if left out.
+            weights: how much each row counts; a weight of two equals two copies. All alike if left out.
         """
         checks.check_count(n_prototypes, "n_prototypes")
         checks.check_count(seed, "seed", least=0)
@@ -113,12 +115,13 @@ class PrototypeBank:
         lesions = checks.check_groups(groups, "groups", n_rows=len(rows))
         names = _check_ids(ids, len(rows))
         lesions = names if lesions is None else lesions
+        mass = _check_weights(weights, len(rows))
         unit, of_class = Directions(rows), [(y == c).nonzero().squeeze(1) for c in range(n_classes)]
         wanted = [count_groups(lesions, members.numpy(), int(n_prototypes)) for members in of_class]
         _warn_of_small_classes(n_prototypes, wanted, class_names)
         warn_of_large_classes(of_class, class_names)
         clusters = [
-            cluster_class(unit, members, k, seed=int(seed), merge_above=merge_above, engine=engine)
+            cluster_class(unit, mass, members, k, seed=int(seed), merge_above=merge_above, engine=engine)
             for members, k in zip(of_class, wanted, strict=True)
         ]
         return _assemble(unit, clusters, names, lesions, n_prototypes)
@@ -225,6 +228,15 @@ def _check_ids(ids: Any, n_rows: int) -> np.ndarray:
     return names.astype(np.str_, copy=False)
 
 
+def _check_weights(weights: Any, n_rows: int) -> Tensor | None:
+    if weights is None:
+        return None
+    mass = checks.to_tensor(weights, "weights").float().cpu()
+    if mass.shape != (n_rows,) or not bool(torch.isfinite(mass).all() and (mass > 0).all()):
+        raise ValueError(f"weights needs one positive number per row: {n_rows}")
+    return mass
+
+
 def _warn_of_small_classes(n_prototypes: int, wanted: list[int], class_names: Sequence[str] | None) -> None:
     names = class_names or [f"class {c}" for c in range(len(wanted))]
     short = [f"{names[c]} has {k}" for c, k in enumerate(wanted) if 0 < k < n_prototypes]
@@ -245,13 +257,13 @@ def _assemble(
     weight, cohesion = prototypes.new_zeros(shape), prototypes.new_zeros(shape)
     exemplars: list[tuple[tuple[Exemplar, ...], ...]] = []
     for c, cluster in enumerate(clusters):
-        sizes = torch.bincount(cluster.assignment, minlength=len(cluster.centers))
+        sizes = torch.bincount(cluster.assignment, cluster.mass, minlength=len(cluster.centers))
         of_class: list[tuple[Exemplar, ...]] = []
         for slot, k in enumerate(sizes.argsort(descending=True, stable=True).tolist()):
             rows = cluster.rows[cluster.assignment == k]
             cosine = torch.cat([block @ cluster.centers[k] for block in z.blocks(rows)])
             prototypes[c, slot], mask[c, slot] = cluster.centers[k], True
-            weight[c, slot], cohesion[c, slot] = len(rows) / len(cluster.rows), cosine.mean()
+            weight[c, slot], cohesion[c, slot] = float(sizes[k]) / float(sizes.sum()), cosine.mean()
             of_class.append(_nearest_of_each_group(rows.numpy(), cosine.numpy(), names, groups))
         exemplars.append(tuple(of_class))
     nearest = [

@@ -37,38 +37,44 @@ class Directions:
 
 
 class Clusters(NamedTuple):
-    """One class's clusters: the numbers of its training rows, the centres, each row's centre, and how many merged."""
+    """One class's clusters: its rows' numbers and weights, the centres, each row's centre, and how many merged."""
 
     rows: Tensor
+    mass: Tensor | None  # None: all alike
     centers: Tensor
     assignment: Tensor
     merged: int
 
 
 def cluster_class(
-    z: Directions, rows: Tensor, k: int, *, seed: int, merge_above: float | None, engine: Engine | None
-) -> Clusters:
+    z: Directions, mass: Tensor | None, rows: Tensor, k: int, *, seed: int, merge_above: float | None,
+    engine: Engine | None,
+) -> Clusters:  # fmt: skip
     """Cluster the rows of a class. Of many, a part is clustered, and each row then given to its nearest centre."""
+    of_rows = None if mass is None else mass[rows]
     if not len(rows):
-        return Clusters(rows, z[rows], rows, 0)
+        return Clusters(rows, of_rows, z[rows], rows, 0)
     part = rows
     if len(rows) > CLUSTERED_ROWS:
         drawn = np.random.default_rng(seed).choice(len(rows), CLUSTERED_ROWS, replace=False)
         part = rows[torch.from_numpy(np.sort(drawn))]
-    of_part = z[part]
+    of_part, weight = z[part], None if mass is None else mass[part]
     with warnings.catch_warnings():  # fewer distinct directions than asked for: the mask says so
         warnings.filterwarnings("ignore", message=".*distinct directions")
-        result = spherical_kmeans(of_part, k, seed=seed, engine=engine)
+        result = spherical_kmeans(of_part, k, seed=seed, sample_weight=weight, engine=engine)
     centers, assignment = result.centers, result.assignment
     if merge_above is not None and merge_above < 1:
-        centers, assignment = _merge_near_duplicates(of_part, centers, assignment, merge_above)
+        centers, assignment = _merge_near_duplicates(of_part, weight, centers, assignment, merge_above)
     if len(part) < len(rows):
         assignment = torch.cat([(block @ centers.T).argmax(1) for block in z.blocks(rows)])
-    return Clusters(rows, centers, assignment, len(result.centers) - len(centers))
+    return Clusters(rows, of_rows, centers, assignment, len(result.centers) - len(centers))
 
 
-def _merge_near_duplicates(z: Tensor, centers: Tensor, assignment: Tensor, above: float) -> tuple[Tensor, Tensor]:
+def _merge_near_duplicates(
+    z: Tensor, mass: Tensor | None, centers: Tensor, assignment: Tensor, above: float
+) -> tuple[Tensor, Tensor]:
     """Join the closest pair of clusters until no two centres are closer than ``above``."""
+    z = z if mass is None else z * mass[:, None].to(z)
     while len(centers) > 1:
         closeness = (centers @ centers.T).fill_diagonal_(-1)
         if closeness.max() <= above:

@@ -1,6 +1,7 @@
 """Reading a user's saved outputs: ``.npz``, ``.csv`` or ``.parquet`` into the three typed splits.
 
-A file holds ``p`` or ``logits``, ``z``, ``y`` and ``split``, and may hold ``pt``, ``zt``, ``group`` and ``id``; an
+A file holds ``p`` or ``logits``, ``z``, ``y`` and ``split``, and may hold ``pt``, ``zt``, ``features``, ``group`` and
+``id``; an
 archive also ``p_second``, the classifier of the network in whose space the bank lives, where that is another one. In a
 table the columns of a matrix are called ``p_0, p_1, …``. ``y`` may hold names of classes where the file says which
 column of ``p`` is which class: a table by its columns ``p_NAME``, an archive by an array ``classes``. The bank lives in
@@ -11,7 +12,7 @@ column (sex, site, …) is kept as metadata.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -30,7 +31,8 @@ from tdumpra.method.probabilities import probabilities, renormalised
 
 Array = np.ndarray
 Rows = TypeVar("Rows", bound=ScoredOutputs)
-_MATRICES = ("p", "logits", "z", "pt", "zt")
+_FEATURES = "features"  # pooled, as the classifier's head gets them: for the model's record
+_MATRICES = ("p", "logits", "z", "pt", "zt", _FEATURES)
 _SPACES = ("z", "zt")
 _BY_CLASS = ("p", "logits", "pt")  # a column for each class
 _COLUMNS = ("y", "split", "group", "id")
@@ -69,7 +71,7 @@ def read_outputs(path: str | Path, *, space: str = "teacher") -> SplitOutputs:
             f"saved outputs hold the teacher's and the student's space, not {space!r}: put the other encoder's "
             "embeddings into the file as zt, and leave bank.space out"
         )
-    arrays = _read_arrays(path)
+    arrays = read_arrays(path, ("p", "z", "y", "split"))
     if note := checks.misnamed_group(arrays):
         warnings.warn(f"{path}: {note}", stacklevel=2)
     try:
@@ -78,7 +80,8 @@ def read_outputs(path: str | Path, *, space: str = "teacher") -> SplitOutputs:
         raise InputFileError(f"{path}: {error}") from error
 
 
-def _read_arrays(path: Path) -> dict[str, Array]:
+def read_arrays(path: Path, needed: Collection[str]) -> dict[str, Any]:
+    """Read the known arrays of a file and its further columns; refuse a file that lacks one of ``needed``."""
     readers = {".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}
     if path.suffix.lower() not in readers:
         raise InputFileError(
@@ -86,7 +89,7 @@ def _read_arrays(path: Path) -> dict[str, Array]:
         )
     if not path.is_file():
         raise InputFileError(f"{path} does not exist, or is not a file")
-    return readers[path.suffix.lower()](path)
+    return readers[path.suffix.lower()](path, needed)
 
 
 class _Embeddings(NamedTuple):
@@ -109,24 +112,23 @@ class _Embeddings(NamedTuple):
             return archive.load_parts(self.name, codes, len(checks.SPLITS))
 
 
-def _read_npz(path: Path) -> dict[str, Any]:
+def _read_npz(path: Path, needed: Collection[str]) -> dict[str, Any]:
     with open_npz(path) as archive:
         headers = archive.headers
-        _require(path, headers, list(headers))
-        # a further column is one-dimensional, with a row for each label; other arrays are not even unpacked
-        of_rows = headers["y"].shape
+        _require(path, headers, list(headers), needed)
+        # a further column is one-dimensional, with as many entries as there are rows; others are not even unpacked
+        of_rows = headers["p" if "p" in headers else "logits"].shape[:1]
         wanted = [name for name, header in headers.items() if name in _KNOWN or header.shape == of_rows]
-        loaded = archive.load(
-            [name for name in wanted if name not in _SPACES], later=[name for name in wanted if name in _SPACES]
-        )
+        later = [name for name in wanted if name in _SPACES and "split" in needed]  # dealt into splits when read
+        loaded = archive.load([name for name in wanted if name not in later], later=later)
     return {name: loaded[name] if name in loaded else _Embeddings(path, name, headers[name]) for name in wanted}
 
 
-def _read_csv(path: Path) -> dict[str, Array]:
-    return _from_frame(path, read_frame(path, strings=("group", "id", "split")))
+def _read_csv(path: Path, needed: Collection[str]) -> dict[str, Array]:
+    return _from_frame(path, read_frame(path, strings=("group", "id", "split")), needed)
 
 
-def _read_parquet(path: Path) -> dict[str, Array]:
+def _read_parquet(path: Path, needed: Collection[str]) -> dict[str, Array]:
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -137,10 +139,10 @@ def _read_parquet(path: Path) -> dict[str, Array]:
         packed = sum(header.row_group(i).total_byte_size for i in range(header.num_row_groups))
         refuse_large_table(path, rows=header.num_rows, columns=header.num_columns, size=max(8 * cells, packed))
         frame = pd.read_parquet(path, page_checksum_verification=True)  # of pages that carry a checksum
-        return _from_frame(path, frame)  # Arrow looks at text only when it is asked for
+        return _from_frame(path, frame, needed)  # Arrow looks at text only when it is asked for
 
 
-def _from_frame(path: Path, frame: pd.DataFrame) -> dict[str, Array]:
+def _from_frame(path: Path, frame: pd.DataFrame, needed: Collection[str]) -> dict[str, Array]:
     if frame.empty:
         raise InputFileError(f"{path} names columns and has no rows")
     columns = {name: _numbered(path, frame, name) for name in _MATRICES}
@@ -150,7 +152,7 @@ def _from_frame(path: Path, frame: pd.DataFrame) -> dict[str, Array]:
     arrays = {name: frame[of_matrix].to_numpy() for name, of_matrix in columns.items() if of_matrix}
     taken = {column for of_matrix in columns.values() for column in of_matrix}
     arrays |= {name: frame[name].to_numpy() for name in frame.columns if name not in taken}
-    _require(path, arrays, list(frame.columns), of_matrix="_0, …")
+    _require(path, arrays, list(frame.columns), needed, of_matrix="_0, …")
     return {**arrays, _CLASSES: np.array(classes, dtype=np.str_)} if classes else arrays
 
 
@@ -163,18 +165,21 @@ def _numbered(path: Path, frame: pd.DataFrame, name: str) -> list[str]:
 
 
 def _named_classes(frame: pd.DataFrame) -> tuple[str, ...]:
-    """Return the classes that the columns of p, or else of logits, are named after, if labels are names."""
-    if "y" not in frame or not are_names(frame["y"].to_numpy()):
+    """Return the classes that the columns of p, or else of logits, are named after, unless labels are numbers."""
+    if "y" in frame and not are_names(frame["y"].to_numpy()):
         return ()
     found = ([name.removeprefix(f"{of}_") for name in frame if name.startswith(f"{of}_")] for of in ("p", "logits"))
     return tuple(next(filter(None, found), ()))
 
 
-def _require(path: Path, arrays: Mapping[str, Any], found: list[str], of_matrix: str = "") -> None:
-    needed = {
+def _require(
+    path: Path, arrays: Mapping[str, Any], found: list[str], asked: Collection[str], of_matrix: str = ""
+) -> None:
+    names = {
         f"p{of_matrix} (or logits{of_matrix})": ("p", "logits"), f"z{of_matrix}": ("z", "zt"), "y": ("y",),
         "split": ("split",),
     }  # fmt: skip
+    needed = {name: any_of for name, any_of in names.items() if any_of[0] in asked}
     missing = [name for name, any_of in needed.items() if not any(key in arrays for key in any_of)]
     if missing:
         more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
@@ -200,11 +205,14 @@ def _split(arrays: dict[str, Any], digest: str, space: str) -> SplitOutputs:
         return replace(rows, p_second=columns["p_second"][code])
 
     return SplitOutputs(
-        train=TrainOutputs.check(
-            embeddings[0], columns["y"][0], columns["groups"][0], ids=columns["ids"][0], p=columns["p"][0],
-            n_classes=n_classes, suffix=" (train)",
+        train=replace(
+            TrainOutputs.check(
+                embeddings[0], columns["y"][0], columns["groups"][0], ids=columns["ids"][0], p=columns["p"][0],
+                n_classes=n_classes, suffix=" (train)",
+            ),
+            features=columns["features"][0],
         ),
-        validation=scored(ValidationOutputs, 1),
+        validation=replace(scored(ValidationOutputs, 1), features=columns["features"][1]),
         test=scored(TestOutputs, 2),
         n_classes=n_classes,
         fingerprint=digest,
@@ -239,7 +247,11 @@ def _columns(arrays: Mapping[str, Any], z: Any) -> _Columns:
     second: Any = None
     if _SECOND in arrays:
         second = checks.check_probabilities(renormalised(arrays[_SECOND], _SECOND), _SECOND, n_classes=n_classes)
-    known = {"p": p, "y": y, "groups": groups, "ids": arrays.get("id"), "p_teacher": teacher, "p_second": second}
+    features = checks.check_embeddings(arrays[_FEATURES], _FEATURES) if _FEATURES in arrays else None
+    known = {
+        "p": p, "y": y, "groups": groups, "ids": arrays.get("id"), "p_teacher": teacher, "p_second": second,
+        "features": features,
+    }  # fmt: skip
     return _Columns(
         n_classes=n_classes,
         class_names=class_names,
