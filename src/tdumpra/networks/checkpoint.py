@@ -30,6 +30,7 @@ from tdumpra.artifacts import (
     write_artifact,
     write_bytes,
 )
+from tdumpra.checks import check_count
 from tdumpra.core.ema import EmaTeacher
 from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.networks.settings import WITHOUT_EFFECT, TrainConfig
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric  # takes a second to import, and most commands train nothing
 
 KIND, SCHEMA = "checkpoint", 1
+_LOGGED = ("loss", "cross_entropy", "contrastive", "images_per_second")  # in a line of the log on a step
+_VALIDATED = ("accuracy", "balanced_accuracy")  # of each network, in a line on a validation; may be null
 
 
 class RunFolderError(TdumpraError):
@@ -68,26 +71,34 @@ class TrainingFiles:
             raise RunFolderError(f"cannot write {self.metrics}: {error.strerror or error}") from error
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return the rows of the log. A line that a crash cut short is left out."""
+        """Return the rows of the log. A line that a crash cut short, or that was damaged, is left out."""
         if not self.metrics.exists():
             return []
-        rows = []
-        for line in self.metrics.read_text(encoding="utf-8").splitlines():
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
-        return rows
+        rows = (_log_row(line) for line in self.metrics.read_bytes().splitlines())
+        return [row for row in rows if row is not None]
 
     def rewind_metrics(self, step: int, epoch: int) -> None:
         """Drop rows after ``step``, and validations after ``epoch``, from which training resumes."""
         rows = [
             row
             for row in self.read_metrics()
-            if row.get("step", 0) <= step and ("validation" not in row or row["epoch"] <= epoch)
+            if row["step"] <= step and ("validation" not in row or row["epoch"] <= epoch)
         ]
         if rows or self.metrics.exists():
             write_bytes(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+def _log_row(line: bytes) -> dict[str, Any] | None:
+    """Return a line of the log if it says what its kind of line says."""
+    try:
+        row: dict[str, Any] = json.loads(line)
+        for name in ("step", "epoch"):
+            check_count(row[name], name, least=0)
+        figures = [row[name] for name in _LOGGED if "loss" in row]
+        figures += [scores[name] or 0.0 for scores in row.get("validation", {}).values() for name in _VALIDATED]
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):  # no JSON, or of something else
+        return None
+    return row if all(isinstance(each, int | float) for each in figures) else None
 
 
 @dataclass(slots=True)
