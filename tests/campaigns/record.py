@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ OUTCOMES = (
 )
 FOLDER = "TDUMPRA_RECORDS"  # where records are written; nowhere if it is not set
 ATTEMPTS = "TDUMPRA_ATTEMPTS"  # how many of a long campaign, where its own number takes too long
+MINUTES = "TDUMPRA_MINUTES"  # after which a test of a long campaign stops with what it has
 _SHOWN = 5  # failures in a message
 
 
@@ -44,12 +46,18 @@ class Tally:
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)  # what else is worth keeping
+    started: float = field(default_factory=time.monotonic)
 
     def note(self, outcome: str, detail: str = "") -> None:
         assert outcome in OUTCOMES
         self.counts[outcome] += 1
         if outcome in ("traceback", "silently wrong"):
             self.failures.append(f"{outcome}: {detail}")
+
+    @property
+    def is_late(self) -> bool:
+        """Return whether the time of this test is over."""
+        return time.monotonic() - self.started > 60 * float(os.environ.get(MINUTES, "inf"))
 
     @property
     def tried(self) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
+import os
 import sys
 import time
 from pathlib import Path
@@ -32,7 +34,7 @@ class Cost(NamedTuple):
 
     refused: str
     seconds: float
-    memory: int  # bytes above what the process had before
+    memory: int  # bytes above what the process has from the start
 
 
 def resident(name: str) -> int:
@@ -41,9 +43,15 @@ def resident(name: str) -> int:
     return int(line.split()[1]) * 1024
 
 
+@functools.cache
+def base(process: int) -> tuple[int, int]:
+    """Return what a worker has before its first image: memory in all, and pages of libraries, which all share."""
+    return resident("VmRSS"), resident("RssFile")
+
+
 def look(path: Path) -> Cost:
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    base, code, started = resident("VmRSS"), resident("RssFile"), time.process_time()
+    (before, shared), started = base(os.getpid()), time.process_time()
     refused = ""
     try:
         FRAMING.apply(decode_file(path))
@@ -51,8 +59,8 @@ def look(path: Path) -> Cost:
         refused = str(error)
         assert refused
         assert "\n" not in refused
-    loaded = resident("RssFile") - code  # pages of libraries, which all processes share
-    return Cost(refused, time.process_time() - started, resident("VmHWM") - base - loaded)
+    memory = resident("VmHWM") - before - (resident("RssFile") - shared)
+    return Cost(refused, time.process_time() - started, memory)
 
 
 @attempts(40, 1000)
@@ -63,7 +71,9 @@ def test_an_image_costs_no_more_than_the_limits(tmp_path, monkeypatch, attempts)
     for path, found in zip(paths, in_order(look, paths, limited=True), strict=True):
         if isinstance(found, Died):
             tally.note("refused")
-            told = "time" if "takes more than 2 s" in found.reason else "memory" if "memory" in found.reason else "other"
+            told = (
+                "time" if "takes more than 2 s" in found.reason else "memory" if "memory" in found.reason else "other"
+            )
             tally.figures[f"ended for {told}"] = tally.figures.get(f"ended for {told}", 0) + 1
             continue
         dear = found.seconds > SECONDS or found.memory > MEMORY

@@ -64,7 +64,7 @@ class Killed:
 def test_a_killed_command_is_finished_by_the_next(tmp_path, command, attempts):
     killed, rng = Killed(tmp_path, command), random.Random(12)
     tally, misses = Tally("kills", command), 0
-    while tally.tried < attempts:
+    while tally.tried < attempts and not tally.is_late:
         killed.put_back()
         kills = 0
         for _ in range(min(rng.randint(1, 4), attempts - tally.tried)):

@@ -150,7 +150,9 @@ def test_altered_configurations_are_read_or_refused(tmp_path, attempts):
     whole = CONFIG.format(cache="cache").encode()
     for i in range(attempts):
         path.write_bytes(any_way(whole, rng) if i % 3 else odd_toml(rng))
-        tally.read(lambda: read_config(path), lambda read: isinstance(read, Config), f"{i}: {path.read_bytes()!r}"[:300])
+        tally.read(
+            lambda: read_config(path), lambda read: isinstance(read, Config), f"{i}: {path.read_bytes()!r}"[:300]
+        )
     tally.finish()
 
 
@@ -164,7 +166,11 @@ def test_altered_tables_of_labels_are_read_or_refused(tmp_path, write_image, att
         path.write_bytes(any_way(whole, rng))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tally.read(lambda: open_source(f"csv:{path}"), lambda manifest: len(manifest) > 0, f"{i}: {path.read_bytes()!r}"[:300])
+            tally.read(
+                lambda: open_source(f"csv:{path}"),
+                lambda manifest: len(manifest) > 0,
+                f"{i}: {path.read_bytes()!r}"[:300],
+            )
     tally.finish()
 
 

@@ -135,6 +135,7 @@ def many_pages(rng: np.random.Generator) -> tuple[str, bytes]:
 
 def dicom(rng: np.random.Generator) -> tuple[str, bytes]:
     """A DICOM file with an altered header, a claim of size, or sequences within sequences."""
+
     def element(group: int, number: int, kind: bytes, value: bytes) -> bytes:
         value += b"\0" * (len(value) % 2)
         long = kind in (b"OB", b"OW", b"SQ", b"UN")

@@ -66,11 +66,14 @@ def main() -> None:
     except StopRequestedError as error:
         complain(str(error))
         sys.exit(_INTERRUPTED)
-    except (TdumpraError, ValueError, TypeError) as error:
+    except (TdumpraError, ValueError, TypeError, OSError) as error:
         if os.environ.get("TDUMPRA_TRACEBACK"):
             raise
-        unexpected = "" if is_ours(error) else " (unexpected; TDUMPRA_TRACEBACK=1 shows where it comes from)"
-        complain(f"{error}{unexpected}")
+        if isinstance(error, OSError):  # a disk that fails or is full, where nobody foresaw it
+            complain(f"cannot use {error.filename or 'a file'}: {error.strerror or error}")
+        else:
+            unexpected = "" if is_ours(error) else " (unexpected; TDUMPRA_TRACEBACK=1 shows where it comes from)"
+            complain(f"{error}{unexpected}")
         sys.exit(2)
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tdumpra.artifacts import (
+    Artifact,
     fingerprint,
     jsonable,
     prefixed,
@@ -33,6 +34,8 @@ from tdumpra.artifacts import (
 from tdumpra.checks import check_count
 from tdumpra.core.ema import EmaTeacher
 from tdumpra.errors import ArtifactError, TdumpraError
+from tdumpra.foreign import reading
+from tdumpra.method.schema import check_table, check_text
 from tdumpra.networks.settings import WITHOUT_EFFECT, TrainConfig
 
 if TYPE_CHECKING:
@@ -172,7 +175,7 @@ class Checkpointer:
         path = self.folder.checkpoint("last")
         if not path.exists():
             return Progress()
-        tensors, meta = read_artifact(path, kind=KIND, schema=SCHEMA)
+        tensors, meta = _read(path)
         refuse_other_identity(path, meta["identity"], self.identity)
         try:
             self.network.load_state_dict(unprefixed("student", tensors))
@@ -182,7 +185,7 @@ class Checkpointer:
             if meta["scaler"]:
                 self.fabric.strategy.precision.load_state_dict(meta["scaler"])
             return Progress(**meta["progress"])
-        except (KeyError, RuntimeError, TypeError) as error:
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
             raise ArtifactError(f"{path} does not belong to this network: {str(error).splitlines()[0]}") from error
 
 
@@ -216,7 +219,7 @@ class Networks(NamedTuple):
 
 def read_networks(path: Path) -> Networks:
     """Read the weights of a checkpoint, for embedding and prediction."""
-    artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
+    artifact = _read(path)
     student = unprefixed("student", artifact.tensors)
     teacher = unprefixed("teacher.module", artifact.tensors)
     return Networks(student, teacher, artifact.meta["identity"])
@@ -226,14 +229,27 @@ def is_finished(path: Path, identity: Mapping[str, str] | None = None) -> bool:
     """Return whether there is a checkpoint of finished training; refuse one that does not have this ``identity``."""
     if not path.exists():
         return False
-    meta = read_artifact(path, kind=KIND, schema=SCHEMA).meta
+    meta = _read(path).meta
     refuse_other_identity(path, meta["identity"], identity or {})
     return bool(meta["progress"]["finished"])
 
 
 def epochs_behind(path: Path) -> int:
     """Return after how many epochs a checkpoint was written."""
-    return int(read_artifact(path, kind=KIND, schema=SCHEMA).meta["progress"]["epoch"])
+    return int(_read(path).meta["progress"]["epoch"])
+
+
+def _read(path: Path) -> Artifact:
+    """Read a checkpoint that says what it was trained with, and how far."""
+    artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
+    with reading(path, f"tdumpra {KIND}", ArtifactError):
+        for name, value in check_table(artifact.meta["identity"], "identity").items():
+            check_text(value, f"identity.{name}")
+        progress = check_table(artifact.meta["progress"], "progress")
+        check_count(progress["epoch"], "progress.epoch", least=0)
+        if not isinstance(progress["finished"], bool):
+            raise TypeError(f"progress.finished must be true or false, not {progress['finished']!r}")
+    return artifact
 
 
 def _generator_states() -> dict[str, Tensor]:
