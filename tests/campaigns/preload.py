@@ -1,4 +1,4 @@
-"""What the processes of a campaign are forked from: a process that has carried a run out, and imported what it needs."""
+"""What the processes of a campaign are forked from: a process that has carried out a run."""
 
 from __future__ import annotations
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +17,17 @@ from tests.campaigns.children import contents, grow_old, leftovers
 from tests.campaigns.record import Tally, attempts
 from tests.campaigns.world import save_arrays, write_arrays_config, write_images_config
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 COMMANDS = ("run", "attach", "evaluate", "report")
+
+
+def computed(process: int) -> float:
+    """Return the seconds that a process has computed, which a busy machine does not lengthen."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it has ended
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Killed:
@@ -37,9 +49,11 @@ class Killed:
             shutil.rmtree(out / "report")
             self.words = ("report", out)
         shutil.copytree(self.work, self.before)
-        started = time.perf_counter()
-        self.finish()
-        self.seconds = time.perf_counter() - started
+        process, self.seconds = children.start(self.words, self.work), 0.0
+        while process.exitcode is None:
+            self.seconds = max(self.seconds, computed(process.pid))
+            time.sleep(0.01)
+        assert children.end(process, self.work).code == 0
         self.whole = contents(out)
 
     def put_back(self) -> None:
@@ -47,9 +61,10 @@ class Killed:
         shutil.copytree(self.before, self.work)
 
     def kill(self, rng: random.Random) -> bool:
-        """Kill the command at a random moment; return whether it was still at work."""
-        process = children.start(self.words, self.work)
-        time.sleep(rng.uniform(0.0, 1.0) * self.seconds)
+        """Kill the command after a random share of its computing; return whether it was still at work."""
+        process, share = children.start(self.words, self.work), rng.uniform(0.0, 1.0)
+        while process.exitcode is None and computed(process.pid) < share * self.seconds:
+            time.sleep(0.002)
         process.kill()
         return children.end(process, self.work).code == -signal.SIGKILL
 

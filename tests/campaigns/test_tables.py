@@ -1,4 +1,4 @@
-"""Altered tables, archives and configurations: read as the sound file that they may still be, or refused in a sentence."""
+"""Altered tables, archives and configurations: read if they are still sound, or else refused in a sentence."""
 
 from __future__ import annotations
 
@@ -130,8 +130,9 @@ def test_altered_outputs_are_read_or_refused(tmp_path, name, attempts):
 
 
 VALUES = (
-    "-1", "0", "1e400", "nan", "inf", "9" * 400, '""', "[]", "{}", "[[1], {}]", "true", "1979-05-27", "07:32:00", '"\\u0000"',
-    '"../../etc"', "[" * 2000 + "]" * 2000, "{a.b.c = 1}", "'''\n'''", "0x7fffffffffffffff", '["a", 1]', "[{}]",
+    "-1", "0", "1e400", "nan", "inf", "9" * 400, '""', "[]", "{}", "[[1], {}]", "true", "1979-05-27", "07:32:00",
+    '"\\u0000"', '"../../etc"', "[" * 2000 + "]" * 2000, "{a.b.c = 1}", "'''\n'''", "0x7fffffffffffffff",
+    '["a", 1]', "[{}]",
 )  # fmt: skip
 
 
@@ -150,9 +151,7 @@ def test_altered_configurations_are_read_or_refused(tmp_path, attempts):
     whole = CONFIG.format(cache="cache").encode()
     for i in range(attempts):
         path.write_bytes(any_way(whole, rng) if i % 3 else odd_toml(rng))
-        tally.read(
-            lambda: read_config(path), lambda read: isinstance(read, Config), f"{i}: {path.read_bytes()!r}"[:300]
-        )
+        tally.read(lambda: read_config(path), lambda read: isinstance(read, Config), str(i))
     tally.finish()
 
 
@@ -169,7 +168,7 @@ def test_altered_tables_of_labels_are_read_or_refused(tmp_path, write_image, att
             tally.read(
                 lambda: open_source(f"csv:{path}"),
                 lambda manifest: len(manifest) > 0,
-                f"{i}: {path.read_bytes()!r}"[:300],
+                str(i),
             )
     tally.finish()
 

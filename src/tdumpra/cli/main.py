@@ -7,6 +7,7 @@ it: ``tdumpra --help`` must not wait for torch.
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -57,6 +58,8 @@ _INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended: 128 + S
 def main() -> None:
     """Entry point of ``tdumpra``."""
     warnings.showwarning = NotesOnce().print_warning
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that do not know every letter
     try:
         app()
     except SystemExit as end:

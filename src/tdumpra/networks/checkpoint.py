@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import time
 from collections.abc import Mapping
@@ -68,7 +69,7 @@ class TrainingFiles:
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Add a line to the log."""
         try:
-            with self.metrics.open("a", encoding="utf-8") as file:
+            with open(self.metrics, "a", encoding="utf-8", opener=_open_itself) as file:
                 file.write(json.dumps(jsonable(row)) + "\n")
         except OSError as error:
             raise RunFolderError(f"cannot write {self.metrics}: {error.strerror or error}") from error
@@ -89,6 +90,11 @@ class TrainingFiles:
         ]
         if rows or self.metrics.exists():
             write_bytes(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+def _open_itself(path: str, flags: int) -> int:
+    """Open a file and no link: in a folder that a stranger made, it may lead to any file of the user's."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def _log_row(line: bytes) -> dict[str, Any] | None:

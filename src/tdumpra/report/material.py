@@ -230,7 +230,5 @@ def _split_notes(path: Path, config: Config) -> tuple[str, ...]:
     except ArtifactError as error:
         return (f"the split's own file is not there: {error}",)
     with reading(path, "tdumpra split", ArtifactError):
-        return (
-            f"{split_words(split)}, source {config.data.source}",
-            *(check_text(note, "notes") for note in split["notes"]),
-        )
+        notes = [check_text(note, "notes") for note in split["notes"]]
+        return (f"{split_words(split)}, source {config.data.source}", *notes)
