@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from tdumpra.errors import ArtifactError, OtherKindError
-from tdumpra.foreign import reading
+from tdumpra.foreign import reading, refuse_endless
 from tdumpra.limits import refuse_above
 
 _BLANK = "0" * 64
@@ -133,7 +133,8 @@ def _sweep(folder: Path) -> None:
     _swept.add(folder)
     for path in folder.glob(".*.part"):
         try:
-            if _LEFTOVER.fullmatch(path.name) and time.time() - path.stat().st_mtime > _ABANDONED:
+            age = abs(time.time() - path.stat().st_mtime)  # a clock may have been set back
+            if _LEFTOVER.fullmatch(path.name) and age > _ABANDONED:
                 path.unlink()
         except OSError:  # another process was quicker, or may do what this one may not
             continue
@@ -220,6 +221,7 @@ def _check_identity(path: str | Path, header: Mapping[str, Any], kind: str, sche
 
 
 def _read_bytes(path: str | Path) -> bytes:
+    refuse_endless(path, ArtifactError)
     try:
         if reason := refuse_above("artifact_bytes", Path(path).stat().st_size, "bytes"):
             raise ArtifactError(f"{path}: {reason}")
