@@ -73,9 +73,9 @@ def check_rows(tensors: Mapping[str, Tensor], n_rows: int) -> tuple[int, int]:
     if "logits_teacher" in tensors:
         check_tensor(tensors, "logits_teacher", (n_rows, n_classes))
         check_tensor(tensors, "z_teacher", (n_rows, width))
-    for name, columns in (("features", None), ("features_teacher", None), ("colours", 6)):
-        if name in tensors:
-            check_tensor(tensors, name, (n_rows, columns), finite=False)
+    for name in ("features", "features_teacher", "colours"):  # a network may have no features
+        if name in tensors and (tensors[name].ndim != 2 or len(tensors[name]) != n_rows):
+            raise ValueError(f"{name} must have {n_rows} rows, not the shape {tuple(tensors[name].shape)}")
     labels = check_tensor(tensors, "labels", (n_rows,), "int64")
     if not ((labels >= 0) & (labels < n_classes)).all():
         raise ValueError(f"labels must be those of {n_classes} classes")
