@@ -22,7 +22,9 @@ NAMES = (
     "contrastive", "kmeans", "tuning", "predict", "evaluation", "sweep", "cache", "augment", "pipeline", "adapt",
     "bank_remove",
 )  # fmt: skip
-BY_NAME = ("training_step", "lazy_predict", "scoring", "predict_memory", "startup")  # long, or need a quiet machine
+BY_NAME = (
+    "training_step", "lazy_predict", "scoring", "predict_memory", "startup", "large_arrays",
+)  # long, or need a quiet machine  # fmt: skip
 
 
 def main() -> int:

@@ -166,6 +166,7 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             p_val, z_val, y, groups, n_classes=bank.n_classes, width=bank.width, suffix="_val"
         )
         check_groups_apart({"training": self._train}, validation.groups, "validation")
+        given, validation = len(validation), validation.searched()
         search = Search.check(
             self.preset, self.objective, self.costs, self.adjust_prior, n_classes=bank.n_classes,
             max_asked=self.max_asked, tolerance=self.tolerance,
@@ -177,7 +178,7 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings = self._settings()
         fitted = tune_bank(
             bank, validation, self._prior, search, settings, train=self._train, make_bank=make_bank, class_names=names
-        )
+        ).told(validation, given if len(validation) < given else None)
         self._keep(fitted)
         self._validation: ValidationOutputs | None = validation
         for note in self.tuning_.notes:

@@ -7,6 +7,7 @@ it: ``tdumpra --help`` must not wait for torch.
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -57,6 +58,8 @@ _INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended: 128 + S
 def main() -> None:
     """Entry point of ``tdumpra``."""
     warnings.showwarning = NotesOnce().print_warning
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that do not know every letter
     try:
         app()
     except SystemExit as end:
@@ -66,11 +69,14 @@ def main() -> None:
     except StopRequestedError as error:
         complain(str(error))
         sys.exit(_INTERRUPTED)
-    except (TdumpraError, ValueError, TypeError) as error:
+    except (TdumpraError, ValueError, TypeError, OSError) as error:
         if os.environ.get("TDUMPRA_TRACEBACK"):
             raise
-        unexpected = "" if is_ours(error) else " (unexpected; TDUMPRA_TRACEBACK=1 shows where it comes from)"
-        complain(f"{error}{unexpected}")
+        if isinstance(error, OSError):  # a disk that fails or is full, where nobody foresaw it
+            complain(f"cannot use {error.filename or 'a file'}: {error.strerror or error}")
+        else:
+            unexpected = "" if is_ours(error) else " (unexpected; TDUMPRA_TRACEBACK=1 shows where it comes from)"
+            complain(f"{error}{unexpected}")
         sys.exit(2)
 
 

@@ -84,7 +84,7 @@ class Failures:
             path, reason = self._found[0]
             raise InputFileError(f"none of {self._total} images could be {self._done}; {path}: {reason}")
         notes = _named([f"{path}: {reason}" for path, reason in self._found], "{} could not be " + self._done)
-        notes += _named(list(map(str, others)), "{} in these folders are no images")
+        notes += _named(list(map(str, others)), "not looked at, as no image: {} in these folders")
         show_notes(notes, Console(stderr=True))
 
 

@@ -45,6 +45,15 @@ class Decided(NamedTuple):
     p_cls: Float[Tensor, "n c"]
     p_sim: Float[Tensor, "n c"]
 
+    def columns(self) -> tuple[Tensor, ...]:
+        """Return everything, signals one by one."""
+        return (self.p, self.opened, *self.signals, self.p_cls, self.p_sim)
+
+    def stretched(self, n_rows: int) -> Decided:
+        """Return room for so many rows of the same kind."""
+        p, opened, *signals, p_cls, p_sim = (each.new_empty(n_rows, *each.shape[1:]) for each in self.columns())
+        return Decided(p, opened, GateSignals(*signals), p_cls, p_sim)
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Decision:
@@ -96,10 +105,16 @@ class Decision:
 
     def decide(self, p: Float[Tensor, "n c"], z: Float[Tensor, "n d"]) -> Decided:
         """Fuse checked rows, all signals kept."""
-        parts = list(self.chunks(p, z)) or [self.decide_posteriors(p, self.similarity(z))]
-        p_final, opened, signals, *paths = zip(*parts, strict=True)
-        joined = GateSignals(*(torch.cat(column) for column in zip(*signals, strict=True)))
-        return Decided(torch.cat(p_final), torch.cat(opened), joined, *(torch.cat(each) for each in paths))
+        if len(p) <= _CHUNK:
+            return self.decide_posteriors(p, self.similarity(z))
+        start, whole = 0, None
+        for part in self.chunks(p, z):
+            whole = whole or part.stretched(len(p))
+            for column, values in zip(whole.columns(), part.columns(), strict=True):
+                column[start : start + len(values)] = values
+            start += len(part.p)
+        assert whole is not None  # there were rows
+        return whole
 
     def chunks(self, p: Float[Tensor, "n c"], z: Float[Tensor, "n d"]) -> Iterator[Decided]:
         """Fuse checked rows some thousands at a time, in order, in bounded memory."""

@@ -26,7 +26,7 @@ def check_tensor(
 ) -> Tensor:
     """Return the tensor ``name`` if it has ``shape``, where ``None`` stands for any size above zero, and ``kind``.
 
-    ``kind`` is ``float`` (of any precision, all of it finite unless said otherwise), ``bool`` or ``uint8``.
+    ``kind`` is ``float`` (of any precision, all of it finite unless said otherwise), ``bool``, ``uint8`` or ``int64``.
     """
     if name not in tensors:
         raise KeyError(name)
@@ -64,6 +64,22 @@ def check_table(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TypeError(f"{name} must be an object, not {value!r}")
     return value
+
+
+def check_rows(tensors: Mapping[str, Tensor], n_rows: int) -> tuple[int, int]:
+    """Check the tensors of a table of outputs against each other; return how many rows and classes it has."""
+    n_classes = check_tensor(tensors, "logits", (n_rows, None)).shape[1]
+    width = check_tensor(tensors, "z_student", (n_rows, None)).shape[1]
+    if "logits_teacher" in tensors:
+        check_tensor(tensors, "logits_teacher", (n_rows, n_classes))
+        check_tensor(tensors, "z_teacher", (n_rows, width))
+    for name, columns in (("features", None), ("features_teacher", None), ("colours", 6)):
+        if name in tensors:
+            check_tensor(tensors, name, (n_rows, columns), finite=False)
+    labels = check_tensor(tensors, "labels", (n_rows,), "int64")
+    if not ((labels >= 0) & (labels < n_classes)).all():
+        raise ValueError(f"labels must be those of {n_classes} classes")
+    return n_rows, n_classes
 
 
 def check_bank(tensors: Mapping[str, Tensor], meta: Any) -> None:

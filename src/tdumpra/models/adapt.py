@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from tdumpra.artifacts import jsonable
-from tdumpra.core.bootstrap import MetricSums, bootstrap_metrics, percentile_interval
+from tdumpra.core.bootstrap import MetricSums, bootstrap_metrics, group_weights, percentile_interval
 from tdumpra.core.gate import GateThresholds
 from tdumpra.core.groups import group_folds, lesion_numbers
 from tdumpra.core.metrics import cost_by_row
@@ -224,7 +224,10 @@ def compared(
     figures = {name: figures_of(p, rows.y, goal) for name, p in posteriors.items()}
     once = {name: of_weights(np.ones((len(rows), 1))) for name, of_weights in figures.items()}
     member = lesion_numbers(rows.groups, len(rows))
-    replicates = bootstrap_metrics(figures, member, n_replicates=REPLICATES, seed=_SEED)
+    replicates = {
+        name: bootstrap_metrics(of_weights, group_weights(member, n_replicates=REPLICATES, seed=_SEED))
+        for name, of_weights in figures.items()
+    }
     shown = shown_metrics(goal)
 
     def interval(value: Any, drawn: Array) -> Interval:

@@ -131,7 +131,7 @@ class TrainedOutputs(Outputs):
 
             trainings.lend_checkpoints(self.config, self.folder, self.seed)
             train_and_embed(self.config, self.folder, self.seed, self.on_validated)
-        return folder_outputs(self.config, self.folder, self.seed)
+        return folder_outputs(self.config, self.folder, self.seed).searched()
 
     def own_identity(self) -> dict[str, Any]:
         """Name the tables' contents, or the place where they are to be made."""
@@ -279,7 +279,7 @@ def _has_teacher_space(outputs: SavedOutputs) -> bool:
 
 @lru_cache(maxsize=4)
 def _read(path: Path, digest: str, space: str, classifier: str, n_classes: int | None) -> SplitOutputs:
-    splits = read_outputs(path, space=space)
+    splits = read_outputs(path, space=space).searched()
     try:
         if n_classes is None:
             n = splits.n_classes

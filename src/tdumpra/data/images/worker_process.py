@@ -54,14 +54,17 @@ def _attempt(work: Callable[[Any], Any], task: Any, limited: bool) -> tuple[Exce
 
 
 def _limit_memory() -> None:
-    """Let this process have so much memory more than it has now."""
+    """Let this process have so much memory more than it has now.
+
+    Its addresses are limited, and what it may write to: allocators reserve addresses long before they use them.
+    """
     import resource  # not on Windows
 
     with open("/proc/self/statm") as file:
-        now = int(file.read().split()[0]) * resource.getpagesize()
-    most = now + int(limits().image_memory)
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+        size, *_, data, _ = (int(pages) * resource.getpagesize() for pages in file.read().split())
+    for limit, now in ((resource.RLIMIT_AS, size), (resource.RLIMIT_DATA, data)):
+        most, hard = now + int(limits().image_memory), resource.getrlimit(limit)[1]
+        resource.setrlimit(limit, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def _follow_parent() -> None:
