@@ -91,7 +91,7 @@ class DualHeadNetwork(nn.Module):
     def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
         """Return logits and unit embeddings. The classifier and the norm are float32, also under autocast."""
         features = _pooled(self.backbone(images))
-        nothing = features.new_empty(len(features), 0, dtype=torch.float32)
+        nothing = features.new_empty(features.shape[0], 0, dtype=torch.float32)
         projected = None if self.projection is None else self.projection(features)
         with torch.autocast(images.device.type, enabled=False):
             logits = nothing if self.classifier is None else self.classifier(features.float())
@@ -131,7 +131,7 @@ class FrozenEncoder(nn.Module):
         """Return normalised pooled features."""
         features = _pooled(self.backbone(images))
         with torch.autocast(images.device.type, enabled=False):
-            return Encoding(features.new_zeros(len(features), self.n_classes).float(), normalise(features))
+            return Encoding(features.new_zeros(features.shape[0], self.n_classes).float(), normalise(features))
 
 
 class SeveralViews(nn.Module):
