@@ -16,15 +16,14 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import safetensors.torch
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tdumpra.errors import ArtifactError, OtherKindError
 from tdumpra.foreign import reading
 from tdumpra.limits import refuse_above
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _BLANK = "0" * 64
 _SEAL = re.compile(rb'"checksum": ?"([0-9a-f]{64})"')
@@ -56,6 +55,9 @@ def write_artifact(
     path: str | Path, *, kind: str, schema: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
 ) -> None:
     """Write ``tensors`` and ``meta`` to one sealed safetensors file."""
+    import safetensors.torch  # here, so that files without tensors can be read without torch
+    import torch
+
     header = {"kind": kind, "schema": str(schema), "checksum": _BLANK, "meta": json.dumps(meta, allow_nan=False)}
     # safetensors refuses tensors that share memory, as tied weights do
     payload = {
@@ -80,6 +82,8 @@ def read_artifact(path: str | Path, *, kind: str, schema: int) -> Artifact:
         meta = json.loads(header["meta"])
         if not isinstance(meta, dict):
             raise TypeError(f"its values must be an object, not {meta!r}")
+        import safetensors.torch
+
         return Artifact(safetensors.torch.load(data), meta)
 
 

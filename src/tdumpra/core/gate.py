@@ -167,8 +167,10 @@ def fuse_where_open(
     exponent: float = 0.0,
 ) -> Float[Tensor, "n c"]:
     """Return the final posterior (paper, final_posterior): fused where the gate is open, else ``p_cls`` unchanged."""
-    fused = fuse_rows(p_cls, p_sim, alpha=alpha, rule=rule, prior=prior, exponent=exponent)
-    return torch.where(opened[:, None], fused, p_cls)
+    final = p_cls.clone()
+    rows = opened.nonzero().squeeze(1)
+    final[rows] = fuse_rows(p_cls[rows], p_sim[rows], alpha=alpha, rule=rule, prior=prior, exponent=exponent)
+    return final
 
 
 def fuse_rows(

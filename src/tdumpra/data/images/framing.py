@@ -11,17 +11,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
-from jaxtyping import Float32, UInt8
-from torch import Tensor
 
 from tdumpra.artifacts import fingerprint
-from tdumpra.checks import check_count, check_positive, check_unit_interval, to_tensor
 from tdumpra.data.images.decode import DECODER_VERSION, MASK_VERSION, decode_mask
+from tdumpra.data.images.resize import resize
 from tdumpra.errors import BrokenImageError
+from tdumpra.values import check_count, check_positive, check_unit_interval
+
+if TYPE_CHECKING:
+    from jaxtyping import Float32, UInt8
+    from torch import Tensor
 
 Fit = Literal["stretch", "crop"]
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
@@ -82,7 +84,7 @@ class Framing:
             return pixels
         left, top = min(round(box[0]), width - 1), min(round(box[1]), height - 1)
         right, bottom = max(round(box[2]), left + 1), max(round(box[3]), top + 1)  # a speck is one pixel at least
-        return _resize(pixels[top:bottom, left:right], self.height, self.width)
+        return resize(pixels[top:bottom, left:right], self.height, self.width)
 
     def mask_of(self, path: Path | None) -> UInt8[np.ndarray, "h w"] | None:
         """Decode the lesion mask, if this framing uses one."""
@@ -158,16 +160,15 @@ class EvalTransform:
         """Turn framed images, on any device, into the network's input."""
         x = images.permute(0, 3, 1, 2).float()
         if x.shape[2:] != (self.size, self.size):
+            import torch  # the networks' side of it; frames are made without
+
             x = torch.nn.functional.interpolate(x, (self.size, self.size), mode="bicubic", antialias=True).clamp(0, 255)
+        return self.normalised(x)
+
+    def normalised(self, x: Float32[Tensor, "n 3 h w"]) -> Float32[Tensor, "n 3 h w"]:
+        """Return colours from 0 to 255 as the network expects them."""
         mean, std = (x.new_tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
         return (x / 255 - mean) / std
-
-
-def _resize(pixels: UInt8[np.ndarray, "h w 3"], height: int, width: int) -> UInt8[np.ndarray, "height width 3"]:
-    """Resize with torch's 8-bit kernel: four times as fast as Pillow's, and within two grey levels of it."""
-    x = to_tensor(pixels, "pixels").unsqueeze(0).permute(0, 3, 1, 2)  # in this order torch knows the channels as last
-    x = torch.nn.functional.interpolate(x, (height, width), mode="bicubic", antialias=True)
-    return x.permute(0, 2, 3, 1).squeeze(0).contiguous().numpy()
 
 
 def _bounding_box(mask: UInt8[np.ndarray, "mh mw"], width: int, height: int) -> Box:

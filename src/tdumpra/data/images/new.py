@@ -8,10 +8,9 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import UInt8
 from PIL import Image as Picture
 
 from tdumpra.data.images.decode import decode_file
@@ -19,7 +18,10 @@ from tdumpra.data.images.framing import Framing
 from tdumpra.data.images.workers import Died, in_order
 from tdumpra.errors import BrokenImageError
 
-Pixels = UInt8[np.ndarray, "h w 3"]
+if TYPE_CHECKING:
+    from jaxtyping import UInt8
+
+Pixels: TypeAlias = "UInt8[np.ndarray, 'h w 3']"
 
 _PICTURE_SIZE = 1024  # pixels of the longer side of the picture that a prediction keeps
 

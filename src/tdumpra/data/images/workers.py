@@ -20,8 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import connection
 from typing import Any, Generic, TypeVar
 
-import torch
-
 from tdumpra.data.manifest import Record
 from tdumpra.errors import BrokenImageError
 from tdumpra.limits import MIB, limits
@@ -216,7 +214,8 @@ def _serve(work: Callable[[Any], Any], pipe: Any, parents: Any, limited: bool) -
     """Work in a process of its own until the parent ends it."""
     if parents is not None:
         parents.close()
-    torch.set_num_threads(1)
+    if "torch" in sys.modules:  # images can be read without it
+        sys.modules["torch"].set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     threading.Thread(target=_follow_parent, daemon=True).start()
     if limited and _CAN_FORK:
