@@ -8,11 +8,10 @@ size of a batch, in float32 by less than 1e-5.
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from tdumpra import checks
 from tdumpra.core.gate import GateSignals
 from tdumpra.data.images.framing import EvalTransform
-from tdumpra.data.images.new import Framed, Image, Pixels, read_batches
+from tdumpra.data.images.new import Framed, Image, Pixels, list_images, read_batches
 from tdumpra.errors import BrokenImageError
 from tdumpra.method.bank import Exemplar
 from tdumpra.method.decision import Decided
@@ -30,27 +29,9 @@ from tdumpra.networks.build import arithmetic
 from tdumpra.networks.engine import Batch, Engine, Pass, usual_batch_size
 from tdumpra.networks.model_file import Encoder, Model
 from tdumpra.networks.settings import Precision
+from tdumpra.runtime.prediction import NOT_FINITE, Prediction, failed
 
 Mode = Literal["lazy", "eager"]
-
-_NOT_FINITE = "the network's output for this image is not finite: its weights may be damaged, or the precision too low"
-
-
-class Prediction(NamedTuple):
-    """The outcome for one image."""
-
-    path: str
-    label: str
-    probabilities: dict[str, float]
-    opened: bool
-    signals: dict[str, float] | None  # None where the bank was not asked; ``label_cls`` and ``label_sim`` are integers
-    evidence: Evidence | None  # None unless asked for
-    error: str | None = None  # why there is no prediction
-    # with evidence:
-    pixels: Pixels | None = None  # the framed image, as the network that matches prototypes gets it
-    picture: Pixels | None = None  # the image as it was decoded, scaled down if it is large
-    exemplar: Exemplar | None = None  # the training image that it was recognised as
-
 
 Recognise = Callable[[Image, Pixels], Exemplar | None]
 
@@ -119,19 +100,19 @@ class Predictor:
         """
         if batch_size is not None:
             checks.check_count(batch_size, "batch_size")
-        paths = _listed(images)
-        own = _one_each(groups, "groups", len(paths))
-        outlines = [None if mask is None else Path(mask) for mask in _one_each(masks, "masks", len(paths))]
-        if self.cuts_out and None in outlines:
-            warnings.warn(
-                "the model was trained on lesions that were cut out along their masks: an image without a mask is seen "
-                "whole, as few were in training",
-                stacklevel=2,
-            )
-        if not self.cuts_out and any(outlines):
-            warnings.warn("the model looks at whole images: their masks change nothing", stacklevel=2)
-        cases = [Image(Path(path), mask) for path, mask in zip(paths, outlines, strict=True)]
+        cases = list_images(images, masks, cuts_out=self.cuts_out)
+        own = _one_each(groups, "groups", len(cases))
         yield from self._predict(cases, own, batch_size or usual_batch_size(self.device), evidence, recognise)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes, in the order of the probabilities."""
+        return self.model.class_names
+
+    @property
+    def has_two_networks(self) -> bool:
+        """Return whether prototypes are matched by a network of their own."""
+        return self.model.retrieval is not None
 
     @property
     def cuts_out(self) -> bool:
@@ -184,7 +165,7 @@ class Predictor:
                 for found in under_way.popleft():
                     image, group = next(todo)
                     if isinstance(found, BrokenImageError):
-                        yield _failed(image.path, str(found))
+                        yield failed(image.path, str(found))
                         continue
                     prediction = self._prediction(image.path, batch, i)
                     if found is not None and prediction.error is None:
@@ -193,7 +174,7 @@ class Predictor:
                     i += 1
             last = [each for read in under_way for each in read]  # none of which could be read
             for (image, _), reason in zip(todo, last, strict=True):
-                yield _failed(image.path, str(reason))
+                yield failed(image.path, str(reason))
         finally:
             self.rows_seen += engine.rows_seen
             self.rows_matched += engine.rows_matched
@@ -212,7 +193,7 @@ class Predictor:
 
     def _prediction(self, path: Path, batch: Batch, i: int) -> Prediction:
         if not batch.finite[i]:
-            return _failed(path, _NOT_FINITE)
+            return failed(path, NOT_FINITE)
         names, p, signals = self.model.class_names, batch.p[i].tolist(), None
         if batch.decided is not None and i in batch.place:
             columns = batch.decided.signals._asdict().items()
@@ -245,17 +226,9 @@ class Predictor:
         return explain(self.model.decision, p[row], batch.z[row], class_names=names, group=group, decided=decided)
 
 
-def _failed(path: Path, reason: str) -> Prediction:
-    return Prediction(str(path), "", {}, False, None, None, reason)
-
-
-def _listed(values: str | Path | Sequence[Any]) -> list[Any]:
-    return [values] if isinstance(values, str | Path) else list(values)
-
-
 def _one_each(values: Any, name: str, n: int) -> list[Any]:
     """Return one value for each image, ``None`` for all where nothing was given."""
-    each = [None] * n if values is None else _listed(values)
+    each = [None] * n if values is None else [values] if isinstance(values, str) else list(values)
     if len(each) != n:
         raise ValueError(f"{name} needs one entry per image: {n}, not {len(each)}")
     return each

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
+import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from PIL import Image as Picture
@@ -39,6 +40,27 @@ class Framed(NamedTuple):
     first: Pixels  # for the classifier
     second: Pixels  # for the network that matches prototypes
     picture: Pixels | None  # as it was decoded, scaled down if it is large
+
+
+def list_images(images: Any, masks: Any, *, cuts_out: bool) -> list[Image]:
+    """Return files with their masks, one for each or ``None`` for all; ``cuts_out`` tells whether masks are needed."""
+    paths = _listed(images)
+    outlines = [None] * len(paths) if masks is None else _listed(masks)
+    if len(outlines) != len(paths):
+        raise ValueError(f"masks needs one entry per image: {len(paths)}, not {len(outlines)}")
+    if cuts_out and None in outlines:
+        warnings.warn(
+            "the model was trained on lesions that were cut out along their masks: an image without a mask is seen "
+            "whole, as few were in training",
+            stacklevel=3,
+        )
+    if not cuts_out and any(outlines):
+        warnings.warn("the model looks at whole images: their masks change nothing", stacklevel=3)
+    return [Image(Path(path), mask and Path(mask)) for path, mask in zip(paths, outlines, strict=True)]
+
+
+def _listed(values: Any) -> list[Any]:
+    return [values] if isinstance(values, str | Path) else list(values)
 
 
 def read_images(

@@ -1,0 +1,88 @@
+"""The images that an export is compared and calibrated on: given ones, or the small pictures in the model itself."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from PIL import Image as Picture
+
+from tdumpra.data.images.framing import Framing
+from tdumpra.data.images.new import Framed, Image, read_images
+from tdumpra.data.manifest import Manifest
+from tdumpra.data.sources import SOURCE_KINDS, open_source
+from tdumpra.data.sources.files import is_image
+from tdumpra.data.synthetic import synthetic_manifest
+from tdumpra.errors import InputFileError
+from tdumpra.export.quantise import LEAST_IMAGES, MOST_IMAGES
+from tdumpra.networks.model_file import Model
+
+T = TypeVar("T")
+
+_MOST_PICTURES = 128  # of a model's own
+_SYNTHETIC = 32  # lesions, for a model that holds no pictures
+
+
+class Frames(NamedTuple):
+    """Images in the frames of both networks, (n, h, w, 3) each."""
+
+    first: np.ndarray
+    second: np.ndarray
+
+
+@contextmanager
+def pictures_of(model: Model) -> Iterator[tuple[list[Path], str]]:
+    """Yield files of the small pictures that a model holds, and what they are; synthetic lesions if it holds none."""
+    names = _spread(sorted(model.thumbnails), _MOST_PICTURES)
+    pixels, what = [model.thumbnails[name].numpy() for name in names], "of the model's own pictures"
+    if not pixels:
+        manifest = synthetic_manifest(n=_SYNTHETIC)
+        pixels, what = [manifest.reader(record) for record in manifest.records], "synthetic lesions"
+    with tempfile.TemporaryDirectory() as folder:
+        yield [_save(Path(folder) / f"{i:04d}.png", each) for i, each in enumerate(pixels)], what
+
+
+def calibration_frames(place: str, first: Framing, second: Framing) -> Frames:
+    """Return framed images of a data source ``KIND:PLACE`` or a folder, spread over all of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        images = _spread(_images_of(place, Path(folder)), MOST_IMAGES)
+        framed = [each for each in read_images(images, first, second, picture=False) if isinstance(each, Framed)]
+    if len(framed) < LEAST_IMAGES:
+        raise InputFileError(
+            f"{place} holds {len(framed)} readable images, and calibrating int8 needs at least {LEAST_IMAGES}: name a "
+            "folder of training images"
+        )
+    return Frames(np.stack([each.first for each in framed]), np.stack([each.second for each in framed]))
+
+
+def _images_of(place: str, folder: Path) -> list[Image]:
+    kind, colon, _ = place.partition(":")
+    if not (colon and kind in SOURCE_KINDS):
+        if not Path(place).exists():
+            raise InputFileError(
+                f"{place} does not exist: calibrating int8 needs a folder of at least {LEAST_IMAGES} images, or a data "
+                "source KIND:PLACE"
+            )
+        return [Image(path) for path in sorted(Path(place).rglob("*")) if is_image(path)]
+    manifest = open_source(place, allow_missing=True)
+    return [_as_file(manifest, i, folder) for i in _spread(range(len(manifest)), MOST_IMAGES)]
+
+
+def _as_file(manifest: Manifest, i: int, folder: Path) -> Image:
+    record = manifest.records[i]
+    if record.path is not None:
+        return Image(record.path, record.mask)
+    return Image(_save(folder / f"{i}.png", manifest.reader(record)), record.mask)
+
+
+def _spread(items: Sequence[T], most: int) -> list[T]:
+    return list(items[:: max(1, -(-len(items) // most))])
+
+
+def _save(path: Path, pixels: np.ndarray) -> Path:
+    Picture.fromarray(pixels).save(path)
+    return path
