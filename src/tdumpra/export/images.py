@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -12,12 +13,11 @@ import numpy as np
 from PIL import Image as Picture
 
 from tdumpra.data.images.framing import Framing
-from tdumpra.data.images.new import Framed, Image, read_images
-from tdumpra.data.manifest import Manifest
+from tdumpra.data.images.new import Framed, Image, read_images, record_batches
 from tdumpra.data.sources import SOURCE_KINDS, open_source
 from tdumpra.data.sources.files import is_image
 from tdumpra.data.synthetic import synthetic_manifest
-from tdumpra.errors import InputFileError
+from tdumpra.errors import BrokenImageError, InputFileError
 from tdumpra.export.quantise import LEAST_IMAGES, MOST_IMAGES
 from tdumpra.networks.model_file import Model
 
@@ -48,9 +48,7 @@ def pictures_of(model: Model) -> Iterator[tuple[list[Path], str]]:
 
 def calibration_frames(place: str, first: Framing, second: Framing) -> Frames:
     """Return framed images of a data source ``KIND:PLACE`` or a folder, spread over all of it."""
-    with tempfile.TemporaryDirectory() as folder:
-        images = _spread(_images_of(place, Path(folder)), MOST_IMAGES)
-        framed = [each for each in read_images(images, first, second, picture=False) if isinstance(each, Framed)]
+    framed = [each for each in _read(place, first, second) if isinstance(each, Framed)]
     if len(framed) < LEAST_IMAGES:
         raise InputFileError(
             f"{place} holds {len(framed)} readable images, and calibrating int8 needs at least {LEAST_IMAGES}: name a "
@@ -59,24 +57,21 @@ def calibration_frames(place: str, first: Framing, second: Framing) -> Frames:
     return Frames(np.stack([each.first for each in framed]), np.stack([each.second for each in framed]))
 
 
-def _images_of(place: str, folder: Path) -> list[Image]:
+def _read(place: str, first: Framing, second: Framing) -> Iterator[Framed | BrokenImageError]:
     kind, colon, _ = place.partition(":")
-    if not (colon and kind in SOURCE_KINDS):
-        if not Path(place).exists():
-            raise InputFileError(
-                f"{place} does not exist: calibrating int8 needs a folder of at least {LEAST_IMAGES} images, or a data "
-                "source KIND:PLACE"
-            )
-        return [Image(path) for path in sorted(Path(place).rglob("*")) if is_image(path)]
-    manifest = open_source(place, allow_missing=True)
-    return [_as_file(manifest, i, folder) for i in _spread(range(len(manifest)), MOST_IMAGES)]
-
-
-def _as_file(manifest: Manifest, i: int, folder: Path) -> Image:
-    record = manifest.records[i]
-    if record.path is not None:
-        return Image(record.path, record.mask)
-    return Image(_save(folder / f"{i}.png", manifest.reader(record)), record.mask)
+    if colon and kind in SOURCE_KINDS:
+        manifest = open_source(place, allow_missing=True)
+        some = replace(manifest, records=tuple(_spread(manifest.records, MOST_IMAGES)))
+        for batch in record_batches(some, first, second, batch_size=MOST_IMAGES):
+            yield from batch
+    elif Path(place).is_dir():
+        paths = sorted(path for path in Path(place).rglob("*") if is_image(path))
+        yield from read_images([Image(path) for path in _spread(paths, MOST_IMAGES)], first, second, picture=False)
+    else:
+        raise InputFileError(
+            f"{place} is no folder: calibrating int8 needs one of at least {LEAST_IMAGES} images, or a data source "
+            "KIND:PLACE"
+        )
 
 
 def _spread(items: Sequence[T], most: int) -> list[T]:

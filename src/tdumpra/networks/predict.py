@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from tdumpra import checks
 from tdumpra.core.gate import GateSignals
 from tdumpra.data.images.framing import EvalTransform
-from tdumpra.data.images.new import Framed, Image, Pixels, list_images, read_batches
+from tdumpra.data.images.new import Framed, Image, Pixels, list_images, read_batches, record_batches
+from tdumpra.data.manifest import Manifest
 from tdumpra.errors import BrokenImageError
 from tdumpra.method.bank import Exemplar
 from tdumpra.method.decision import Decided
 from tdumpra.method.evidence import Evidence, explain
-from tdumpra.networks.build import arithmetic
+from tdumpra.networks.build import Encoding, arithmetic
 from tdumpra.networks.engine import Batch, Engine, Pass, usual_batch_size
 from tdumpra.networks.model_file import Encoder, Model
 from tdumpra.networks.settings import Precision
@@ -85,6 +86,7 @@ class Predictor:
         groups: Sequence[str | None] | None = None,
         masks: Sequence[str | Path | None] | None = None,
         recognise: Recognise | None = None,
+        embeddings: bool = False,
     ) -> Iterator[Prediction]:
         """Yield predictions in order. An image that cannot be read or decided gives one with its ``error``.
 
@@ -97,12 +99,15 @@ class Predictor:
                 image without one is seen whole.
             recognise: with evidence, tells from an image and its pixels, framed for the classifier, which training
                 image it is. Without a group of its own, it gets that image's.
+            embeddings: run the network that matches prototypes on every image, and attach its embedding.
         """
         if batch_size is not None:
             checks.check_count(batch_size, "batch_size")
         cases = list_images(images, masks, cuts_out=self.cuts_out)
         own = _one_each(groups, "groups", len(cases))
-        yield from self._predict(cases, own, batch_size or usual_batch_size(self.device), evidence, recognise)
+        yield from self._predict(
+            cases, own, batch_size or usual_batch_size(self.device), evidence, recognise, embeddings
+        )
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -133,6 +138,21 @@ class Predictor:
             z: Tensor = self.matcher[0](pixels).z
         return z
 
+    def outputs(
+        self, manifest: Manifest, *, batch_size: int | None = None
+    ) -> Iterator[list[BrokenImageError | tuple[Framed, Encoding]]]:
+        """Yield the outputs of both networks for the records of a source, in order, a batch at a time.
+
+        Each image comes as it was framed, with the outputs of one row; one that cannot be read comes as its error.
+        """
+        size = batch_size or usual_batch_size(self.device)
+        engine = self._engine(size, eager=True)
+        framings = self.model.classifier.transform.framing, self.matcher[1].framing
+        for read in record_batches(manifest, *framings, batch_size=size):
+            framed = [each for each in read if isinstance(each, Framed)]
+            rows = iter(zip(*engine.outputs(framed), strict=True)) if framed else iter(())
+            yield [each if isinstance(each, BrokenImageError) else (each, Encoding(*next(rows))) for each in read]
+
     def pictures(self, evidence: Evidence) -> dict[str, np.ndarray]:
         """Return small pictures (h, w, 3) of the training images behind ``evidence``, where the model holds them."""
         held = self.model.thumbnails
@@ -145,8 +165,9 @@ class Predictor:
         batch_size: int,
         evidence: bool,
         recognise: Recognise | None,
+        embeddings: bool,
     ) -> Iterator[Prediction]:
-        engine = self._engine(batch_size, eager=evidence)
+        engine = self._engine(batch_size, eager=evidence or embeddings)
         framings = self.model.classifier.transform.framing, self.matcher[1].framing
         under_way: deque[list[Framed | BrokenImageError | None]] = deque()
 
@@ -168,6 +189,8 @@ class Predictor:
                         yield failed(image.path, str(found))
                         continue
                     prediction = self._prediction(image.path, batch, i)
+                    if embeddings and prediction.error is None and batch.z is not None:
+                        prediction = prediction._replace(embedding=batch.z[batch.place[i]].numpy())
                     if found is not None and prediction.error is None:
                         prediction = self._with_evidence(prediction, batch, i, image, group, found, recognise)
                     yield prediction

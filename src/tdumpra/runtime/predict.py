@@ -82,6 +82,7 @@ class ExportedPredictor:
         *,
         batch_size: int | None = None,
         masks: Sequence[str | Path | None] | None = None,
+        embeddings: bool = False,
     ) -> Iterator[Prediction]:
         """Yield predictions in order. An image that cannot be read or decided gives one with its ``error``.
 
@@ -89,24 +90,26 @@ class ExportedPredictor:
             images: files.
             batch_size: how many at once.
             masks: files of the lesion's segmentation, for a model that :attr:`cuts_out` lesions.
+            embeddings: run the network that matches prototypes on every image, and attach its embedding.
         """
         if batch_size is not None:
             check_count(batch_size, "batch_size")
         cases = list_images(images, masks, cuts_out=self.cuts_out)
-        return self._predict(cases, batch_size or _BATCH)
+        return self._predict(cases, batch_size or _BATCH, embeddings)
 
-    def decide(self, first: np.ndarray, second: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    def decide(
+        self, first: np.ndarray, second: np.ndarray | None = None, *, eager: bool = False
+    ) -> dict[str, np.ndarray]:
         """Return what the model has to say of framed images (n, h, w, 3), by the names of the graph's outputs.
 
-        A model of two networks takes the images in the frame of each. It has every output for all of them in the mode
-        ``eager``; in the mode ``lazy``, the outputs that come from the bank hold zeros for the images above theta, as
-        ``asked`` tells.
+        A model of two networks takes the images in the frame of each. It has every output for all of them if it is
+        ``eager``; else the outputs that come from the bank hold zeros for the images above theta, as ``asked`` tells.
         """
         outputs = self._run(0, pixels=first)
         self.rows_seen += len(first)
         if not self.has_two_networks:
             return outputs
-        asked = np.ones(len(first), dtype=bool) if self.mode == "eager" else outputs["asked"]
+        asked = np.ones(len(first), dtype=bool) if eager or self.mode == "eager" else outputs["asked"]
         outputs["asked"], outputs["opened"] = asked, np.zeros(len(first), dtype=bool)
         if asked.any():
             frames = first if second is None else second
@@ -119,21 +122,25 @@ class ExportedPredictor:
                 outputs[name][asked] = values
         return outputs
 
-    def _predict(self, cases: list[Image], batch_size: int) -> Iterator[Prediction]:
+    def _predict(self, cases: list[Image], batch_size: int, embeddings: bool) -> Iterator[Prediction]:
         first, second = (graph.description.transform.framing for graph in (self.graphs[0], self.graphs[-1]))
         todo = iter(cases)
         for read in read_batches(cases, first, second, batch_size=batch_size):
             framed = [each for each in read if isinstance(each, Framed)]
             outputs: dict[str, np.ndarray] = {}
             if framed:
-                outputs = self.decide(np.stack([each.first for each in framed]), np.stack([e.second for e in framed]))
+                frames = (np.stack([each[side] for each in framed]) for side in (0, 1))
+                outputs = self.decide(*frames, eager=embeddings)
             i = 0
             for found in read:
                 path = next(todo).path
                 if isinstance(found, BrokenImageError):
                     yield failed(path, str(found))
                     continue
-                yield self._prediction(path, outputs, i)
+                prediction = self._prediction(path, outputs, i)
+                if embeddings and prediction.error is None:
+                    prediction = prediction._replace(embedding=outputs["embedding"][i])
+                yield prediction
                 i += 1
 
     def _prediction(self, path: Path, outputs: Mapping[str, np.ndarray], i: int) -> Prediction:

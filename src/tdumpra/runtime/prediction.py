@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:  # evidence needs torch, a prediction does not
     from tdumpra.data.images.new import Pixels
     from tdumpra.method.bank import Exemplar
@@ -27,6 +29,7 @@ class Prediction(NamedTuple):
     pixels: Pixels | None = None  # the framed image, as the network that matches prototypes gets it
     picture: Pixels | None = None  # the image as it was decoded, scaled down if it is large
     exemplar: Exemplar | None = None  # the training image that it was recognised as
+    embedding: np.ndarray | None = None  # in the bank's space; None unless asked for
 
 
 def failed(path: str | Path, reason: str) -> Prediction:
