@@ -7,7 +7,7 @@ Each function takes one raw argument and its name, and returns it as a clean arr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,18 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tdumpra.values import SPLITS as SPLITS
 from tdumpra.values import check_choice as check_choice
 from tdumpra.values import check_count as check_count
 from tdumpra.values import check_positive as check_positive
 from tdumpra.values import check_unit_interval as check_unit_interval
+from tdumpra.values import misnamed_group as misnamed_group
 
-SPLITS = ("train", "val", "test")
 ROW_SUM_TOLERANCE = 1e-3  # probabilities saved as float16 stray this far from one ...
 BFLOAT16_TOLERANCE = 4e-3  # ... and those of eight bits this far: each is off by up to one part in 512
 
-_LIKE_GROUP = frozenset(
-    {"group", "groups", "group_id", "lesion", "lesions", "lesion_id", "patient", "patients", "patient_id"}
-)  # what a column of lesions or patients is called
 _NO_SCALED_PROBABILITY = 1.5  # what lies above is hardly a probability that was weighted or rounded
 _SHOWN = 3  # how many offending row numbers a message names
 
@@ -143,14 +141,6 @@ def check_groups(values: Any, name: str, *, n_rows: int) -> NDArray[np.str_] | N
     if groups.dtype.kind in "fO":  # pandas makes 7.0 of 7 where a cell is empty: the lesion is the same
         groups = np.array([int(group) if _is_whole(group) else group for group in groups], dtype=object)
     return groups.astype(np.str_)
-
-
-def misnamed_group(names: Iterable[str]) -> str | None:
-    """Return a note if a column seems to name lesions or patients and none is called ``group``."""
-    found = [name for name in names if name.casefold() in _LIKE_GROUP]
-    if not found or "group" in found:
-        return None
-    return f"it holds {found[0]!r} and no 'group': rename it if it names lesions or patients"
 
 
 def check_split(values: Any, name: str = "split", *, n_rows: int | None = None) -> NDArray[np.int8]:

@@ -1,11 +1,16 @@
-"""Check single values that a user or a file gives: numbers, words, lists. Nothing here needs torch."""
+"""Check single values that a user or a file gives: numbers, words, lists, names. Nothing here needs torch."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
+
+SPLITS = ("train", "val", "test")
+_LIKE_GROUP = frozenset(
+    {"group", "groups", "group_id", "lesion", "lesions", "lesion_id", "patient", "patients", "patient_id"}
+)  # what a column of lesions or patients is called
 
 
 def check_unit_interval(value: float, name: str, *, upper: float = 1.0) -> None:
@@ -62,3 +67,11 @@ def check_table(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TypeError(f"{name} must be an object, not {value!r}")
     return value
+
+
+def misnamed_group(names: Iterable[str]) -> str | None:
+    """Return a note if a column seems to name lesions or patients and none is called ``group``."""
+    found = [name for name in names if name.casefold() in _LIKE_GROUP]
+    if not found or "group" in found:
+        return None
+    return f"it holds {found[0]!r} and no 'group': rename it if it names lesions or patients"

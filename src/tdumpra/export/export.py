@@ -7,14 +7,14 @@ import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
 import torch
 
 from tdumpra import __version__
 from tdumpra.artifacts import read_seal, write_together
-from tdumpra.checks import check_choice
+from tdumpra.errors import ArtifactError
 from tdumpra.export.compare import TOLERANCE, Comparison, Reference
 from tdumpra.export.graph import blank, graphs_of
 from tdumpra.export.images import Frames, calibration_frames, pictures_of
@@ -24,7 +24,8 @@ from tdumpra.export.quantise import quantise
 from tdumpra.networks.model_file import KIND, Encoder, Model
 from tdumpra.runtime import ExportedPredictor
 from tdumpra.runtime.description import Description, Precision
-from tdumpra.runtime.exported import SUFFIXES, Format, Graph, retrieval_path, weights_path
+from tdumpra.runtime.exported import SUFFIXES, Format, Graph, read_exported, retrieval_path, weights_path
+from tdumpra.values import check_choice
 
 ANOTHER_MODEL = (
     "it is another model than the one that was tuned: its temperature, bank and thresholds must be tuned again on its "
@@ -32,8 +33,14 @@ ANOTHER_MODEL = (
 )
 
 
+def check_format(name: str) -> Format:
+    """Return the name of a format that models are exported to."""
+    check_choice(name, "--to", get_args(Format))
+    return cast(Format, name)
+
+
 class Export(NamedTuple):
-    """What was written, and how it compares with the model."""
+    """The files of an export, and how it compares with the model."""
 
     files: tuple[Path, ...]
     precision: Precision
@@ -59,7 +66,6 @@ def export_model(
         calibration: a folder or data source ``KIND:PLACE``; with it, the networks are quantised to int8.
         trusted: names of factories that may build the model's networks.
     """
-    check_choice(to, "to", set(SUFFIXES.values()))
     if SUFFIXES.get(out.suffix) != to:
         suffix = next(suffix for suffix, format_ in SUFFIXES.items() if format_ == to)
         raise ValueError(f"an export to {to} is named *{suffix}, not {out.name!r}")
@@ -77,9 +83,8 @@ def export_model(
     traced = _trace(model, trusted)
     about = _describe(model, read_seal(path, kind=KIND))
     with pictures_of(model) as (own, what):
-        reference = Reference(
-            model, images or own, "of the given images" if images else what, trusted=trusted
-        )  # fmt: skip
+        given = (images, "given images") if images else (own, what)
+        reference = Reference(model, *given, trusted=trusted)
         comparison = reference.compare(_assemble(traced, about, to, out))
         if not comparison.agrees:
             raise ExportError(f"the export computes something else than the model, and was not written: {comparison}")
@@ -89,6 +94,20 @@ def export_model(
             comparison = reference.compare(_assemble(traced, about, to, out))
     about = [replace(each, notes={**each.notes, "compared": comparison._asdict()}) for each in about]
     return Export(_write(_assemble(traced, about, to, out)), about[0].precision, comparison)
+
+
+def compare_with(path: Path, exported: Path, images: Sequence[Path] = (), *, trusted: Collection[str] = ()) -> Export:
+    """Compare a model file with an export of it, on ``images`` or on the model's own pictures.
+
+    Both are checked against their seals. An export of any other model is refused.
+    """
+    graphs, model = read_exported(exported), Model.read(path)
+    if graphs[0].description.model != read_seal(path, kind=KIND):
+        raise ArtifactError(f"{exported} was exported from another model than {path}")
+    with pictures_of(model) as (own, what):
+        given = (images, "given images") if images else (own, what)
+        comparison = Reference(model, *given, trusted=trusted).compare(graphs)
+    return Export(tuple(graph.path for graph in graphs), graphs[0].description.precision, comparison)
 
 
 def _encoders(model: Model) -> list[Encoder]:

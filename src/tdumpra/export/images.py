@@ -38,7 +38,7 @@ class Frames(NamedTuple):
 def pictures_of(model: Model) -> Iterator[tuple[list[Path], str]]:
     """Yield files of the small pictures that a model holds, and what they are; synthetic lesions if it holds none."""
     names = _spread(sorted(model.thumbnails), _MOST_PICTURES)
-    pixels, what = [model.thumbnails[name].numpy() for name in names], "of the model's own pictures"
+    pixels, what = [model.thumbnails[name].numpy() for name in names], "pictures of the model"
     if not pixels:
         manifest = synthetic_manifest(n=_SYNTHETIC)
         pixels, what = [manifest.reader(record) for record in manifest.records], "synthetic lesions"
