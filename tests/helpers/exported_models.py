@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 
 from tdumpra.core.gate import GateThresholds
 from tdumpra.data.images.framing import EvalTransform, Framing
+from tdumpra.export.export import Export, export_model
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
 from tdumpra.networks.build import build_network
@@ -42,14 +45,21 @@ def pictures(n: int, seed: int = 0, size: tuple[int, int] = (16, 16)) -> np.ndar
     return mix.clip(0, 255).astype(np.uint8)
 
 
-def small_model(*, two: bool = False, thumbnails: int = 24, framing: Framing | None = None, views: int = 1,
-                **decision: Any) -> Model:  # fmt: skip
+def small_model(
+    *,
+    two: bool = False,
+    thumbnails: int = 24,
+    framing: Framing | None = None,
+    views: int = 1,
+    backbone: str = "tiny_networks:plain",
+    **decision: Any,
+) -> Model:
     """A model whose gate opens for some pictures; with ``two``, of two networks."""
-    classifier = encoder(1, framing=framing, views=views)
+    classifier = encoder(1, framing=framing, views=views, backbone=backbone)
     matcher = encoder(2, framing=framing, views=views) if two else classifier
     if two:
         classifier, matcher = classifier.without("projection"), matcher.without("classifier")
-    network = matcher.build(len(NAMES), torch.device("cpu"), trusted=["tiny_networks:plain"])
+    network = matcher.build(len(NAMES), torch.device("cpu"), trusted=[backbone])
     frame = matcher.transform.framing
     seen = torch.from_numpy(pictures(60, 5, (frame.height, frame.width)))
     with torch.inference_mode():
@@ -62,3 +72,35 @@ def small_model(*, two: bool = False, thumbnails: int = 24, framing: Framing | N
         decision=Decision(bank=bank, **options), class_names=NAMES, classifier=classifier,
         retrieval=matcher if two else None, thumbnails=held, identity={"made_from": "the tests"},
     )  # fmt: skip
+
+
+def write_pictures(folder: Path, n: int, seed: int = 3) -> list[Path]:
+    """Files of pictures that are larger than any frame."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{i:03d}.png" for i in range(n)]
+    for path, pixels in zip(paths, pictures(n, seed, (40, 50)), strict=True):
+        Image.fromarray(pixels).save(path)
+    return paths
+
+
+class Made(NamedTuple):
+    """A model file and its export."""
+
+    model: Path
+    exported: Path
+    export: Export
+
+
+_made: dict[bool, Made] = {}
+
+
+def exported_once(folder: Path, *, two: bool) -> Made:
+    """Export a small model to ONNX, once in a process; with ``two``, one of two networks."""
+    if two not in _made:
+        place = folder / ("two" if two else "one")
+        place.mkdir()
+        model = place / "model.safetensors"
+        small_model(two=two).write(model)
+        out = place / "model.onnx"
+        _made[two] = Made(model, out, export_model(model, "onnx", out, trusted=["tiny_networks:plain"]))
+    return _made[two]

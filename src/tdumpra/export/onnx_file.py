@@ -66,7 +66,9 @@ def to_onnx(graph: nn.Module, inputs: dict[str, Tensor]) -> OnnxGraph:
         raise ExportError(f"the network cannot be turned into a graph: {reason[:300]}") from error
     fixed = [each.name for each in proto.graph.input if not each.type.tensor_type.shape.dim[0].dim_param]
     if fixed:
-        raise ExportError(f"the network's code fixes the size of a batch, so that {fixed[0]} could be of one size only")
+        raise ExportError(
+            f"the network's code fixes the size of a batch of {fixed[0]}: where it writes len(x), x.shape[0] leaves it open"
+        )
     of_network = tuple(
         node.name
         for node in proto.graph.node
