@@ -146,8 +146,8 @@ def test_other_names_are_no_exports(one, tmp_path):
         read_exported(one.model)
     with pytest.raises(ArtifactError, match="No such file"):
         read_exported(tmp_path / "model.onnx")
-    with pytest.raises(ArtifactError):
-        (tmp_path / "folder.onnx").mkdir()
+    (tmp_path / "folder.onnx").mkdir()
+    with pytest.raises(ArtifactError, match="cannot read"):
         read_exported(tmp_path / "folder.onnx")
 
 
@@ -197,19 +197,16 @@ def test_custom_operators_are_not_loaded(one, tmp_path):
         ExportedPredictor.load(doctored(path, custom))
 
 
-def test_a_damaged_graph_behind_a_new_seal(one, tmp_path):
+def test_damaged_graphs_behind_a_new_seal(one, tmp_path):
     """Sealed anew, damage reaches the engine, and comes back as a sentence."""
-    data = bytearray(one.exported.read_bytes())
+    data = one.exported.read_bytes()
+    nodes = data.index(b"pixels")  # where the graph begins
     path = tmp_path / "model.onnx"
-    rng = np.random.default_rng(0)
-    for _ in range(12):
+    for place in (nodes, nodes + 30, nodes + 90):
         broken = bytearray(data)
-        for place in rng.integers(0, len(data) // 2, 40):
-            broken[place] ^= 255
-        at = broken.find(SEAL_KEY.encode()) + len(SEAL_KEY) + 2
+        broken[place : place + 8] = b"\xff" * 8
+        at = broken.index(SEAL_KEY.encode()) + len(SEAL_KEY) + 2
         broken[at : at + 64] = BLANK.encode()
-        try:
-            path.write_bytes(seal(bytes(broken)))
+        path.write_bytes(seal(bytes(broken)))
+        with pytest.raises(ArtifactError, match=r"model\.onnx"):
             ExportedPredictor.load(path)
-        except (ArtifactError, ValueError) as error:
-            assert isinstance(error, ArtifactError) or "blank seal" in str(error)

@@ -117,7 +117,7 @@ def test_a_graph_that_breaks_its_promise_is_refused(one, monkeypatch, name, valu
 
 
 def test_pixels_of_another_frame_are_refused(one):
-    with pytest.raises(ArtifactError, match="model.onnx"):
+    with pytest.raises(ArtifactError, match=r"model\.onnx"):
         ExportedPredictor.load(one.exported).decide(pictures(2, size=(20, 16)))
 
 

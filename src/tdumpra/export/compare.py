@@ -16,7 +16,7 @@ from tdumpra.runtime import ExportedPredictor, Prediction
 from tdumpra.runtime.exported import Graph
 from tdumpra.runtime.sessions import Engine
 
-TOLERANCE = 1e-4  # of a probability; two engines that compute the same differ by some 1e-6, with a high kappa by 6e-5
+TOLERANCE = 1e-4  # of a probability; two engines that compute the same differ by some 1e-6, which a high kappa magnifies
 
 
 class Comparison(NamedTuple):

@@ -67,7 +67,7 @@ def to_onnx(graph: nn.Module, inputs: dict[str, Tensor]) -> OnnxGraph:
     fixed = [each.name for each in proto.graph.input if not each.type.tensor_type.shape.dim[0].dim_param]
     if fixed:
         raise ExportError(
-            f"the network's code fixes the size of a batch of {fixed[0]}: where it writes len(x), x.shape[0] leaves it open"
+            f"the network's code fixes the size of a batch of {fixed[0]}: write x.shape[0] where it has len(x)"
         )
     of_network = tuple(
         node.name

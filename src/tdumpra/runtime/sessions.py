@@ -62,7 +62,7 @@ class _OpenVinoSession:
             import openvino
         except ImportError:
             raise MissingExtraError("openvino", "openvino", "the engine openvino") from None
-        # Without the hint many processors compute in bfloat16, and probabilities are off by a third.
+        # Without the hint many processors compute in bfloat16, and labels move.
         options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
         self._path = graph.path
         with reading(graph.path, "OpenVINO graph", ArtifactError):
