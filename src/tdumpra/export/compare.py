@@ -11,12 +11,13 @@ import numpy as np
 
 from tdumpra.errors import InputFileError
 from tdumpra.networks.model_file import Model
-from tdumpra.networks.predict import Predictor
+from tdumpra.networks.predict import Mode, Predictor
 from tdumpra.runtime import ExportedPredictor, Prediction
 from tdumpra.runtime.exported import Graph
-from tdumpra.runtime.sessions import Engine
 
-TOLERANCE = 1e-4  # of a probability; two engines that compute the same differ by some 1e-6, which a high kappa magnifies
+TOLERANCE = (
+    1e-4  # of a probability; two engines that compute the same differ by some 1e-6, which a high kappa magnifies
+)
 
 
 class Comparison(NamedTuple):
@@ -52,13 +53,11 @@ class Reference:
             raise InputFileError(f"none of {len(paths)} images to compare on can be predicted: {predicted[0].error}")
         self.paths = [each.path for each in self.predictions]
 
-    def compare(self, graphs: Sequence[Graph], *, engine: Engine | None = None) -> Comparison:
+    def compare(self, graphs: Sequence[Graph]) -> Comparison:
         """Predict the same images with an export, lazily and eagerly; the worse of the two counts."""
-        worst: list[Comparison] = []
-        for mode in ("lazy", "eager") if len(graphs) == 2 else ("lazy",):
-            predictor = ExportedPredictor(graphs, engine=engine or "auto", mode=mode)
-            worst.append(self._against(_predict(predictor, self.paths)))
-        return min(worst, key=lambda each: (each.labels, each.openings, -each.largest))
+        modes: tuple[Mode, ...] = ("lazy", "eager") if len(graphs) == 2 else ("lazy",)
+        found = [self._against(_predict(ExportedPredictor(graphs, mode=mode), self.paths)) for mode in modes]
+        return min(found, key=lambda each: (each.labels, each.openings, -each.largest))
 
     def _against(self, others: Sequence[Prediction]) -> Comparison:
         labels = openings = 0
