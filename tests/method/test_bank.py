@@ -364,3 +364,27 @@ class TestFile:
     def test_a_missing_file_is_refused(self, tmp_path):
         with pytest.raises(ArtifactError, match="cannot read"):
             PrototypeBank.load(tmp_path / "absent.safetensors")
+
+
+class TestWeights:
+    def test_one_each_changes_nothing(self, bank):
+        train = make_problem().train
+        weighted = PrototypeBank.fit(train.z, train.y, 3, train.groups, ids=train.ids, weights=np.ones(len(train.y)))
+        torch.testing.assert_close(weighted.prototypes, bank.prototypes)
+        assert weighted.exemplars == bank.exemplars
+
+    def test_a_heavy_row_draws_its_prototype(self):
+        # one prototype at the mean direction of 0 and 90 degrees, where the second counts three times: 71.6 degrees
+        bank = PrototypeBank.fit(directions(0, 90, 180, 180), [0, 0, 1, 1], 1, weights=[1, 3, 1, 1])
+        np.testing.assert_allclose(bank.prototypes[0, 0], directions(np.rad2deg(np.arctan2(3, 1)))[0], atol=1e-6)
+
+    def test_shares_count_weights(self):
+        z, y = directions(0, 1, 90, 180, 270), [0, 0, 0, 1, 1]
+        bank = PrototypeBank.fit(z, y, 2, list("abcde"), weights=[1, 1, 6, 1, 1], merge_above=None)
+        assert bank.weight[0].tolist() == [0.75, 0.25]
+        np.testing.assert_allclose(bank.prototypes[0, 0], directions(90)[0], atol=1e-6)
+
+    @pytest.mark.parametrize("weights", [[1.0], [1, 1, 1, 0], [1, 1, 1, -1], [1, 1, 1, np.nan]])
+    def test_refused(self, weights):
+        with pytest.raises(ValueError, match="weights needs one positive number per row"):
+            PrototypeBank.fit(directions(0, 1, 90, 180), [0, 0, 1, 1], 1, weights=weights)

@@ -104,7 +104,7 @@ def test_nothing_is_computed_twice_after_a_run(tdumpra, tmp_path, computed, seed
 @pytest.mark.parametrize(
     ("change", "made"),
     [
-        ("bootstrap = 21", {"evaluation", "report"}),
+        ("bootstrap = 21", {"evaluation", "model", "report"}),  # whose figures it takes along
         pytest.param("[bank]\nthumbnails = false", {"model", "report"}, marks=pytest.mark.slow),
         ("[tune]\nobjective = 'accuracy'", {"gate", "evaluation", "model", "report"}),
         pytest.param(

@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from tdumpra import __version__
-from tdumpra.cli import data, export, score, seals
+from tdumpra.cli import bank, data, export, models, score, seals, search
 from tdumpra.cli.messages import NotesOnce, is_ours
 from tdumpra.cli.options import (
     ConfigArgument,
@@ -169,9 +169,9 @@ def _stage(name: str, panel: str, about: str) -> None:
         as_json: JsonOption = False,
     ) -> None:
         run = settings(config, changes, seeds, out)
-        from tdumpra.cli.run import bank_command, embed_command, train_command
+        from tdumpra.cli.run import embed_command, train_command
 
-        work = {"train": train_command, "embed": embed_command, "bank": bank_command}[name]
+        work = {"train": train_command, "embed": embed_command}[name]
         work(run, as_json=as_json)
 
 
@@ -195,7 +195,7 @@ def _experiment(name: str, panel: str, about: str) -> None:
 
 _stage("train", _STAGES, "Train student and teacher; goes on where an earlier run stopped.")
 _stage("embed", _STAGES, "Write logits and embeddings of every image: everything afterwards stands on these tables.")
-_stage("bank", _STAGES, "Cluster the training embeddings into prototypes, and look them over.")
+app.add_typer(bank.app, name="bank", rich_help_panel=_STAGES)
 _experiment("tune", _STAGES, "Choose temperatures, thresholds and weight on validation outputs; write gate.json.")
 _experiment("evaluate", _STAGES, "Tune, then score every comparator on test outputs; write evaluation.json and tables.")
 
@@ -303,6 +303,8 @@ def _explain(
 
 score.register(app, _MODELS)
 export.register(app, _MODELS)
+search.register(app, _EXPERIMENTS)
+models.register(app, _MODELS)
 seals.register(app, _MODELS)
 app.add_typer(data.app, name="data", rich_help_panel=_DATA)
 

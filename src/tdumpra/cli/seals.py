@@ -1,4 +1,6 @@
-"""The commands ``seal`` and ``verify``: tell one's own models from anyone's, and an export from its model."""
+"""The commands ``seal`` and ``verify``: tell one's own models from anyone's, whole histories from broken ones, and an
+export from its model.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,19 @@ from tdumpra.screen import say
 FilesArgument = Annotated[
     list[Path], typer.Argument(help="Models, or any other files.", show_default=False, metavar="FILE...")
 ]
-_KEY = "File of the secret key: 32 random bytes."
+_KEY_HELP = "File of the secret key: 32 random bytes."
+KeyOption = Annotated[Path, typer.Option("--key", help=_KEY_HELP, show_default=False, metavar="KEY")]
+MaybeKeyOption = Annotated[
+    Path | None,
+    typer.Option("--key", help=f"{_KEY_HELP} Without it, models alone are checked.", show_default=False, metavar="KEY"),
+]
 
 
 def register(app: typer.Typer, panel: str) -> None:
     """Add the two commands to the command line."""
 
     @app.command("seal", rich_help_panel=panel)
-    def seal(
-        files: FilesArgument,
-        key: Annotated[Path, typer.Option("--key", help=_KEY, show_default=False, metavar="KEY")],
-    ) -> None:
+    def seal(files: FilesArgument, key: KeyOption) -> None:
         """Seal files with a secret key: writes FILE.seal beside each."""
         from tdumpra.seals import read_key, seal_file
 
@@ -37,10 +41,10 @@ def register(app: typer.Typer, panel: str) -> None:
         files: Annotated[
             list[Path],
             typer.Argument(
-                help="A model and its export, or with --key any files.", show_default=False, metavar="FILE..."
+                help="Models, or a model and its export; any files with --key.", show_default=False, metavar="FILE..."
             ),
         ],
-        key: Annotated[Path | None, typer.Option("--key", help=_KEY, show_default=False, metavar="KEY")] = None,
+        key: MaybeKeyOption = None,
         images: CompareOption = None,
         int8: Annotated[
             bool, typer.Option("--int8", help="The export is quantised, and known to be another model.")
@@ -48,9 +52,7 @@ def register(app: typer.Typer, panel: str) -> None:
         as_json: JsonOption = False,
         trust: TrustOption = None,
     ) -> None:
-        """Check a model's seal, and that its export predicts as it does; with --key, who sealed files."""
-        from tdumpra.runtime.exported import is_exported
-
+        """Check seals and models' histories, and that an export predicts as its model does; with --key, who sealed."""
         if key is not None:
             from tdumpra.seals import read_key, verify_file
 
@@ -59,23 +61,16 @@ def register(app: typer.Typer, panel: str) -> None:
                 verify_file(path, secret)
                 if not as_json:
                     say(f"{path} was sealed with this key")
+        from tdumpra.runtime.exported import is_exported, read_exported
+
         if len(files) == 2 and is_exported(files[1]):
             verify_export(files[0], files[1], images, int8=int8, as_json=as_json, trusted=trust or [])
-        elif key is None:
-            if len(files) > 1:
-                raise ValueError("verify takes a model, or a model and its export (*.onnx, *.xml), or files with --key")
-            _verify_model(files[0])
+            return
+        for path in filter(is_exported, files):
+            read_exported(path)
+            say(f"{path} is whole: its bytes are those that were sealed when it was written")
+        if others := [path for path in files if not is_exported(path)]:
+            from tdumpra.cli.history import verify_histories
 
-
-def _verify_model(path: Path) -> None:
-    """Check the seal that a model, or an export, carries of its own bytes."""
-    from tdumpra.runtime.exported import is_exported, read_exported
-
-    if is_exported(path):
-        read_exported(path)
-    else:
-        from tdumpra.cli.predict import model_file
-        from tdumpra.networks.model_file import Model
-
-        Model.read(model_file(path))
-    say(f"{path} is whole: its bytes are those that were sealed when it was written")
+            for sentence in verify_histories(others, every=key is None):
+                say(sentence)

@@ -11,7 +11,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.stats import rankdata
 
 Array = np.ndarray
 Objective = Literal["balanced_accuracy", "accuracy", "macro_f1", "nll", "cost"]  # that tuning can improve
@@ -64,6 +63,8 @@ def macro_f1(counts: ClassCounts) -> Float[Array, "*many"]:
 
 def auroc_by_class(p: Float[Array, "n c"], y: Int[Array, " n"]) -> Float[Array, " c"]:
     """Return the area under each one-vs-rest ROC curve: the chance that a member outranks a non-member, ties half."""
+    from scipy.stats import rankdata  # takes a second to import, and predictions need no ranks
+
     member = y[:, None] == np.arange(p.shape[1])
     positives = member.sum(0).astype(np.float64)
     negatives = len(y) - positives

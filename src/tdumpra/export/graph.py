@@ -26,7 +26,8 @@ class Encode(nn.Module):
     def __init__(self, network: nn.Module, transform: EvalTransform) -> None:
         super().__init__()
         self.network = network
-        self.transform = transform
+        for name, values in (("mean", transform.mean), ("std", transform.std)):
+            self.register_buffer(name, torch.tensor(values).view(3, 1, 1))
         framing = transform.framing
         self.resized = (framing.height, framing.width) != (transform.size, transform.size)
         if self.resized:  # a resize is linear; as two matrices it is the same in every runtime
@@ -38,7 +39,7 @@ class Encode(nn.Module):
         x = pixels.permute(0, 3, 1, 2).float()
         if self.resized:
             x = (self.rows @ x @ self.columns.T).clamp(0, 255)
-        encoding: Encoding = self.network(self.transform.normalised(x))
+        encoding: Encoding = self.network((x / 255 - self.mean) / self.std)
         return encoding
 
 

@@ -76,6 +76,7 @@ class PrototypeBank:
         merge_above: float | None = MERGE_ABOVE,
         engine: Engine | None = None,
         class_names: Sequence[str] | None = None,
+        weights: Any = None,
     ) -> PrototypeBank:
         """Cluster each class's training embeddings by spherical k-means.
 
@@ -90,6 +91,7 @@ class PrototypeBank:
             merge_above: merge prototypes of a class with a larger cosine than this; ``None`` or 1 keeps all.
             engine: another k-means engine, for instance :func:`tdumpra.method.bank_faiss.faiss_lloyd`.
             class_names: for warnings; numbers if left out.
+            weights: how much each row counts; a weight of two equals two copies. All alike if left out.
         """
         checks.check_count(n_prototypes, "n_prototypes")
         checks.check_count(seed, "seed", least=0)
@@ -105,11 +107,14 @@ class PrototypeBank:
         lesions = checks.check_groups(groups, "groups", n_rows=len(rows))
         names = _check_ids(ids, len(rows))
         lesions = names if lesions is None else lesions
+        mass = _check_weights(weights, len(rows))
         unit = normalise(rows).cpu()
         wanted = [min(int(n_prototypes), len(np.unique(lesions[(y == c).numpy()]))) for c in range(n_classes)]
         _warn_of_small_classes(n_prototypes, wanted, class_names)
         clusters = [
-            _cluster(unit, (y == c).nonzero().squeeze(1), k, seed=int(seed), merge_above=merge_above, engine=engine)
+            _cluster(
+                unit, mass, (y == c).nonzero().squeeze(1), k, seed=int(seed), merge_above=merge_above, engine=engine
+            )
             for c, k in enumerate(wanted)
         ]
         return _assemble(unit, clusters, names, lesions, n_prototypes)
@@ -183,9 +188,10 @@ class PrototypeBank:
 
 
 class _Clusters(NamedTuple):
-    """One class's clusters: the numbers of its training rows, the centres, each row's centre, and how many merged."""
+    """One class's clusters: its rows' numbers and weights, the centres, each row's centre, and how many merged."""
 
     rows: Tensor
+    mass: Tensor | None  # None: all alike
     centers: Tensor
     assignment: Tensor
     merged: int
@@ -223,6 +229,15 @@ def _check_ids(ids: Any, n_rows: int) -> np.ndarray:
     return names.astype(np.str_)
 
 
+def _check_weights(weights: Any, n_rows: int) -> Tensor | None:
+    if weights is None:
+        return None
+    mass = checks.to_tensor(weights, "weights").float().cpu()
+    if mass.shape != (n_rows,) or not bool(torch.isfinite(mass).all() and (mass > 0).all()):
+        raise ValueError(f"weights needs one positive number per row: {n_rows}")
+    return mass
+
+
 def _warn_of_small_classes(n_prototypes: int, wanted: list[int], class_names: Sequence[str] | None) -> None:
     names = class_names or [f"class {c}" for c in range(len(wanted))]
     short = [f"{names[c]} has {k}" for c, k in enumerate(wanted) if 0 < k < n_prototypes]
@@ -235,21 +250,25 @@ def _warn_of_small_classes(n_prototypes: int, wanted: list[int], class_names: Se
 
 
 def _cluster(
-    z: Tensor, rows: Tensor, k: int, *, seed: int, merge_above: float | None, engine: Engine | None
+    z: Tensor, mass: Tensor | None, rows: Tensor, k: int, *, seed: int, merge_above: float | None, engine: Engine | None
 ) -> _Clusters:
+    of_rows = None if mass is None else mass[rows]
     if not len(rows):
-        return _Clusters(rows, z[:0], rows, 0)
+        return _Clusters(rows, of_rows, z[:0], rows, 0)
     with warnings.catch_warnings():  # fewer distinct directions than asked for: the mask says so
         warnings.filterwarnings("ignore", message=".*distinct directions")
-        result = spherical_kmeans(z[rows], k, seed=seed, engine=engine)
+        result = spherical_kmeans(z[rows], k, seed=seed, sample_weight=of_rows, engine=engine)
     centers, assignment = result.centers, result.assignment
     if merge_above is not None and merge_above < 1:
-        centers, assignment = _merge_near_duplicates(z[rows], centers, assignment, merge_above)
-    return _Clusters(rows, centers, assignment, len(result.centers) - len(centers))
+        centers, assignment = _merge_near_duplicates(z[rows], of_rows, centers, assignment, merge_above)
+    return _Clusters(rows, of_rows, centers, assignment, len(result.centers) - len(centers))
 
 
-def _merge_near_duplicates(z: Tensor, centers: Tensor, assignment: Tensor, above: float) -> tuple[Tensor, Tensor]:
+def _merge_near_duplicates(
+    z: Tensor, mass: Tensor | None, centers: Tensor, assignment: Tensor, above: float
+) -> tuple[Tensor, Tensor]:
     """Join the closest pair of clusters until no two centres are closer than ``above``."""
+    z = z if mass is None else z * mass[:, None].to(z)
     while len(centers) > 1:
         closeness = (centers @ centers.T).fill_diagonal_(-1)
         if closeness.max() <= above:
@@ -270,13 +289,13 @@ def _assemble(
     weight, cohesion = z.new_zeros(shape), z.new_zeros(shape)
     exemplars: list[tuple[tuple[Exemplar, ...], ...]] = []
     for c, cluster in enumerate(clusters):
-        sizes = torch.bincount(cluster.assignment, minlength=len(cluster.centers))
+        sizes = torch.bincount(cluster.assignment, cluster.mass, minlength=len(cluster.centers))
         of_class: list[tuple[Exemplar, ...]] = []
         for slot, k in enumerate(sizes.argsort(descending=True, stable=True).tolist()):
             rows = cluster.rows[cluster.assignment == k]
             cosine = z[rows] @ cluster.centers[k]
             prototypes[c, slot], mask[c, slot] = cluster.centers[k], True
-            weight[c, slot], cohesion[c, slot] = len(rows) / len(cluster.rows), cosine.mean()
+            weight[c, slot], cohesion[c, slot] = float(sizes[k]) / float(sizes.sum()), cosine.mean()
             of_class.append(_nearest_of_each_group(rows.numpy(), cosine.numpy(), names, groups))
         exemplars.append(tuple(of_class))
     top = prototype_similarity(z, prototypes).masked_fill(~mask, -torch.inf).amax((1, 2))

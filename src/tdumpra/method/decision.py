@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from tdumpra.artifacts import Artifact
-from tdumpra.core.calibration import adjust_prior, apply_temperature
+from tdumpra.core.calibration import add_bias, adjust_prior, apply_temperature
 from tdumpra.core.chances import CalibratedGate, calibrated_gate_opens
 from tdumpra.core.gate import (
     FusionRule,
@@ -56,10 +57,17 @@ class Decision:
     temperature: float = 1.0  # of the classifier
     rule: FusionRule = "linear"
     prior: Float[Tensor, " c"]  # class shares of the training labels
+    class_bias: tuple[float, ...] = ()  # of the classifier, in nats, fitted where the model was adapted to; (): none
     prior_exponent: float = 0.0  # of the classifier's posterior, on every row; 0: no adjustment
     fused_exponent: float = 0.0  # of the fused posterior, where the gate is open
     calibrated: CalibratedGate | None = None  # one more clause: retrieval's fitted chance of being right is ahead
     first_choices_only: bool = False  # one more: the fused label is the first choice of one of the paths
+    known: int | None = None  # how many classes the classifier tells apart, the bank's first; None: all of them
+
+    @property
+    def columns(self) -> int:
+        """Return the number of classes of the classifier's posterior."""
+        return self.bank.n_classes if self.known is None else self.known
 
     @property
     def guarantees_similarity(self) -> bool:
@@ -74,9 +82,13 @@ class Decision:
         return self.thresholds.guarantees_similarity if self.rule == "linear" else self.thresholds.alpha == 0
 
     def classifier(self, p: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
-        """Return the classifier's calibrated posterior; ``p`` itself where nothing was fitted."""
-        calibrated = apply_temperature(p, self.temperature)
-        return adjust_prior(calibrated, self.prior.to(p.device), self.prior_exponent)
+        """Return the classifier's calibrated posterior; ``p`` itself where nothing was fitted.
+
+        Classes that the bank alone knows follow with probability zero: the classifier has nothing to say of them.
+        """
+        calibrated = add_bias(apply_temperature(p, self.temperature), self.class_bias)
+        adjusted = adjust_prior(calibrated, self.prior[: self.columns].to(p.device), self.prior_exponent)
+        return adjusted if self.known is None else pad(adjusted, (0, self.bank.n_classes - self.known))
 
     def similarity(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "n c"]:
         """Return retrieval's posterior."""
@@ -133,6 +145,8 @@ class Decision:
             "calibrated": self.calibrated and asdict(self.calibrated),
             "guarantees_similarity": self.guarantees_similarity,
             "first_choices_only": self.first_choices_only,
+            **({} if self.known is None else {"known": self.known}),
+            **({"class_bias": list(self.class_bias)} if self.class_bias else {}),
             **{name: getattr(self, name) for name in _SETTINGS},
         }
 
@@ -153,6 +167,9 @@ class Decision:
                 prior=tensors["prior"],
                 thresholds=GateThresholds(**settings["thresholds"]),
                 calibrated=settings["calibrated"] and from_plain(settings["calibrated"], CalibratedGate),
-                first_choices_only=settings.get("first_choices_only", False),  # a clause that older files do not know
+                # what older files do not know
+                first_choices_only=settings.get("first_choices_only", False),
+                known=settings.get("known"),
+                class_bias=tuple(settings.get("class_bias", ())),
                 **{name: settings[name] for name in _SETTINGS},
             )

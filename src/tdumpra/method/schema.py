@@ -26,6 +26,7 @@ from tdumpra.values import (
 )
 
 _MOST_EXPONENT = 10.0  # of a prior; tuning tries powers up to 1
+_MOST_BIAS = 1e3  # nats, of a class
 Shape = tuple[int | None, ...]
 
 
@@ -92,5 +93,16 @@ def check_decision(tensors: Mapping[str, Tensor], settings: Any) -> None:
         check_positive(table[name], name)
     for name in ("prior_exponent", "fused_exponent"):
         check_unit_interval(table[name], name, upper=_MOST_EXPONENT)
+    if (known := table.get("known")) is not None:
+        check_count(known, "known", least=2)
+        if known >= n_classes:
+            raise ValueError(f"known must be below the bank's {n_classes} classes, not {known}")
+    bias = check_list(table.get("class_bias", []), "class_bias")
+    columns = n_classes if known is None else known
+    if len(bias) not in (0, columns):
+        raise ValueError(f"class_bias must have {columns} entries, not {len(bias)}")
+    for nats in bias:
+        if isinstance(nats, bool) or not isinstance(nats, int | float) or not abs(nats) < _MOST_BIAS:
+            raise ValueError(f"class_bias must hold finite numbers, not {nats!r}")
     if not isinstance(table.get("first_choices_only", False), bool):
         raise TypeError(f"first_choices_only must be true or false, not {table['first_choices_only']!r}")

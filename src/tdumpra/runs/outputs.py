@@ -7,7 +7,7 @@ gives the three splits, ``identity`` a name for their contents, ``place`` the fo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -117,6 +117,7 @@ class TrainedOutputs(Outputs):
 
     folder: RunFolder
     may_train: bool = False  # an experiment's variant: train it if nobody has
+    on_validated: Callable[[int, Mapping[str, float]], None] | None = None  # watches that training
 
     @property
     def origin(self) -> Path:
@@ -129,7 +130,7 @@ class TrainedOutputs(Outputs):
             from tdumpra.runs.pixel_stages import train_and_embed  # networks are loaded only where something is trained
 
             trainings.lend_checkpoints(self.config, self.folder, self.seed)
-            train_and_embed(self.config, self.folder, self.seed)
+            train_and_embed(self.config, self.folder, self.seed, self.on_validated)
         return folder_outputs(self.config, self.folder, self.seed)
 
     def own_identity(self) -> dict[str, Any]:

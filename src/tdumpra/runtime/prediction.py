@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:  # evidence needs torch, a prediction does not
+    from jaxtyping import Float32
+
     from tdumpra.data.images.new import Pixels
     from tdumpra.method.bank import Exemplar
     from tdumpra.method.evidence import Evidence
@@ -29,7 +31,9 @@ class Prediction(NamedTuple):
     pixels: Pixels | None = None  # the framed image, as the network that matches prototypes gets it
     picture: Pixels | None = None  # the image as it was decoded, scaled down if it is large
     exemplar: Exemplar | None = None  # the training image that it was recognised as
-    embedding: np.ndarray | None = None  # in the bank's space; None unless asked for
+    # with embeddings:
+    embedding: Float32[np.ndarray, " d"] | None = None  # in the bank's space, of length one
+    features: Float32[np.ndarray, " f"] | None = None  # pooled, as the classifier's head gets them
 
 
 def failed(path: str | Path, reason: str) -> Prediction:

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +23,7 @@ from tdumpra.errors import BrokenImageError
 from tdumpra.values import check_count, check_positive, check_unit_interval
 
 if TYPE_CHECKING:
+    import torch
     from jaxtyping import Float32, UInt8
     from torch import Tensor
 
@@ -158,17 +160,22 @@ class EvalTransform:
 
     def __call__(self, images: UInt8[Tensor, "n h w 3"]) -> Float32[Tensor, "n 3 size size"]:
         """Turn framed images, on any device, into the network's input."""
-        x = images.permute(0, 3, 1, 2).float()
+        import torch  # the networks' side of it: frames are made without
+
+        x = images.permute(0, 3, 1, 2).to(torch.float32, copy=True)
         if x.shape[2:] != (self.size, self.size):
-            import torch  # the networks' side of it; frames are made without
-
             x = torch.nn.functional.interpolate(x, (self.size, self.size), mode="bicubic", antialias=True).clamp(0, 255)
-        return self.normalised(x)
+        mean, std = (_colour(tuple(values), x.device) for values in (self.mean, self.std))
+        return x.div_(255).sub_(mean).div_(std)  # x is a copy: nobody else sees it
 
-    def normalised(self, x: Float32[Tensor, "n 3 h w"]) -> Float32[Tensor, "n 3 h w"]:
-        """Return colours from 0 to 255 as the network expects them."""
-        mean, std = (x.new_tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
-        return (x / 255 - mean) / std
+
+@lru_cache(maxsize=64)
+def _colour(values: tuple[float, ...], device: torch.device) -> Float32[Tensor, "3 1 1"]:
+    """Return numbers for each colour on the device, where copying them for each batch would make it wait."""
+    import torch
+
+    with torch.inference_mode(False):  # else a pass with gradients could not use what a prediction left here
+        return torch.tensor(values, device=device).view(3, 1, 1)
 
 
 def _bounding_box(mask: UInt8[np.ndarray, "mh mw"], width: int, height: int) -> Box:
