@@ -25,7 +25,7 @@ from tdumpra.export.export import export_model
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
 from tdumpra.networks.build import build_network
-from tdumpra.networks.engine import Engine, Pass
+from tdumpra.networks.engine import Engine, NetworkPass
 from tdumpra.networks.model_file import Encoder, Model
 from tdumpra.networks.settings import NetworkConfig
 from tdumpra.runtime import ExportedPredictor
@@ -112,8 +112,8 @@ def _engine(model: Model) -> Engine:
     classifier, retrieval = model.build(CPU)
     second = None
     if retrieval is not None and model.retrieval is not None:
-        second = Pass(retrieval, model.retrieval.transform, "float32")
-    first = Pass(classifier, model.classifier.transform, "float32")
+        second = NetworkPass(retrieval, model.retrieval.transform, "float32")
+    first = NetworkPass(classifier, model.classifier.transform, "float32")
     return Engine(model.decision, first, second, device=CPU, batch_size=max(BATCHES), eager=False)
 
 

@@ -54,7 +54,7 @@ def _export(
     format_, path = check_format(to), model_file(model)
     place = out if out is not None else path.with_suffix(".onnx" if format_ == "onnx" else ".xml")
     done = export_model(
-        path, format_, place, images=list(expand(images or ())), calibration=int8, trusted=trust or ()
+        path, format_, place, images=list(expand(images or (), [])), calibration=int8, trusted=trust or ()
     )  # fmt: skip
     if as_json:
         print_json({
@@ -76,7 +76,7 @@ def verify_export(
     from tdumpra.cli.predict import expand, model_file
     from tdumpra.export.export import ANOTHER_MODEL, compare_with
 
-    found = compare_with(model_file(model), exported, list(expand(images or ())), trusted=trusted)
+    found = compare_with(model_file(model), exported, list(expand(images or (), [])), trusted=trusted)
     if as_json:
         print_json({**found.comparison._asdict(), "agrees": found.comparison.agrees, "precision": found.precision})
     else:
