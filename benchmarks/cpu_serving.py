@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -61,15 +62,14 @@ def _rows(name: str, folder: Path) -> list[Row]:
         Image.fromarray(each).save(picture)
     exported = export_model(path, "onnx", folder / "model.onnx", images=few).files[0]
     eager = _eager(model)
-    engines = {
+    engines: dict[str, Callable[[np.ndarray], object]] = {
         "ONNX Runtime": ExportedPredictor.load(exported, engine="onnx", threads=1).decide,
         "OpenVINO": ExportedPredictor.load(exported, engine="openvino", threads=1).decide,
     }
     rows = []
     for n in BATCHES:
         part = pixels[:n]
-        functions: list[Callable[[], object]] = [lambda part=part: eager(part)]
-        functions += [lambda part=part, decide=decide: decide(part) for decide in engines.values()]
+        functions = [partial(decide, part) for decide in (eager, *engines.values())]
         theirs, *ours = best_times(*functions, repeats=REPEATS, clock=time.process_time)
         rows += [
             faster(f"{engine}, {name}, batch {n}", seconds / n, theirs / n, at_least=1.0, against="PyTorch eager")

@@ -13,10 +13,12 @@ from exported_models import NAMES, OPEN, small_model, write_pictures
 
 import tdumpra
 from tdumpra.artifacts import read_seal
+from tdumpra.data.images.framing import Framing
 from tdumpra.errors import ArtifactError, InputFileError
 from tdumpra.export import export as module
 from tdumpra.export.compare import TOLERANCE
 from tdumpra.export.export import check_format, compare_with, export_model
+from tdumpra.export.images import calibration_frames, pictures_of
 from tdumpra.export.onnx_file import ExportError, OnnxGraph
 from tdumpra.networks.model_file import Model
 from tdumpra.runtime.exported import read_exported
@@ -71,7 +73,7 @@ class TestTwoNetworks:
 
 class TestNothingIsWritten:
     @pytest.fixture
-    def place(self, tmp_path) -> Path:
+    def place(self, tmp_path: Path) -> Path:
         small_model().write(tmp_path / "model.safetensors")
         return tmp_path
 
@@ -151,10 +153,10 @@ class TestComparing:
             compare_with(tmp_path / "other.safetensors", one.exported)
 
     def test_a_model_without_pictures_is_compared_on_synthetic_lesions(self, tmp_path):
-        with module.pictures_of(small_model(thumbnails=0)) as (paths, what):
+        with pictures_of(small_model(thumbnails=0)) as (paths, what):
             assert len(paths) == 32
             assert what == "synthetic lesions"
-        with module.pictures_of(small_model(thumbnails=300)) as (paths, _):
+        with pictures_of(small_model(thumbnails=300)) as (paths, _):
             assert 64 <= len(paths) <= 128
 
     def test_what_counts_as_agreement(self, one):
@@ -186,9 +188,6 @@ def test_int8_is_another_model(two, tmp_path):
 
 
 def test_a_source_of_data_can_calibrate():
-    from tdumpra.data.images.framing import Framing
-    from tdumpra.export.images import calibration_frames
-
     first, second = Framing(height=16, width=16), Framing(height=20, width=12)
     frames = calibration_frames("synthetic:n=64,size=32", first, second)
     assert frames.first.shape == (64, 16, 16, 3)

@@ -23,7 +23,7 @@ from tdumpra.export.openvino_file import to_openvino
 from tdumpra.export.quantise import quantise
 from tdumpra.networks.model_file import KIND, Encoder, Model
 from tdumpra.runtime import ExportedPredictor
-from tdumpra.runtime.description import Description, Precision
+from tdumpra.runtime.description import Description, Precision, Role
 from tdumpra.runtime.exported import SUFFIXES, Format, Graph, read_exported, retrieval_path, weights_path
 from tdumpra.values import check_choice
 
@@ -128,7 +128,7 @@ def _trace(model: Model, trusted: Collection[str]) -> list[OnnxGraph]:
 
 def _describe(model: Model, sealed: str) -> list[Description]:
     """Return the metadata of each graph, as far as they are known before it is written."""
-    roles = ("model",) if model.retrieval is None else ("classifier", "retrieval")
+    roles: tuple[Role, ...] = ("model",) if model.retrieval is None else ("classifier", "retrieval")
     decision = model.decision.to_json()
     notes: dict[str, Any] = {
         "tdumpra": __version__, "opset": OPSET, "tolerance": TOLERANCE,

@@ -23,6 +23,11 @@ Outputs = dict[str, Tensor]
 class Encode(nn.Module):
     """A network with the preprocessing of framed images."""
 
+    mean: Tensor
+    std: Tensor
+    rows: Tensor
+    columns: Tensor
+
     def __init__(self, network: nn.Module, transform: EvalTransform) -> None:
         super().__init__()
         self.network = network

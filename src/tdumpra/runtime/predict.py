@@ -129,8 +129,9 @@ class ExportedPredictor:
             framed = [each for each in read if isinstance(each, Framed)]
             outputs: dict[str, np.ndarray] = {}
             if framed:
-                frames = (np.stack([each[side] for each in framed]) for side in (0, 1))
-                outputs = self.decide(*frames, eager=embeddings)
+                first_frames = np.stack([each.first for each in framed])
+                second_frames = np.stack([each.second for each in framed])
+                outputs = self.decide(first_frames, second_frames, eager=embeddings)
             i = 0
             for found in read:
                 path = next(todo).path
