@@ -13,8 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdumpra.checks import check_choice, check_count, check_directions, check_positive, check_unit_interval
+from tdumpra.checks import check_directions
 from tdumpra.core.gate import FUSION_RULES
+from tdumpra.values import (
+    check_choice,
+    check_count,
+    check_list,
+    check_positive,
+    check_table,
+    check_text,
+    check_unit_interval,
+)
 
 _MOST_EXPONENT = 10.0  # of a prior; tuning tries powers up to 1
 _MOST_BIAS = 1e3  # nats, of a class
@@ -41,29 +50,6 @@ def check_tensor(
     if kind == "float" and finite and not torch.isfinite(tensor).all():
         raise ValueError(f"{name} has NaN or infinite values")
     return tensor
-
-
-def check_text(value: Any, name: str) -> str:
-    """Return ``value`` if it is a string."""
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a string, not {value!r}")
-    return value
-
-
-def check_list(value: Any, name: str, length: int | None = None) -> list[Any]:
-    """Return ``value`` if it is a list, of that length where one is given."""
-    if not isinstance(value, list | tuple):
-        raise TypeError(f"{name} must be a list, not {value!r}")
-    if length is not None and len(value) != length:
-        raise ValueError(f"{name} must have {length} entries, not {len(value)}")
-    return list(value)
-
-
-def check_table(value: Any, name: str) -> dict[str, Any]:
-    """Return ``value`` if it is a JSON object."""
-    if not isinstance(value, dict):
-        raise TypeError(f"{name} must be an object, not {value!r}")
-    return value
 
 
 def check_rows(tensors: Mapping[str, Tensor], n_rows: int) -> tuple[int, int]:
