@@ -16,6 +16,17 @@ SECTIONS = {
     "Data": ("data inspect", "data audit", "data prepare"),
     "Runs": ("run", "train", "embed", "bank", "tune", "evaluate"),
     "Predictions and evidence": ("predict", "explain", "report", "seal", "verify"),
+    "Server": (
+        "serve",
+        "account add",
+        "account password",
+        "account token",
+        "account disable",
+        "account list",
+        "audit verify",
+        "audit head",
+        "audit replay",
+    ),
     "Experiments": ("ablate", "sweep", "reproduce", "bench"),
 }
 

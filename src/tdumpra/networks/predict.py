@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from tdumpra import checks
 from tdumpra.core.gate import GateSignals
-from tdumpra.data.images.framing import EvalTransform
+from tdumpra.data.images.framing import EvalTransform, Framing
 from tdumpra.data.images.new import Framed, Image, Pixels, read_batches
 from tdumpra.errors import BrokenImageError
 from tdumpra.method.bank import Exemplar
@@ -133,6 +133,32 @@ class Predictor:
         cases = [Image(Path(path), mask) for path, mask in zip(paths, outlines, strict=True)]
         yield from self._predict(cases, own, batch_size or usual_batch_size(self.device), evidence, recognise)
 
+    def decide(
+        self, framed: Sequence[Framed], *, evidence: bool = False, groups: Sequence[str | None] | None = None
+    ) -> list[Prediction]:
+        """Predict images that are read already, as one batch. Several threads may call this at a time.
+
+        Args:
+            framed: as :attr:`framings` frame them.
+            evidence: as in :meth:`predict`.
+            groups: as in :meth:`predict`.
+        """
+        own = _one_each(groups, "groups", len(framed))
+        [batch] = self._engine(len(framed), eager=evidence).decide([list(framed)])
+        nowhere = Image(Path())
+        return [
+            self._with_evidence(prediction, batch, i, nowhere, own[i], each, None)
+            if evidence and prediction.error is None
+            else prediction
+            for i, each in enumerate(framed)
+            for prediction in [self._prediction(nowhere.path, batch, i)]
+        ]
+
+    @property
+    def framings(self) -> tuple[Framing, Framing]:
+        """How images are cut and scaled for the classifier, and for the network that matches prototypes."""
+        return self.model.classifier.transform.framing, self.matcher[1].framing
+
     @property
     def cuts_out(self) -> bool:
         """Return whether one of the networks sees lesions cut out along their masks."""
@@ -166,11 +192,10 @@ class Predictor:
         recognise: Recognise | None,
     ) -> Iterator[Prediction]:
         engine = self._engine(batch_size, eager=evidence)
-        framings = self.model.classifier.transform.framing, self.matcher[1].framing
         under_way: deque[list[Framed | BrokenImageError | None]] = deque()
 
         def batches() -> Iterator[list[Framed]]:
-            for read in read_batches(images, *framings, batch_size=batch_size, picture=evidence):
+            for read in read_batches(images, *self.framings, batch_size=batch_size, picture=evidence):
                 framed = [each for each in read if isinstance(each, Framed)]
                 # pixels are kept for evidence alone
                 under_way.append([each if evidence or isinstance(each, BrokenImageError) else None for each in read])

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import connection
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -33,6 +34,7 @@ CHUNK = 32  # tasks per message to a process: some milliseconds of work each
 _AHEAD = 64  # results that may wait for an earlier one
 CRASHED = "decoding it kills the process"
 _CAN_FORK = sys.platform == "linux"
+_PATIENCE = 6  # times the limit of computing: a task that is not done by then hangs
 _NO_MEMORY = 77  # the exit status of a worker whose task asked for more memory than it may have
 _THREADS = min(32, os.cpu_count() or 1)
 
@@ -148,15 +150,57 @@ def run_tasks(
             worker.end()
 
 
+class Crew(Generic[T, R]):
+    """Processes that stay, for limited tasks that come one at a time from any thread.
+
+    They are forked from a server process that has nothing open: a fork of a program that answers requests would keep
+    its connections open after it has closed them. ``preload`` names modules that ``work`` needs.
+    """
+
+    def __init__(self, work: Callable[[T], R], size: int, *, preload: Sequence[str] = ()) -> None:
+        self._work, self._start = work, "forkserver" if _CAN_FORK else "spawn"
+        if _CAN_FORK:
+            multiprocessing.set_forkserver_preload([__name__, *preload])
+        self._size, self._free = size, SimpleQueue[_Worker[T, R]]()
+        for _ in range(size):
+            self._free.put(self._hire())
+
+    def do(self, task: T) -> R | Died[T]:
+        """Return ``work(task)`` as soon as a process is free for it."""
+        worker = self._free.get()
+        try:
+            worker.give([task])
+            if not connection.wait([worker.pipe, worker.process.sentinel], _PATIENCE * limits().image_seconds):
+                worker.process.kill()
+                worker.process.join()
+            found = worker.take()
+            return found[0] if found else Died(task, CRASHED)
+        finally:
+            if worker.is_dead or worker.pending or not worker.process.is_alive():
+                worker.end()
+                worker = self._hire()
+            self._free.put(worker)
+
+    def close(self) -> None:
+        """End all processes, each once its task is done."""
+        for _ in range(self._size):
+            self._free.get().end()
+
+    def _hire(self) -> _Worker[T, R]:
+        return _Worker(self._work, limited=True, start=self._start)
+
+
 class _Worker(Generic[T, R]):
     """A process, and the tasks that it has not reported on yet."""
 
-    def __init__(self, work: Callable[[T], R], limited: bool) -> None:
+    def __init__(
+        self, work: Callable[[T], R], limited: bool, start: str | None = "fork" if _CAN_FORK else None
+    ) -> None:
         # Forking starts a worker in milliseconds where importing torch anew takes seconds. Python 3.12 warns of it
         # beside threads, of which numpy and torch always have some; a worker on one thread waits for none of them.
-        context: Any = multiprocessing.get_context("fork" if _CAN_FORK else None)
+        context: Any = multiprocessing.get_context(start)
         self.pipe, theirs = context.Pipe()
-        not_theirs = self.pipe if _CAN_FORK else None
+        not_theirs = self.pipe if start == "fork" else None
         self.process = context.Process(target=_serve, args=(work, theirs, not_theirs, limited), daemon=True)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
