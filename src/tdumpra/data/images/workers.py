@@ -25,7 +25,7 @@ import torch
 
 from tdumpra.data.manifest import Record
 from tdumpra.errors import BrokenImageError
-from tdumpra.limits import MIB, limits
+from tdumpra.limits import MIB, VARIABLE, limits
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -201,7 +201,8 @@ class _Worker(Generic[T, R]):
         context: Any = multiprocessing.get_context(start)
         self.pipe, theirs = context.Pipe()
         not_theirs = self.pipe if start == "fork" else None
-        self.process = context.Process(target=_serve, args=(work, theirs, not_theirs, limited), daemon=True)
+        said = os.environ.get(VARIABLE, "")  # a process that is not forked from this one has an older environment
+        self.process = context.Process(target=_serve, args=(work, theirs, not_theirs, limited, said), daemon=True)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
             self.process.start()
@@ -256,8 +257,9 @@ def _cause(status: int | None) -> str:
     return CRASHED
 
 
-def _serve(work: Callable[[Any], Any], pipe: Any, parents: Any, limited: bool) -> None:
-    """Work in a process of its own until the parent ends it."""
+def _serve(work: Callable[[Any], Any], pipe: Any, parents: Any, limited: bool, said: str) -> None:
+    """Work in a process of its own until the parent ends it, within the limits that the parent has."""
+    os.environ[VARIABLE] = said
     if parents is not None:
         parents.close()
     torch.set_num_threads(1)
