@@ -107,7 +107,7 @@ def test_a_cut_at_the_end_is_found_by_a_head_that_was_kept(full):
         "UPDATE decisions SET label = 'amber'",
         "DELETE FROM readings WHERE label = 'amber'",
         "DELETE FROM decisions",
-        "INSERT INTO decisions SELECT 'x', case_id, 2, label, agreed, comment, decided_by, created_at FROM decisions LIMIT 1",
+        "INSERT INTO readings SELECT 'x', case_id, reader_id, 1, 0, label, 5, '', created_at FROM readings LIMIT 1",
     ],
 )
 def test_an_edit_of_the_tables_behind_the_trail_is_found(full, statement):

@@ -34,22 +34,32 @@ def make_app(service: Service) -> FastAPI:
         yield
         service.close()
 
+    app = _routes(lifespan=life)
+    app.state.service = service
+    service.metrics.watch(lambda: service.inference.under_way)
+    app.add_middleware(Guard, service=service)
+    return app
+
+
+def openapi() -> dict[str, Any]:
+    """Return the description of the API."""
+    return _routes().openapi()
+
+
+def _routes(**options: Any) -> FastAPI:
     app = FastAPI(
         title="tdumpra",
         version=__version__,
         description="A classifier, a bank of prototypes, a gate between them, and people who read the cases.",
         docs_url=None,  # these pages load scripts from elsewhere
         redoc_url=None,
-        lifespan=life,
+        **options,
     )
-    app.state.service = service
     app.include_router(api.router)
     app.include_router(pages.router)
     _add_health(app)
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
-    service.metrics.watch(lambda: service.inference.under_way)
-    app.add_middleware(Guard, service=service)
     return app
 
 

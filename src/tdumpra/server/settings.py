@@ -58,7 +58,8 @@ class Settings:
         check_choice(self.queue, "queue", ("all", "flagged"))
         for name in ("readers", "threads", "waiting", "batch"):
             check_count(getattr(self, name), name)
-        if self.origin is not None and (urlsplit(self.origin).scheme not in ("http", "https") or not self.hosts):
+        parts = urlsplit(self.origin or "http://x")
+        if self.origin == "" or parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"origin must be an address such as https://reader.example.org, not {self.origin!r}")
 
     @property
