@@ -37,13 +37,13 @@ FILES, DISTINCT, SIZE = (4096, 512, 224) if ON_GPU else (256, 128, 128)
 
 def run() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
-        paths = _photographs(Path(folder))
-        model = _model()
+        paths = photographs(Path(folder))
+        model = two_networks()
         top = np.array([max(each.probabilities.values()) for each in Predictor(model).predict(paths)])
         return [row for share in SHARES for row in _rows(model, paths, float(np.quantile(top, share)))]
 
 
-def _photographs(folder: Path) -> list[Path]:
+def photographs(folder: Path) -> list[Path]:
     """Write JPEGs of a dermatoscope's usual size: smooth blotches under grain, no two alike."""
     rng = np.random.default_rng(0)
     for i in range(DISTINCT):
@@ -56,7 +56,7 @@ def _photographs(folder: Path) -> list[Path]:
     return [folder / f"{i % DISTINCT:04}.jpg" for i in rng.permutation(FILES)]
 
 
-def _model() -> Model:
+def two_networks() -> Model:
     encoders = []
     for name in ("tf_efficientnet_lite0", "tf_efficientnet_lite2"):
         torch.manual_seed(0)

@@ -15,7 +15,7 @@ SECTIONS = {
     "First steps": ("demo", "attach"),
     "Data": ("data inspect", "data audit", "data prepare"),
     "Runs": ("run", "train", "embed", "bank", "tune", "evaluate"),
-    "Predictions and evidence": ("predict", "explain", "report", "seal", "verify"),
+    "Predictions and evidence": ("predict", "score", "explain", "report", "seal", "verify"),
     "Server": (
         "serve",
         "account add",

@@ -37,6 +37,7 @@ RUNNING = [page for page, found in BLOCKS.items() if any(each.language in ("pyth
 BEFORE = {
     "docs/own-model.md": ("docs/own-data.md", "cases.csv", ""),
     "docs/report.md": ("docs/tutorial.md", "lesions.toml", "run lesions.toml"),
+    "docs/scoring.md": ("docs/tutorial.md", "lesions.toml", ""),
 }
 
 # Writing a report takes seconds, and has tests of its own: elsewhere runs end before it.
@@ -134,9 +135,16 @@ def python(words: list[str]) -> None:
     assert all((ROOT / "benchmarks" / f"{name}.py").is_file() for name in names)
 
 
+def launcher(words: list[str]) -> None:
+    command = words[words.index("tdumpra") + 1]
+    assert any(each.name == command for each in cli.app.registered_commands), words
+
+
 # Not run here, and why: `make`, simulations and the benchmarks take minutes and have tests of their own, `pip` changes
-# the environment. That they name what exists is checked.
-CHECKED_ONLY: dict[str, Callable[[list[str]], None]] = {"make": make, "pip": pip, "python": python}
+# the environment, launchers need several machines. That they name what exists is checked.
+CHECKED_ONLY: dict[str, Callable[[list[str]], None]] = {
+    "make": make, "pip": pip, "python": python, "srun": launcher, "torchrun": launcher,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from tdumpra.artifacts import Artifact, jsonable, read_artifact, write_artifact
+from tdumpra.artifacts import Artifact, jsonable, prefixed, read_artifact, unprefixed, write_artifact
 from tdumpra.checks import check_choice, check_class_names, check_count
 from tdumpra.core.calibration import class_prior
 from tdumpra.core.metrics import Objective
@@ -23,6 +23,7 @@ from tdumpra.evaluation.comparators import Case
 from tdumpra.evaluation.evaluate import evaluate
 from tdumpra.evaluation.settings import EvaluateConfig
 from tdumpra.foreign import reading
+from tdumpra.method import lineage
 from tdumpra.method.arrays import like, narrow
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
@@ -36,6 +37,7 @@ from tdumpra.method.outputs import (
     check_rows,
     class_numbers,
 )
+from tdumpra.method.record import Record
 from tdumpra.toml import from_plain
 from tdumpra.tuning.fit import Fitted, cluster, tune_bank
 from tdumpra.tuning.goal import Goal, check_objective
@@ -84,7 +86,12 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         decision_: bank, temperatures and thresholds as they are applied.
         certificate_: with ``certified``, what was tested and whether anything was proven; else ``None``.
         estimate_: what the rule of choice earned on rows that had no say in it; ``None`` with ``certified``.
+        record_: what ``tdumpra attach`` kept of the training and validation rows; else ``None``.
+        lineage_: the commands that made it, oldest first; empty if it was fitted here.
     """
+
+    record_: Record | None = None
+    lineage_: tuple[lineage.Entry, ...] = ()
 
     def __init__(
         self,
@@ -285,6 +292,9 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             params["preset"] = asdict(self.preset)
         # a numpy integer is a fine n_prototypes, and no JSON
         meta = {**meta, "params": jsonable(params), "class_names": self.class_names_, "made_from": made_from}
+        record = Artifact({}, {}) if self.record_ is None else self.record_.to_artifact()
+        tensors = {**tensors, **prefixed("record", record.tensors)}
+        meta |= {"record": record.meta or None, "lineage": lineage.to_json(self.lineage_)}
         write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
 
     @classmethod
@@ -295,7 +305,12 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             params = meta["params"]
             if isinstance(params["preset"], dict):
                 params["preset"] = from_plain(params["preset"], Preset)
-            return cls.from_fitted(Fitted.from_artifact(Artifact(tensors, meta)), meta["class_names"], **params)
+            self = cls.from_fitted(Fitted.from_artifact(Artifact(tensors, meta)), meta["class_names"], **params)
+            bank, kept = self.decision_.bank, Artifact(unprefixed("record", tensors), meta.get("record") or {})
+            if kept.meta:
+                self.record_ = Record.from_artifact(kept, n_classes=bank.n_classes, width=bank.width)
+            self.lineage_ = lineage.from_json(meta.get("lineage", []))
+            return self
 
     @classmethod
     def from_fitted(cls, fitted: Fitted, class_names: Sequence[str] | None, **params: Any) -> DualPathClassifier:

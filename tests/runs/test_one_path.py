@@ -128,7 +128,8 @@ def test_a_change_makes_again_what_depends_on_it(tdumpra, tmp_path, computed, ch
 
 
 @pytest.mark.filterwarnings("default")
-def test_stages_one_by_one_make_what_a_run_makes(tdumpra, tmp_path, computed):
+def test_stages_one_by_one_make_what_a_run_makes(tdumpra, tmp_path, computed, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")  # a model tells when it was made
     config = write_images(tmp_path / "run.toml", tmp_path / "cache")
     ask(tdumpra, "run", config, tmp_path / "whole")
     whole = computed.copy()

@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from tdumpra import __version__
-from tdumpra.cli import audit, data, seals, serve
+from tdumpra.cli import audit, data, score, seals, serve
 from tdumpra.cli.messages import NotesOnce, is_ours
 from tdumpra.cli.options import (
     ConfigArgument,
@@ -119,6 +119,9 @@ def _attach(
     certify: Annotated[bool, typer.Option("--certify", help="Open the gate only if its benefit is proven.")] = False,
     folds: Annotated[int, typer.Option(help="For little validation data: cross-fit in so many folds.")] = 0,
     max_asked: Annotated[float, typer.Option(help="Largest share of rows that θ may leave to retrieval.")] = 1.0,
+    record: Annotated[
+        bool, typer.Option(help="Keep names and outputs of all rows in the model, for validate, adapt and bank.")
+    ] = True,
     force: Annotated[bool, typer.Option(help="Write over results of other settings.")] = False,
     report: Annotated[bool, typer.Option(help="Also write the HTML report.")] = True,
     as_json: JsonOption = False,
@@ -129,7 +132,7 @@ def _attach(
 
     folder = out if out is not None else Path("runs") / outputs.stem
     config = attach_config(
-        outputs, folder, {"n_prototypes": n_prototypes, "n_classes": n_classes, "seed": seed},
+        outputs, folder, {"n_prototypes": n_prototypes, "n_classes": n_classes, "seed": seed, "record": record},
         {"preset": preset, "objective": objective, "adjust_prior": adjust_prior, "certify": certify, "folds": folds,
          "max_asked": max_asked},
     )  # fmt: skip
@@ -295,6 +298,7 @@ def _explain(
     )  # fmt: skip
 
 
+score.register(app, _MODELS)
 seals.register(app, _MODELS)
 serve.register(app, _SERVER)
 app.add_typer(audit.app, name="audit", rich_help_panel=_SERVER)

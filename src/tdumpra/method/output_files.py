@@ -1,6 +1,7 @@
 """Reading a user's saved outputs: ``.npz``, ``.csv`` or ``.parquet`` into the three typed splits.
 
-A file holds ``p`` or ``logits``, ``z``, ``y`` and ``split``, and may hold ``pt``, ``zt``, ``group`` and ``id``; an
+A file holds ``p`` or ``logits``, ``z``, ``y`` and ``split``, and may hold ``pt``, ``zt``, ``features``, ``group`` and
+``id``; an
 archive also ``p_second``, the classifier of the network in whose space the bank lives, where that is another one. In a
 table the columns of a matrix are called ``p_0, p_1, …``. ``y`` may hold names of classes where the file says which
 column of ``p`` is which class: a table by its columns ``p_NAME``, an archive by an array ``classes``. The bank lives in
@@ -11,7 +12,7 @@ column (sex, site, …) is kept as metadata.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +30,8 @@ from tdumpra.foreign import open_npz, reading, refuse_large_table
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs, are_names, class_numbers
 
 Array = np.ndarray
-_MATRICES = ("p", "logits", "z", "pt", "zt")
+_FEATURES = "features"  # pooled, as the classifier's head gets them: for the model's record
+_MATRICES = ("p", "logits", "z", "pt", "zt", _FEATURES)
 _BY_CLASS = ("p", "logits", "pt")  # a column for each class
 _COLUMNS = ("y", "split", "group", "id")
 _CLASSES = "classes"  # names, in the order of p's columns
@@ -63,7 +65,7 @@ def read_outputs(path: str | Path, *, space: str = "teacher") -> SplitOutputs:
             f"saved outputs hold the teacher's and the student's space, not {space!r}: put the other encoder's "
             "embeddings into the file as zt, and leave bank.space out"
         )
-    arrays = _read_arrays(path)
+    arrays = read_arrays(path, ("p", "z", "y", "split"))
     if note := checks.misnamed_group(arrays):
         warnings.warn(f"{path}: {note}", stacklevel=2)
     try:
@@ -72,7 +74,8 @@ def read_outputs(path: str | Path, *, space: str = "teacher") -> SplitOutputs:
         raise InputFileError(f"{path}: {error}") from error
 
 
-def _read_arrays(path: Path) -> dict[str, Array]:
+def read_arrays(path: Path, needed: Collection[str]) -> dict[str, Array]:
+    """Read the known arrays of a file and its further columns; refuse a file that lacks one of ``needed``."""
     readers = {".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}
     if path.suffix.lower() not in readers:
         raise InputFileError(
@@ -80,23 +83,23 @@ def _read_arrays(path: Path) -> dict[str, Array]:
         )
     if not path.is_file():
         raise InputFileError(f"{path} does not exist, or is not a file")
-    return readers[path.suffix.lower()](path)
+    return readers[path.suffix.lower()](path, needed)
 
 
-def _read_npz(path: Path) -> dict[str, Array]:
+def _read_npz(path: Path, needed: Collection[str]) -> dict[str, Array]:
     with open_npz(path) as archive:
         headers = archive.headers
-        _require(path, headers, list(headers))
-        # a further column is one-dimensional, with a row for each label; other arrays are not even unpacked
-        of_rows = headers["y"].shape
+        _require(path, headers, list(headers), needed)
+        # a further column is one-dimensional, with as many entries as there are rows; others are not even unpacked
+        of_rows = headers["p" if "p" in headers else "logits"].shape[:1]
         return archive.load([name for name, header in headers.items() if name in _KNOWN or header.shape == of_rows])
 
 
-def _read_csv(path: Path) -> dict[str, Array]:
-    return _from_frame(path, read_frame(path, strings=("group", "id", "split")))
+def _read_csv(path: Path, needed: Collection[str]) -> dict[str, Array]:
+    return _from_frame(path, read_frame(path, strings=("group", "id", "split")), needed)
 
 
-def _read_parquet(path: Path) -> dict[str, Array]:
+def _read_parquet(path: Path, needed: Collection[str]) -> dict[str, Array]:
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -107,10 +110,10 @@ def _read_parquet(path: Path) -> dict[str, Array]:
         packed = sum(header.row_group(i).total_byte_size for i in range(header.num_row_groups))
         refuse_large_table(path, rows=header.num_rows, columns=header.num_columns, size=max(8 * cells, packed))
         frame = pd.read_parquet(path, page_checksum_verification=True)  # of pages that carry a checksum
-        return _from_frame(path, frame)  # Arrow looks at text only when it is asked for
+        return _from_frame(path, frame, needed)  # Arrow looks at text only when it is asked for
 
 
-def _from_frame(path: Path, frame: pd.DataFrame) -> dict[str, Array]:
+def _from_frame(path: Path, frame: pd.DataFrame, needed: Collection[str]) -> dict[str, Array]:
     if frame.empty:
         raise InputFileError(f"{path} names columns and has no rows")
     columns = {name: _numbered(path, frame, name) for name in _MATRICES}
@@ -120,7 +123,7 @@ def _from_frame(path: Path, frame: pd.DataFrame) -> dict[str, Array]:
     arrays = {name: frame[of_matrix].to_numpy() for name, of_matrix in columns.items() if of_matrix}
     taken = {column for of_matrix in columns.values() for column in of_matrix}
     arrays |= {name: frame[name].to_numpy() for name in frame.columns if name not in taken}
-    _require(path, arrays, list(frame.columns), of_matrix="_0, …")
+    _require(path, arrays, list(frame.columns), needed, of_matrix="_0, …")
     return {**arrays, _CLASSES: np.array(classes, dtype=np.str_)} if classes else arrays
 
 
@@ -133,18 +136,21 @@ def _numbered(path: Path, frame: pd.DataFrame, name: str) -> list[str]:
 
 
 def _named_classes(frame: pd.DataFrame) -> tuple[str, ...]:
-    """Return the classes that the columns of p, or else of logits, are named after, if labels are names."""
-    if "y" not in frame or not are_names(frame["y"].to_numpy()):
+    """Return the classes that the columns of p, or else of logits, are named after, unless labels are numbers."""
+    if "y" in frame and not are_names(frame["y"].to_numpy()):
         return ()
     found = ([name.removeprefix(f"{of}_") for name in frame if name.startswith(f"{of}_")] for of in ("p", "logits"))
     return tuple(next(filter(None, found), ()))
 
 
-def _require(path: Path, arrays: Mapping[str, Any], found: list[str], of_matrix: str = "") -> None:
-    needed = {
+def _require(
+    path: Path, arrays: Mapping[str, Any], found: list[str], asked: Collection[str], of_matrix: str = ""
+) -> None:
+    names = {
         f"p{of_matrix} (or logits{of_matrix})": ("p", "logits"), f"z{of_matrix}": ("z", "zt"), "y": ("y",),
         "split": ("split",),
     }  # fmt: skip
+    needed = {name: any_of for name, any_of in names.items() if any_of[0] in asked}
     missing = [name for name, any_of in needed.items() if not any(key in arrays for key in any_of)]
     if missing:
         more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
@@ -155,7 +161,7 @@ def _require(path: Path, arrays: Mapping[str, Any], found: list[str], of_matrix:
 
 
 def _split(arrays: Mapping[str, Array], digest: str, space: str) -> SplitOutputs:
-    p = _probabilities(arrays)
+    p = probabilities(arrays)
     z = arrays.get("zt", arrays.get("z")) if space == "teacher" else arrays.get("z")
     if z is None:
         raise ValueError("a bank in the student's space needs z, and there is only zt")
@@ -174,6 +180,9 @@ def _split(arrays: Mapping[str, Array], digest: str, space: str) -> SplitOutputs
     second: Any = None
     if _SECOND in arrays:
         second = checks.check_probabilities(_renormalised(arrays[_SECOND], _SECOND), _SECOND, n_classes=n_classes)
+    features: Any = None
+    if _FEATURES in arrays:
+        features = checks.check_embeddings(arrays[_FEATURES], _FEATURES)
 
     def rows(array: Array | None, code: int) -> Any:
         return None if array is None else array[codes == code]
@@ -189,15 +198,19 @@ def _split(arrays: Mapping[str, Array], digest: str, space: str) -> SplitOutputs
         }
 
     return SplitOutputs(
-        train=TrainOutputs.check(
-            rows(z, 0), rows(y, 0), rows(groups, 0), ids=rows(ids, 0), p=rows(p, 0), n_classes=n_classes,
-            suffix=" (train)",
+        train=replace(
+            TrainOutputs.check(
+                rows(z, 0), rows(y, 0), rows(groups, 0), ids=rows(ids, 0), p=rows(p, 0), n_classes=n_classes,
+                suffix=" (train)",
+            ),
+            features=rows(features, 0),
         ),
         validation=replace(
             ValidationOutputs.check(
                 rows(p, 1), rows(z, 1), rows(y, 1), rows(groups, 1), suffix=" (val)", **scored(1)
             ),
             p_second=rows(second, 1),
+            features=rows(features, 1),
         ),
         test=replace(
             TestOutputs.check(rows(p, 2), rows(z, 2), rows(y, 2), rows(groups, 2), suffix=" (test)", **scored(2)),
@@ -234,7 +247,8 @@ def check_all_splits(split: Any) -> Array:
     return codes
 
 
-def _probabilities(arrays: Mapping[str, Array]) -> Array:
+def probabilities(arrays: Mapping[str, Array]) -> Array:
+    """Return ``p``, or the softmax of ``logits``, in float64, each row summing to one."""
     if "logits" not in arrays:
         return _renormalised(arrays["p"], "p")
     logits = arrays["logits"]

@@ -26,6 +26,7 @@ class _Rows:
     y: Tensor  # (n,)
     groups: NDArray[np.str_] | None = None
     ids: NDArray[np.str_] | None = None
+    features: Tensor | None = None  # (n, F) pooled, for the model's record alone
 
     def __len__(self) -> int:
         return len(self.y)

@@ -1,4 +1,4 @@
-"""Run networks over images in order: logits and embeddings, sharded over processes and joined again."""
+"""Run networks over images in order: logits, embeddings and features, sharded over processes and joined again."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def encode(
     """Return each network's outputs on the images ``numbers``, on the CPU, in that order, the same on every process.
 
     The ``precision`` is training's unless given. ``on_batch`` gets the number of images that all processes did.
+    Features are rounded to half precision: there are many of them, and a fit on them has more noise than that.
 
     Process r of w takes every w-th batch from the r-th on. Any number of processes thus runs exactly the batches of
     one, and rounding cannot differ. Shards are padded to equal length for the gather, and the padding is dropped.
@@ -43,7 +44,7 @@ def encode(
         with fabric.autocast() if precision is None else arithmetic(precision, fabric.device):
             for collected, network in zip(parts, networks, strict=True):
                 encoding = network(images)
-                collected.append(Encoding(encoding.logits.float(), encoding.z.float()))
+                collected.append(Encoding(encoding.logits.float(), encoding.z.float(), encoding.features.half()))
         if on_batch is not None:
             on_batch(len(batch.numbers) * fabric.world_size)
     for network, mode in zip(networks, modes, strict=True):

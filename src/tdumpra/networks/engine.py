@@ -130,6 +130,15 @@ class Engine:
             yield self._finish(each)
 
     @torch.inference_mode()
+    def outputs(self, framed: list[Framed]) -> Encoding:
+        """Return what the networks give before any decision: the classifier's logits and features, the bank's z."""
+        seen = self._run(self.classifier, self._on_device([each.first for each in framed]))
+        z = seen.z
+        if self.retrieval is not None:
+            z = self._run(self.retrieval, self._on_device([each.second for each in framed])).z
+        return Encoding(*(column.float().cpu() for column in (seen.logits, z, seen.features)))
+
+    @torch.inference_mode()
     def _launch(self, framed: list[Framed]) -> _Launched:
         first = self._on_device([each.first for each in framed])
         second = None
@@ -216,4 +225,4 @@ class Engine:
             framed = torch.cat([framed, framed[:1].expand(size - n, *framed.shape[1:])]) if size > n else framed
         with arithmetic(which.precision, self.device):
             encoding = which.network(which.transform(framed))
-        return Encoding(encoding.logits[:n], encoding.z[:n])
+        return Encoding(*(column[:n] for column in encoding))

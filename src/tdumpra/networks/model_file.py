@@ -1,4 +1,4 @@
-"""The model file: networks with their preprocessing, bank, thresholds and small pictures."""
+"""The model file: networks with their preprocessing, bank, thresholds, small pictures, its record and its history."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from tdumpra.checks import check_choice, check_count
 from tdumpra.data.images.framing import EvalTransform
 from tdumpra.errors import ArtifactError, OtherKindError, UntrustedCodeError
 from tdumpra.foreign import reading
+from tdumpra.method import lineage
 from tdumpra.method.decision import Decision
+from tdumpra.method.record import Record
 from tdumpra.method.schema import check_list, check_table, check_tensor, check_text
 from tdumpra.networks.build import Encoding, NetworkError, SeveralViews, build_network
 from tdumpra.networks.settings import VIEWS, NetworkConfig, Precision
@@ -103,6 +105,8 @@ class Model:
     retrieval: Encoder | None  # None: the classifier's own embeddings are matched, in one pass
     thumbnails: Mapping[str, Tensor]  # exemplar id -> (h, w, 3) uint8; empty where privacy forbids them
     identity: Mapping[str, str]
+    record: Record | None = None  # None where privacy forbids it, and in older files
+    lineage: tuple[lineage.Entry, ...] = ()  # empty in older files
 
     def write(self, path: Path) -> None:
         """Write one sealed file."""
@@ -118,11 +122,15 @@ class Model:
                 "precision": encoder.precision,
             }  # fmt: skip
         tensors |= prefixed("thumbnail", self.thumbnails)
+        record = Artifact({}, {}) if self.record is None else self.record.to_artifact()
+        tensors |= prefixed("record", record.tensors)
         meta = {
             "decision": decision.meta,
             "class_names": self.class_names,
             "encoders": encoders,
             "identity": dict(self.identity),
+            "record": record.meta or None,
+            "lineage": lineage.to_json(self.lineage),
         }
         write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
 
@@ -152,6 +160,7 @@ class Model:
             encoders = check_table(meta["encoders"], "encoders")
             names = check_list(meta["class_names"], "class_names", decision.bank.n_classes)
             identity = check_table(meta["identity"], "identity")
+            bank, kept = decision.bank, Artifact(unprefixed("record", tensors), meta.get("record") or {})
             return cls(
                 decision=decision,
                 class_names=tuple(check_text(name, "a class") for name in names),
@@ -161,6 +170,8 @@ class Model:
                 else None,
                 thumbnails=_read_thumbnails(unprefixed("thumbnail", tensors)),
                 identity={key: check_text(value, f"identity.{key}") for key, value in identity.items()},
+                record=Record.from_artifact(kept, n_classes=bank.n_classes, width=bank.width) if kept.meta else None,
+                lineage=lineage.from_json(meta.get("lineage", [])),
             )
 
 

@@ -21,12 +21,13 @@ from torch import Tensor, nn
 from tdumpra import checks
 from tdumpra.core.gate import GateSignals
 from tdumpra.data.images.framing import EvalTransform, Framing
-from tdumpra.data.images.new import Framed, Image, Pixels, read_batches
+from tdumpra.data.images.new import Framed, Image, Pixels, read_batches, record_batches
+from tdumpra.data.manifest import Manifest
 from tdumpra.errors import BrokenImageError
 from tdumpra.method.bank import Exemplar
 from tdumpra.method.decision import Decided
 from tdumpra.method.evidence import Evidence, explain
-from tdumpra.networks.build import arithmetic
+from tdumpra.networks.build import Encoding, arithmetic
 from tdumpra.networks.engine import Batch, Engine, Pass, usual_batch_size
 from tdumpra.networks.model_file import Encoder, Model
 from tdumpra.networks.settings import Precision
@@ -50,6 +51,7 @@ class Prediction(NamedTuple):
     pixels: Pixels | None = None  # the framed image, as the network that matches prototypes gets it
     picture: Pixels | None = None  # the image as it was decoded, scaled down if it is large
     exemplar: Exemplar | None = None  # the training image that it was recognised as
+    embedding: np.ndarray | None = None  # in the bank's space; None unless asked for
 
 
 Recognise = Callable[[Image, Pixels], Exemplar | None]
@@ -104,6 +106,7 @@ class Predictor:
         groups: Sequence[str | None] | None = None,
         masks: Sequence[str | Path | None] | None = None,
         recognise: Recognise | None = None,
+        embeddings: bool = False,
     ) -> Iterator[Prediction]:
         """Yield predictions in order. An image that cannot be read or decided gives one with its ``error``.
 
@@ -116,6 +119,7 @@ class Predictor:
                 image without one is seen whole.
             recognise: with evidence, tells from an image and its pixels, framed for the classifier, which training
                 image it is. Without a group of its own, it gets that image's.
+            embeddings: run the network that matches prototypes on every image, and attach its embedding.
         """
         if batch_size is not None:
             checks.check_count(batch_size, "batch_size")
@@ -131,7 +135,9 @@ class Predictor:
         if not self.cuts_out and any(outlines):
             warnings.warn("the model looks at whole images: their masks change nothing", stacklevel=2)
         cases = [Image(Path(path), mask) for path, mask in zip(paths, outlines, strict=True)]
-        yield from self._predict(cases, own, batch_size or usual_batch_size(self.device), evidence, recognise)
+        yield from self._predict(
+            cases, own, batch_size or usual_batch_size(self.device), evidence, recognise, embeddings
+        )
 
     def decide(
         self, framed: Sequence[Framed], *, evidence: bool = False, groups: Sequence[str | None] | None = None
@@ -178,6 +184,20 @@ class Predictor:
             z: Tensor = self.matcher[0](pixels).z
         return z
 
+    def outputs(
+        self, manifest: Manifest, *, batch_size: int | None = None
+    ) -> Iterator[list[BrokenImageError | tuple[Framed, Encoding]]]:
+        """Yield the outputs of both networks for the records of a source, in order, a batch at a time.
+
+        Each image comes as it was framed, with the outputs of one row; one that cannot be read comes as its error.
+        """
+        size = batch_size or usual_batch_size(self.device)
+        engine = self._engine(size, eager=True)
+        for read in record_batches(manifest, *self.framings, batch_size=size):
+            framed = [each for each in read if isinstance(each, Framed)]
+            rows = iter(zip(*engine.outputs(framed), strict=True)) if framed else iter(())
+            yield [each if isinstance(each, BrokenImageError) else (each, Encoding(*next(rows))) for each in read]
+
     def pictures(self, evidence: Evidence) -> dict[str, np.ndarray]:
         """Return small pictures (h, w, 3) of the training images behind ``evidence``, where the model holds them."""
         held = self.model.thumbnails
@@ -190,8 +210,9 @@ class Predictor:
         batch_size: int,
         evidence: bool,
         recognise: Recognise | None,
+        embeddings: bool,
     ) -> Iterator[Prediction]:
-        engine = self._engine(batch_size, eager=evidence)
+        engine = self._engine(batch_size, eager=evidence or embeddings)
         under_way: deque[list[Framed | BrokenImageError | None]] = deque()
 
         def batches() -> Iterator[list[Framed]]:
@@ -209,16 +230,18 @@ class Predictor:
                 for found in under_way.popleft():
                     image, group = next(todo)
                     if isinstance(found, BrokenImageError):
-                        yield _failed(image.path, str(found))
+                        yield failed(image.path, str(found))
                         continue
                     prediction = self._prediction(image.path, batch, i)
+                    if embeddings and prediction.error is None and batch.z is not None:
+                        prediction = prediction._replace(embedding=batch.z[batch.place[i]].numpy())
                     if found is not None and prediction.error is None:
                         prediction = self._with_evidence(prediction, batch, i, image, group, found, recognise)
                     yield prediction
                     i += 1
             last = [each for read in under_way for each in read]  # none of which could be read
             for (image, _), reason in zip(todo, last, strict=True):
-                yield _failed(image.path, str(reason))
+                yield failed(image.path, str(reason))
         finally:
             self.rows_seen += engine.rows_seen
             self.rows_matched += engine.rows_matched
@@ -237,7 +260,7 @@ class Predictor:
 
     def _prediction(self, path: Path, batch: Batch, i: int) -> Prediction:
         if not batch.finite[i]:
-            return _failed(path, _NOT_FINITE)
+            return failed(path, _NOT_FINITE)
         names, p, signals = self.model.class_names, batch.p[i].tolist(), None
         if batch.decided is not None and i in batch.place:
             columns = batch.decided.signals._asdict().items()
@@ -270,7 +293,8 @@ class Predictor:
         return explain(self.model.decision, p[row], batch.z[row], class_names=names, group=group, decided=decided)
 
 
-def _failed(path: Path, reason: str) -> Prediction:
+def failed(path: Path, reason: str) -> Prediction:
+    """Return the outcome for an image that could not be predicted."""
     return Prediction(str(path), "", {}, False, None, None, reason)
 
 

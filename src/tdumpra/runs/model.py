@@ -16,18 +16,19 @@ from tdumpra.networks.model_file import Encoder, Model
 from tdumpra.networks.training_images import thumbnail
 from tdumpra.runs.config import Config, read_config
 from tdumpra.runs.folder import RunFolder
+from tdumpra.runs.kept_rows import first_entry, record_of
 from tdumpra.runs.outputs import Outputs, TrainedOutputs
 from tdumpra.runs.pixel_stages import Encoders, load_encoders, read_encoders
 from tdumpra.runs.refit import folder_in_use, refit_identity
 from tdumpra.runs.steps import Step, digest
-from tdumpra.runs.table_stages import gate_made_from, refitted, tune_step
+from tdumpra.runs.table_stages import MODEL_ONLY, gate_made_from, refitted, tune_step
 from tdumpra.runs.tables import OutputsTable, run_with_tables
 
 
 def model_made_from(outputs: Outputs) -> str:
     """Name everything that the model depends on; its weights are named by the tables behind the gate."""
-    thumbnails = outputs.config.bank.thumbnails
-    return digest({"gate": gate_made_from(outputs), "thumbnails": thumbnails, **refit_identity(outputs)})
+    asked = {name: getattr(outputs.config.bank, name) for name in MODEL_ONLY}
+    return digest({"gate": gate_made_from(outputs), **asked, **refit_identity(outputs)})
 
 
 def is_current(outputs: Outputs) -> bool:
@@ -71,6 +72,7 @@ def assemble_model(outputs: TrainedOutputs, dataset: Dataset, decision: Decision
         raise ArtifactError(
             f"the bank has {decision.bank.n_classes} classes, and the data have {len(dataset.manifest.class_names)}"
         )
+    inputs = {**own.identity, "outputs": digest(outputs.own_identity())}
     return Model(
         decision=decision,
         class_names=dataset.manifest.class_names,
@@ -83,6 +85,8 @@ def assemble_model(outputs: TrainedOutputs, dataset: Dataset, decision: Decision
             "classifier": classifier.fingerprint,
             "retrieval": matched.fingerprint,
         },
+        record=record_of(outputs),
+        lineage=first_entry(outputs, "run", inputs),
     )
 
 

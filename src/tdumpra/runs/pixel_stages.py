@@ -22,6 +22,7 @@ from torch import Tensor
 from tdumpra.artifacts import fingerprint
 from tdumpra.data.batches.pipeline import Pipeline, make_pipeline
 from tdumpra.data.dataset import Dataset, open_data
+from tdumpra.data.images.appearance import appearance_of
 from tdumpra.data.images.framing import EvalTransform
 from tdumpra.data.manifest import Record
 from tdumpra.errors import ArtifactError, MissingExtraError, TdumpraError
@@ -33,6 +34,7 @@ from tdumpra.networks.progress import Screen
 from tdumpra.networks.train import Task, TrainingError, make_fabric, train
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder
+from tdumpra.runs.shared_state import share_state
 from tdumpra.runs.tables import OutputsTable, how_made
 from tdumpra.screen import progress, say, show_notes
 
@@ -55,6 +57,7 @@ def train_stage(
     """
     if config.network.as_it_is:
         return False
+    share_state(folder, fabric)
     if is_finished(folder.checkpoint("last"), training_identity(config.train, seed, epochs)):
         return False
     torch.manual_seed(seed)  # the heads, and the backbone where it has no weights
@@ -166,6 +169,7 @@ def embed_stage(
     epochs: int | None = None,
 ) -> bool:  # fmt: skip
     """Write the tables of the folder; whether there was anything to do."""
+    share_state(folder, fabric)
     encoders = load_encoders(config, dataset, folder, seed, epochs)
     last = folder.checkpoint("last")
     finished = config.network.as_it_is or not last.exists() or is_finished(last)  # who keeps the best alone is done
@@ -264,15 +268,20 @@ def _metadata(records: list[Record]) -> dict[str, tuple[str, ...]]:
 
 def _table(dataset: Dataset, rows: np.ndarray, encodings: list[Encoding], identity: dict[str, str]) -> OutputsTable:
     records = [dataset.manifest.records[row] for row in rows]
-    teacher = encodings[1] if len(encodings) > 1 else None
+    student, teacher = encodings[0], encodings[1] if len(encodings) > 1 else None
+    looks = appearance_of(dataset.prepared.images, rows)
     return OutputsTable(
         ids=tuple(record.id for record in records),
         groups=tuple(record.group for record in records),
         labels=torch.tensor([record.label for record in records]),
-        logits=encodings[0].logits,
-        z_student=encodings[0].z,
+        logits=student.logits,
+        z_student=student.z,
         logits_teacher=None if teacher is None else teacher.logits,
         z_teacher=None if teacher is None else teacher.z,
+        features=student.features,
+        features_teacher=None if teacher is None else teacher.features,
+        colours=torch.from_numpy(looks.colours),
+        content=looks.content,
         class_names=dataset.manifest.class_names,
         metadata=_metadata(records),
         identity=identity,

@@ -22,6 +22,7 @@ from tdumpra.runs.config import Config, EmbedConfig, read_config
 from tdumpra.runs.folder import RunFolder, fold_place
 
 KIND, SCHEMA = "outputs table", 1
+_KEPT = ("features", "features_teacher", "colours")  # that the model's record is made of
 Rows = TypeVar("Rows", bound=ScoredOutputs)
 
 
@@ -37,6 +38,11 @@ class OutputsTable:
     logits_teacher: Float[Tensor, "n c"] | None = None
     z_teacher: Float[Tensor, "n d"] | None = None
     logits_second: Float[Tensor, "n c"] | None = None  # of the network that gave the embedding, if another run's
+    # for the model's record; tables of before lack them
+    features: Float[Tensor, "n f"] | None = None  # pooled, half precision
+    features_teacher: Float[Tensor, "n f"] | None = None
+    colours: Float[Tensor, "n 6"] | None = None
+    content: tuple[str, ...] | None = None  # names of the framed pixels
     class_names: tuple[str, ...]
     metadata: Mapping[str, tuple[str, ...]]  # columns for subgroups: sex, age, site, source, ...
     identity: Mapping[str, str]  # fingerprints of encoder, preprocessing, data and split
@@ -50,6 +56,9 @@ class OutputsTable:
         tensors = {"labels": self.labels, "logits": self.logits, "z_student": self.z_student}
         if self.logits_teacher is not None and self.z_teacher is not None:
             tensors |= {"logits_teacher": self.logits_teacher, "z_teacher": self.z_teacher}
+        for name in _KEPT:
+            if (column := getattr(self, name)) is not None:
+                tensors[name] = column
         meta = {
             "ids": self.ids,
             "groups": self.groups,
@@ -57,6 +66,7 @@ class OutputsTable:
             "metadata": dict(self.metadata),
             "identity": dict(self.identity),
             "made": dict(self.made),
+            "content": self.content,
         }
         write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
 
@@ -72,6 +82,7 @@ class OutputsTable:
             metadata={name: tuple(column) for name, column in meta["metadata"].items()},
             identity=meta["identity"],
             made=meta.get("made", {}),  # tables of before know nothing of it
+            content=tuple(meta["content"]) if meta.get("content") else None,
             **artifact.tensors,
         )
 

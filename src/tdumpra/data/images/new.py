@@ -17,6 +17,7 @@ from PIL import Image as Picture
 from tdumpra.data.images.decode import decode_file
 from tdumpra.data.images.framing import Framing
 from tdumpra.data.images.workers import Died, in_order
+from tdumpra.data.manifest import Manifest, Reader, Record
 from tdumpra.errors import BrokenImageError
 
 Pixels = UInt8[np.ndarray, "h w 3"]
@@ -54,12 +55,31 @@ def read_batches(
 
     A thread collects what the workers read while the caller is busy. It is at most two batches ahead.
     """
+    return _ahead(read_images(images, first, second, picture=picture), batch_size)
+
+
+def record_batches(
+    manifest: Manifest, first: Framing, second: Framing, *, batch_size: int
+) -> Iterator[list[Framed | BrokenImageError]]:
+    """Yield the records of a source as :func:`read_batches` yields files."""
+    work, records = _ReadRecord(manifest.reader, first, second), manifest.records
+
+    def read() -> Generator[Framed | BrokenImageError, None, None]:
+        for each in in_order(work, records, limited=all(record.path is not None for record in records)):
+            yield BrokenImageError(each.reason) if isinstance(each, Died) else each
+
+    return _ahead(read(), batch_size)
+
+
+def _ahead(
+    images: Generator[Framed | BrokenImageError, None, None], batch_size: int
+) -> Iterator[list[Framed | BrokenImageError]]:
     ready: queue.SimpleQueue[list[Framed | BrokenImageError] | BaseException | None] = queue.SimpleQueue()
     room, stop = threading.Semaphore(1), threading.Event()
 
     def collect() -> None:
         try:
-            with closing(read_images(images, first, second, picture=picture)) as read:
+            with closing(images) as read:
                 for batch in _in_batches(read, batch_size):
                     room.acquire()
                     if stop.is_set():
@@ -112,6 +132,22 @@ class _Read:
         except BrokenImageError as error:
             return error
         return Framed(framed[self.first], framed[self.second], _scaled_down(pixels) if self.picture else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadRecord:
+    reader: Reader
+    first: Framing
+    second: Framing
+
+    def __call__(self, record: Record) -> Framed | BrokenImageError:
+        try:
+            pixels = self.reader(record)
+            framings = (self.first, self.second)
+            framed = {framing: framing.apply(pixels, framing.mask_of(record.mask)) for framing in framings}
+        except BrokenImageError as error:
+            return error
+        return Framed(framed[self.first], framed[self.second], None)
 
 
 def _scaled_down(pixels: Pixels) -> Pixels:
