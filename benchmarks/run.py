@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 NAMES = ("contrastive", "kmeans", "tuning", "predict", "evaluation", "sweep", "cache", "augment", "pipeline")
-BY_NAME = ("training_step", "lazy_predict", "scoring")  # hours on a CPU: only when asked for
+BY_NAME = ("training_step", "lazy_predict", "scoring", "serving")  # long on a CPU: only when asked for
 
 
 def main() -> int:

@@ -24,6 +24,7 @@ from sitegen.mathml import to_mathml
 from tdumpra.cli import experiments, run
 from tdumpra.cli import main as cli
 from tdumpra.runs.config import read_config
+from tdumpra.server import run as server
 
 pytestmark = [  # the notes that miniature data earn
     pytest.mark.filterwarnings(r"ignore:n_prototypes=\d is more than"),
@@ -38,6 +39,7 @@ BEFORE = {
     "docs/own-model.md": ("docs/own-data.md", "cases.csv", ""),
     "docs/report.md": ("docs/tutorial.md", "lesions.toml", "run lesions.toml"),
     "docs/scoring.md": ("docs/tutorial.md", "lesions.toml", ""),
+    "docs/serving.md": ("docs/tutorial.md", "lesions.toml", ""),
 }
 
 # Writing a report takes seconds, and has tests of its own: elsewhere runs end before it.
@@ -163,6 +165,8 @@ def page(tmp_path, monkeypatch, capsys, names) -> Page:
             doc_world.shrink(path, tmp_path / folder / path.name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TDUMPRA_PASSWORD", "asked for on a page's terminal")
+    monkeypatch.setattr(server, "run", lambda service: service.close())  # everything but the wait for requests
 
     def tdumpra(arguments: list[str]) -> str:
         capsys.readouterr()

@@ -69,6 +69,9 @@ def test_readers_never_see_each_others_answers(world):
     world.read("rolf", case, "blue")
     assert "my secret" not in world.client("rolf").get(f"/v1/cases/{case}").text
     assert "my secret" not in world.browser("rolf").get(f"/cases/{case}").text
+    assert world.decide("anna", case, "blue").status_code == 201
+    assert world.client("rolf").get(f"/v1/cases/{case}").json()["decided"] is None  # it would tell who was right
+    assert "Decided" not in world.browser("rolf").get(f"/cases/{case}").text
     seen = world.client("anna").get(f"/v1/cases/{case}").json()["answers"]
     assert [each["reader"] for each in seen] == [None, None]
 

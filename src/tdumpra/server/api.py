@@ -154,7 +154,7 @@ def get_case(case_id: CaseId, service: Serves, person: Who) -> CaseOut:
         answers = answers_of(session, case, person)
         active = next(each for each, _ in opinions if each.active)
         decision = readings.latest(session, case)
-        told = decision is not None and (shown or person.may("see"))
+        told = decision is not None and person.may("see")  # to readers it would tell the others' answers
         n = len(readings.firsts(session, case))
         listed = Listed(case, active, n, False, decision.label if decision is not None else None)
         line = _line(session, listed, person, service)
@@ -306,7 +306,7 @@ def _line(session: Session, listed: Listed, person: Person, service: Service) ->
         id=case.id, number=case.number, lesion=case.lesion, created_at=case.created_at,
         withdrawn=case.withdrawn_at is not None, readings=listed.readings if person.may("see") else None,
         label=opinion.label if shown else None, gate=_gate(opinion) if shown else None,
-        decision=listed.decision if shown else None,
+        decision=listed.decision if person.may("see") else None,
     )  # fmt: skip
 
 

@@ -32,15 +32,15 @@ def values(session: Session, service: Service, person: Person, case: Case) -> tu
     }
     if not cases.sees_model(session, person, case, service.settings):
         return "blind.html", shared
-    decision, firsts = readings.latest(session, case), readings.firsts(session, case)
+    decision = readings.latest(session, case) if person.may("see") else None  # it would tell the others' answers
+    firsts = readings.firsts(session, case)
     return "case.html", {
         **_evidence(service, active, case, None if decision is None else decision.label),
         **shared,
         "opinions": said,
         "decision": decision,
-        "missing_readings": max(0, service.settings.readers - len(firsts)),
         "may_decide": _may_decide(service, person, case, decision is not None, firsts),
-        "differ": len({each.label for each in firsts}) > 1,
+        "differ": person.may("see") and len({each.label for each in firsts}) > 1,
     }
 
 
