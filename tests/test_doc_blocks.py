@@ -149,6 +149,12 @@ CHECKED_ONLY: dict[str, Callable[[list[str]], None]] = {
 }  # fmt: skip
 
 
+def wait_for_no_request(service: Any, listener: Any) -> None:
+    """In the place of a server's loop, which ends with Ctrl-C: everything was opened, and is closed again."""
+    service.close()
+    listener.close()
+
+
 @pytest.fixture(scope="module")
 def names() -> dict[str, Any]:
     return doc_world.arrays()
@@ -166,7 +172,7 @@ def page(tmp_path, monkeypatch, capsys, names) -> Page:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TDUMPRA_PASSWORD", "asked for on a page's terminal")
-    monkeypatch.setattr(server, "run", lambda service: service.close())  # everything but the wait for requests
+    monkeypatch.setattr(server, "run", wait_for_no_request)
 
     def tdumpra(arguments: list[str]) -> str:
         capsys.readouterr()

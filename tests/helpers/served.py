@@ -49,6 +49,7 @@ class Served:
             sys.executable, "-m", "tdumpra", "serve", str(model), "--folder", str(folder), "--port", str(self.port),
             "--trust-code", "tiny_networks:plain", *options,
         ]  # fmt: skip
+        self.folder = folder
         self._log = folder.with_suffix(".log")
         self.process: subprocess.Popen[bytes] | None = None
 

@@ -55,6 +55,6 @@ def make_world(tmp_path, model_files) -> Iterator[Callable[..., World]]:
 
 
 @pytest.fixture
-def world(make_world) -> World:
+def world(make_world: Callable[..., World]) -> World:
     """A server with accounts and blind reading by two."""
     return make_world()

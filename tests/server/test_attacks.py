@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import zipfile
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -26,19 +27,27 @@ INJECTIONS = (
 )
 
 
+def unread() -> Iterator[bytes]:
+    """A body that nobody may ask for."""
+    yield from (pytest.fail("the body was asked for") for _ in range(1))
+
+
+def found(pattern: str, text: str) -> str:
+    """The first group of a pattern that must be there."""
+    match = re.search(pattern, text)
+    assert match
+    return match[1]
+
+
 # --- bodies and headers
 
 
 def test_a_body_that_says_it_is_too_large_is_refused_before_it_is_read(make_world):
     world = make_world(image_bytes=10_000)
 
-    def endless():
-        raise AssertionError("the body was asked for")
-        yield b""
-
     headers = {"Content-Length": "10001"}
     for path in ("/v1/predict", "/v1/cases"):
-        answer = world.client("ada").post(path, content=endless(), headers=headers)
+        answer = world.client("ada").post(path, content=unread(), headers=headers)
         assert answer.status_code == 413
 
 
@@ -55,12 +64,8 @@ def test_a_body_that_hides_its_length_is_cut_off(make_world):
 
 
 def test_whoever_is_nobody_gets_no_byte_read(world):
-    def endless():
-        raise AssertionError("the body was asked for")
-        yield b""
-
     for path in ("/v1/predict", "/v1/cases", "/upload", "/models/promote"):
-        answer = world.client().post(path, content=endless(), headers={"Origin": ADDRESS})
+        answer = world.client().post(path, content=unread(), headers={"Origin": ADDRESS})
         assert answer.status_code == 401
 
 
@@ -146,7 +151,7 @@ def test_the_cookie_is_for_this_site_alone_and_ends(make_world):
     )
     cookie = answer.headers["set-cookie"].lower()
     assert all(word in cookie for word in ("httponly", "samesite=strict", "secure"))
-    secret = re.match(r"[^=]+=([^;]+)", answer.headers["set-cookie"])[1]
+    secret = found(r"[^=]+=([^;]+)", answer.headers["set-cookie"])
     assert client.get("/v1/cases").status_code == 200
     assert client.post("/logout", headers={"Origin": "https://reader.example.org"}).status_code == 303
     client.cookies.clear()
@@ -185,9 +190,9 @@ def test_foreign_objects_do_not_exist_for_a_service(world):
     assert service.get(f"/v1/cases/{mine}/image").status_code == 200
     for path in (f"/v1/cases/{theirs}", f"/v1/cases/{theirs}/image", f"/cases/{theirs}", f"/cases/{theirs}/picture"):
         missing = service.get(path.replace(theirs, "0" * 32))
-        found = service.get(path)
-        assert found.status_code == missing.status_code == 404
-        assert found.json()["detail"] == missing.json()["detail"]  # as if it were not there
+        theirs_too = service.get(path)
+        assert theirs_too.status_code == missing.status_code == 404
+        assert theirs_too.json()["detail"] == missing.json()["detail"]  # as if it were not there
     assert service.delete(f"/v1/cases/{theirs}").status_code == 403
 
 
@@ -240,7 +245,7 @@ def test_text_that_is_script_stays_text_on_every_page(make_world):
             files=[("images", ("a.png", picture(seed=number), "image/png"))],
             data={"key": str(number), "lesion": text},
         )
-        case = re.search(r"/cases/([0-9a-f]{32})", answer.text)[1]
+        case = found(r"/cases/([0-9a-f]{32})", answer.text)
         browser.post(
             f"/cases/{case}/reading", data={"label": "amber", "confidence": "3", "comment": text, "key": f"r{number}"}
         )
@@ -381,7 +386,7 @@ def test_a_replayed_write_is_done_once(world):
 def test_a_form_sent_twice_counts_once(world):
     case, browser = world.add_case(), world.browser("rita")
     page = browser.get(f"/cases/{case}").text
-    key = re.search(r'name="key" value="([0-9a-f]+)"', page)[1]
+    key = found(r'name="key" value="([0-9a-f]+)"', page)
     said = {"label": "amber", "confidence": "3", "comment": "", "key": key}
     assert [browser.post(f"/cases/{case}/reading", data=said).status_code for _ in range(2)] == [303, 303]
     assert len(world.client("ada").get(f"/v1/cases/{case}").json()["answers"]) == 1

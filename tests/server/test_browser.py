@@ -12,6 +12,9 @@ import pytest
 from served import Served, command, served
 from server_world import PASSWORD, picture
 
+from tdumpra.server.accounts import add_account
+from tdumpra.server.database import Database
+
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
@@ -25,10 +28,12 @@ PEOPLE = {"ada": "admin", "rita": "reader", "rolf": "reader", "anna": "adjudicat
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, model_files) -> Iterator[Served]:
     folder: Path = tmp_path_factory.mktemp("walk") / "s"
-    for name, role in PEOPLE.items():
-        command("account", "add", name, "--role", role, "--folder", folder, TDUMPRA_PASSWORD=PASSWORD)
+    database = Database(f"sqlite:///{folder / 'cases.sqlite'}")
+    with database.write() as session:
+        for name, role in PEOPLE.items():
+            add_account(session, name, role, PASSWORD)
+    database.close()
     with served(model_files[0], folder) as running:
-        running.folder = folder  # type: ignore[attr-defined]
         yield running
 
 

@@ -40,7 +40,7 @@ def test_blind_readers_know_nothing_of_the_model_before_their_own_answer(world):
     for found in (line, whole):
         assert [found[key] for key in ("label", "gate", "decision", "readings")] == [None] * 4
     assert whole["opinions"] is None
-    for name in ("moved", "opened", "unfamiliar", "low", "shadow"):
+    for name in ("moved", "opened", "unfamiliar", "low", "shadow", "decided", "differing"):
         assert reader.get("/v1/cases", params={"only": name}).status_code == 403
     assert reader.post("/v1/predict", content=picture()).status_code == 403
     assert reader.get("/v1/export").status_code == 403

@@ -34,7 +34,8 @@ def stand_in(sizes: list[int], *, hold: threading.Event | None = None) -> Any:
 
 @pytest.mark.parametrize(("batch", "largest"), [(1, 1), (4, 4)])
 def test_batches_are_for_devices_that_gain_from_them(batch, largest):
-    inference, sizes, hold = Inference(threads=1, waiting=20, batch=batch), [], threading.Event()
+    inference, hold = Inference(threads=1, waiting=20, batch=batch), threading.Event()
+    sizes: list[int] = []
     predictor = stand_in(sizes, hold=hold)
     with ThreadPoolExecutor(12) as pool:
         asked = [pool.submit(inference.predict, predictor, FRAMED, group=str(i), evidence=False) for i in range(12)]

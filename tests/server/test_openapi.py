@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from server_world import picture
 
@@ -10,7 +12,7 @@ from sitegen import openapi
 
 @pytest.fixture
 def described():
-    return openapi.openapi()
+    return json.loads(openapi.text())
 
 
 def test_the_document_in_the_repository_is_current():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -78,9 +78,9 @@ def _serve(
     from tdumpra.cli.predict import model_file
     from tdumpra.data.images.workers import available_cores
     from tdumpra.server.accounts import needs_login
-    from tdumpra.server.run import run
+    from tdumpra.server.run import listen, run
     from tdumpra.server.service import open_service
-    from tdumpra.server.settings import Settings
+    from tdumpra.server.settings import Queue, Settings
 
     paths = [path for path in (model, shadow) if path is not None]
     files = [model_file(path) for path in paths]
@@ -91,13 +91,15 @@ def _serve(
     on_gpu = _is_gpu(device)
     settings = Settings(
         folder=folder, database=database, host=host, port=port, metrics_port=metrics_port, origin=origin, login=login,
-        blind=login if blind is None else blind, readers=readers or (2 if login else 1), queue=queue,  # type: ignore[arg-type]
+        blind=login if blind is None else blind, readers=readers or (2 if login else 1), queue=cast(Queue, queue),
         threads=threads or (1 if on_gpu else available_cores()), batch=16 if on_gpu else 1,
     )  # fmt: skip
+    settings.refuse_open_door()
+    listener = listen(settings)
     service = open_service(settings, files, names=[path.name for path in paths], trusted=trust or (), device=device)
     who = "log in with an account" if login else "no login: only this machine can reach it"
     say(f"Open {settings.address}  ({who}; Ctrl-C stops it)")
-    run(service)
+    run(service, listener)
 
 
 @accounts_app.command("add")

@@ -177,7 +177,7 @@ def _named(session: Session, name: str) -> Account:
     return row
 
 
-def _live_tokens() -> Select[tuple[str]]:
+def _live_tokens() -> Select[str]:
     return select(Token.account_id).where(Token.revoked_at.is_(None))
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from pydantic import WithJsonSchema
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -76,6 +77,7 @@ def person_of(request: Request) -> Person:
 Serves = Annotated[Service, Depends(service_of)]
 Who = Annotated[Person, Depends(person_of)]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200, pattern=r"^[\x21-\x7e]+$")]
+Filter = Annotated[str, WithJsonSchema({"type": "string", "enum": [*FILTERS]})]
 CaseId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 ModelId = Annotated[str, Path(pattern="^[0-9a-f]{16}$")]
 LesionQuery = Annotated[Lesion | None, Query(description="The lesion or patient, under a pseudonym.")]
@@ -133,7 +135,7 @@ async def add_case(
 def list_cases(
     service: Serves,
     person: Who,
-    only: Annotated[list[Literal[*FILTERS]] | None, Query(description="Filters that must all hold.")] = None,  # type: ignore[valid-type]
+    only: Annotated[list[Filter] | None, Query(description="Filters that must all hold.")] = None,
     below: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Cases with smaller numbers.")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = cases.PAGE,
 ) -> CaseList:

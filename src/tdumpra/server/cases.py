@@ -35,6 +35,7 @@ FILTERS = {
     "withdrawn": "withdrawn",
 }
 OF_THE_MODEL = frozenset({"moved", "opened", "unfamiliar", "low", "shadow"})  # filters that tell what it says
+OF_OTHERS = frozenset({"differing", "decided", "withdrawn"})  # filters that tell what others did
 PAGE = 50
 
 
@@ -153,6 +154,8 @@ def listing(
         raise RefusedError(422, f"{min(unknown)!r} is no filter: there are {', '.join(FILTERS)}")
     if settings.blind and not person.may("see") and OF_THE_MODEL & set(chosen):
         raise RefusedError(403, "blind readers cannot choose cases by what the model says")
+    if not person.may("see") and OF_OTHERS & set(chosen):
+        raise RefusedError(403, "this filter tells what others did, which your role does not see")
     first = select(
         Reading.case_id, func.count().label("n"), func.count(func.distinct(Reading.label)).label("labels")
     ).where(Reading.first).group_by(Reading.case_id).subquery()  # fmt: skip

@@ -57,8 +57,7 @@ def work_list(
 def _offers(name: str, person: Person, blind: bool) -> bool:
     if name in OF_THE_MODEL:
         return not blind
-    needed = {"unread": "read", "withdrawn": "manage", "differing": "see"}
-    return person.may(needed[name]) if name in needed else True
+    return person.may({"unread": "read", "withdrawn": "manage"}.get(name, "see"))
 
 
 @router.get("/next")

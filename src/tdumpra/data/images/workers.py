@@ -166,7 +166,11 @@ class Crew(Generic[T, R]):
             self._free.put(self._hire())
 
     def do(self, task: T) -> R | Died[T]:
-        """Return ``work(task)`` as soon as a process is free for it."""
+        """Return ``work(task)`` as soon as a process is free for it. One that dies of it twice is to blame for it."""
+        found = self._try(task)
+        return self._try(task) if isinstance(found, Died) and found.reason == CRASHED else found
+
+    def _try(self, task: T) -> R | Died[T]:
         worker = self._free.get()
         try:
             worker.give([task])
