@@ -173,13 +173,14 @@ def act(task: str) -> str:
     return f"{task} {os.getpid()}"
 
 
-class TestCrew:
-    @pytest.fixture(scope="class")
-    def crew(self):
-        crew = Crew(act, 1)
-        yield crew
-        crew.close()
+@pytest.fixture(scope="module")
+def crew():
+    crew = Crew(act, 1)
+    yield crew
+    crew.close()
 
+
+class TestCrew:
     def test_a_process_stays_for_many_tasks(self, crew):
         assert crew.do("a").split()[1] == crew.do("b").split()[1] != str(os.getpid())
 
