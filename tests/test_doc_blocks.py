@@ -40,6 +40,7 @@ BEFORE = {
     "docs/report.md": ("docs/tutorial.md", "lesions.toml", "run lesions.toml"),
     "docs/scoring.md": ("docs/tutorial.md", "lesions.toml", ""),
     "docs/serving.md": ("docs/tutorial.md", "lesions.toml", ""),
+    "docs/model-life.md": ("docs/tutorial.md", "lesions.toml", "run lesions.toml"),
 }
 
 # Writing a report takes seconds, and has tests of its own: elsewhere runs end before it.

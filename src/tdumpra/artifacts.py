@@ -14,7 +14,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from tdumpra.errors import ArtifactError, OtherKindError
-from tdumpra.foreign import reading
+from tdumpra.foreign import reading, refuse_endless
 from tdumpra.limits import refuse_above
 
 _BLANK = "0" * 64
@@ -32,6 +32,7 @@ _SEAL_FIELDS = {"kind", "schema", "checksum"}
 _LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}\.part")  # as tempfile names what write_bytes writes to
 _ABANDONED = 900.0  # seconds since the last byte; a write takes less
 _swept: set[Path] = set()
+_READ_AT_ONCE = 2**23  # bytes of a file that is only named by its contents
 _HEADER_LENGTH = 8  # safetensors: a little-endian uint64, then that many bytes of JSON
 
 
@@ -132,7 +133,8 @@ def _sweep(folder: Path) -> None:
     _swept.add(folder)
     for path in folder.glob(".*.part"):
         try:
-            if _LEFTOVER.fullmatch(path.name) and time.time() - path.stat().st_mtime > _ABANDONED:
+            age = abs(time.time() - path.stat().st_mtime)  # a clock may have been set back
+            if _LEFTOVER.fullmatch(path.name) and age > _ABANDONED:
                 path.unlink()
         except OSError:  # another process was quicker, or may do what this one may not
             continue
@@ -146,10 +148,24 @@ def make_folder(folder: Path) -> None:
         raise ArtifactError(f"cannot make the folder {folder}: {error.strerror or error}") from error
 
 
-def fingerprint(*parts: bytes | str) -> str:
-    """Return a short name for exactly these contents: the first 16 hexadecimal digits of their SHA-256."""
+def fingerprint(*parts: bytes | str | Path) -> str:
+    """Return a short name for exactly these contents: the first 16 hexadecimal digits of their SHA-256.
+
+    A path stands for the bytes of that file, which is read some megabytes at a time.
+    """
+    return fingerprint_of(parts)
+
+
+def fingerprint_of(parts: Iterable[bytes | str | Path]) -> str:
+    """Return the :func:`fingerprint` of parts that need not lie in memory together."""
     digest = hashlib.sha256()
     for part in parts:
+        if isinstance(part, Path):
+            with part.open("rb") as file:
+                digest.update(os.fstat(file.fileno()).st_size.to_bytes(8, "little"))
+                while data := file.read(_READ_AT_ONCE):
+                    digest.update(data)
+            continue
         data = part.encode() if isinstance(part, str) else part
         digest.update(len(data).to_bytes(8, "little"))  # so that ("ab", "c") is not ("a", "bc")
         digest.update(data)
@@ -161,6 +177,8 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
+        if all(type(item) is float for item in value):  # replicates, by the hundred thousand
+            return [item if math.isfinite(item) else None for item in value]
         return [jsonable(item) for item in value]
     if hasattr(value, "tolist"):  # numpy and torch, arrays and scalars
         return jsonable(value.tolist())
@@ -203,6 +221,7 @@ def _check_identity(path: str | Path, header: Mapping[str, Any], kind: str, sche
 
 
 def _read_bytes(path: str | Path) -> bytes:
+    refuse_endless(path, ArtifactError)
     try:
         if reason := refuse_above("artifact_bytes", Path(path).stat().st_size, "bytes"):
             raise ArtifactError(f"{path}: {reason}")

@@ -14,6 +14,7 @@ the demo's model on a server              the model of the page's own run
 ``data/ham10000``                         84 pictures in seven colours, in HAM10000's layout
 a table of six cases                      the same table, its rows repeated under new names
 ``examples/ham10000_outputs.npz``          the same arrays
+``examples/rosendahl_outputs.npz``         160 cases of a place that differs from home, four classes
 ``my_classifier.pth``                     the state of a ``tiny_networks:plain`` for three classes
 ========================================  ==========================================================================
 """
@@ -32,6 +33,7 @@ import tiny_networks
 import torch
 from demo_arrays import demo_outputs
 from PIL import Image
+from two_places import write_outputs
 
 from tdumpra.data.images.framing import Framing
 from tdumpra.runs.config import Config, config_text, read_config
@@ -66,6 +68,7 @@ def furnish(root: Path, named: dict[str, Any]) -> None:
     )
     (root / "examples").mkdir()
     shutil.copy(root / "outputs.npz", root / "examples" / "ham10000_outputs.npz")
+    write_outputs(root / "examples" / "rosendahl_outputs.npz")
     _write_csv_outputs(root / "outputs.csv", named)
     for number, name in enumerate(PHOTOGRAPHS):
         _picture(root / name, number, number)

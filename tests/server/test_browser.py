@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -123,10 +124,12 @@ def test_a_whole_study(browser, server, tmp_path):
     table = tmp_path / "cases" / "cases.csv"
     assert [line.split(",")[1] for line in table.read_text().splitlines()[1:]] == truth
     assert '"images": 4' in command("data", "inspect", f"csv:{table}", "--json").replace('"n_images"', '"images"')
+    model = next((server.folder / "models").glob("*.safetensors"))
+    trust = ("--trust-code", "tiny_networks:plain")
+    validated = json.loads(command("validate", model, f"csv:{table}", "--out", tmp_path / "v", "--json", *trust))
+    assert validated["n_images"] == 4 if "n_images" in validated else validated
     assert "all as they were written" in command("audit", "verify", "--folder", server.folder)
-    assert "come out as they were" in command(
-        "audit", "replay", "--folder", server.folder, "--trust-code", "tiny_networks:plain"
-    )
+    assert "come out as they were" in command("audit", "replay", "--folder", server.folder, *trust)
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])

@@ -7,6 +7,7 @@ it: ``tdumpra --help`` must not wait for torch.
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from typing import Annotated
 import typer
 
 from tdumpra import __version__
-from tdumpra.cli import audit, data, score, seals, serve
+from tdumpra.cli import audit, bank, data, models, score, seals, search, serve
 from tdumpra.cli.messages import NotesOnce, is_ours
 from tdumpra.cli.options import (
     ConfigArgument,
@@ -57,6 +58,8 @@ _INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended: 128 + S
 def main() -> None:
     """Entry point of ``tdumpra``."""
     warnings.showwarning = NotesOnce().print_warning
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that do not know every letter
     try:
         app()
     except SystemExit as end:
@@ -66,11 +69,14 @@ def main() -> None:
     except StopRequestedError as error:
         complain(str(error))
         sys.exit(_INTERRUPTED)
-    except (TdumpraError, ValueError, TypeError) as error:
+    except (TdumpraError, ValueError, TypeError, OSError) as error:
         if os.environ.get("TDUMPRA_TRACEBACK"):
             raise
-        unexpected = "" if is_ours(error) else " (unexpected; TDUMPRA_TRACEBACK=1 shows where it comes from)"
-        complain(f"{error}{unexpected}")
+        if isinstance(error, OSError):  # a disk that fails or is full, where nobody foresaw it
+            complain(f"cannot use {error.filename or 'a file'}: {error.strerror or error}")
+        else:
+            unexpected = "" if is_ours(error) else " (unexpected; TDUMPRA_TRACEBACK=1 shows where it comes from)"
+            complain(f"{error}{unexpected}")
         sys.exit(2)
 
 
@@ -169,9 +175,9 @@ def _stage(name: str, panel: str, about: str) -> None:
         as_json: JsonOption = False,
     ) -> None:
         run = settings(config, changes, seeds, out)
-        from tdumpra.cli.run import bank_command, embed_command, train_command
+        from tdumpra.cli.run import embed_command, train_command
 
-        work = {"train": train_command, "embed": embed_command, "bank": bank_command}[name]
+        work = {"train": train_command, "embed": embed_command}[name]
         work(run, as_json=as_json)
 
 
@@ -195,7 +201,7 @@ def _experiment(name: str, panel: str, about: str) -> None:
 
 _stage("train", _STAGES, "Train student and teacher; goes on where an earlier run stopped.")
 _stage("embed", _STAGES, "Write logits and embeddings of every image: everything afterwards stands on these tables.")
-_stage("bank", _STAGES, "Cluster the training embeddings into prototypes, and look them over.")
+app.add_typer(bank.app, name="bank", rich_help_panel=_STAGES)
 _experiment("tune", _STAGES, "Choose temperatures, thresholds and weight on validation outputs; write gate.json.")
 _experiment("evaluate", _STAGES, "Tune, then score every comparator on test outputs; write evaluation.json and tables.")
 
@@ -299,6 +305,8 @@ def _explain(
 
 
 score.register(app, _MODELS)
+search.register(app, _EXPERIMENTS)
+models.register(app, _MODELS)
 seals.register(app, _MODELS)
 serve.register(app, _SERVER)
 app.add_typer(audit.app, name="audit", rich_help_panel=_SERVER)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ from rich.console import Console
 from rich.table import Table
 
 from tdumpra.data.images.masks import find_masks, without_masks
-from tdumpra.data.sources.files import is_image
+from tdumpra.data.sources.files import is_file, is_image
 from tdumpra.errors import InputFileError
 from tdumpra.networks.predict import Prediction, Predictor
-from tdumpra.runs.config import read_config
-from tdumpra.screen import csv_text, plain, print_json, progress, say
+from tdumpra.screen import csv_text, plain, print_json_list, progress, say, show_notes
 
 MODEL = "model.safetensors"
+
+_MOST_SHOWN = 200  # rows of the table
+_MOST_NAMED = 100  # files that are named at the end
 
 
 def predict_command(
@@ -32,33 +35,65 @@ def predict_command(
     batch_size: int | None,
     **options: Any,
 ) -> None:
-    """Predict images and print the results; fails only if none could be predicted."""
+    """Predict images and print the results as they come; fails only if none could be predicted."""
     if as_json and as_csv:
         raise ValueError("--json and --csv print in two formats: choose one")
-    paths = without_masks(list(expand(images)), masks)
+    others: list[Path] = []
+    paths = without_masks(list(expand(images, others)), masks)
     if not paths:
         raise InputFileError(f"{', '.join(map(str, images))} holds no image")
     outlines = find_masks(masks, paths)
     predictor = load_predictor(model, **options)
-    names = predictor.model.class_names
-    documents, broken = [], 0
-    with progress("predicting", len(paths), show=not (as_csv and sys.stdout.isatty())) as step:
+    names, failures = predictor.model.class_names, Failures(len(paths), "predicted")
+    with progress("predicting", len(paths), show=not ((as_csv or as_json) and sys.stdout.isatty())) as step:
+
+        def documents() -> Iterator[dict[str, Any]]:
+            for each in predictor.predict(paths, batch_size=batch_size, masks=outlines):
+                failures.note(each)
+                yield describe(each, names)
+                step()
+
         if as_csv:
             _print_line(["path", "label", "classifier", "gate", "opened", *(f"p_{name}" for name in names), "error"])
-        for each in predictor.predict(paths, batch_size=batch_size, masks=outlines):
-            document = describe(each, names)
-            broken += each.error is not None
-            if as_csv:  # each line as it is known, and nothing is kept
+            for document in documents():
                 _print_line(_csv_row(document, names))
-            else:
-                documents.append(document)
-            step()
-    if as_json:
-        print_json(documents)
-    elif not as_csv:
-        _show(documents, predictor)
-    if broken == len(paths):
-        raise InputFileError(f"none of {len(paths)} images could be predicted; {document['path']}: {document['error']}")
+        elif as_json:
+            print_json_list(documents())
+        else:
+            known = documents()
+            shown, n_more = list(islice(known, _MOST_SHOWN)), sum(1 for _ in known)
+    if not as_csv and not as_json:
+        _show(shown, n_more, predictor)
+    failures.tell(others)
+
+
+class Failures:
+    """The images without a result, in order, for the end of a command."""
+
+    def __init__(self, total: int, done: str) -> None:
+        self._total, self._done, self._found = total, done, list[tuple[str, str]]()
+
+    def note(self, prediction: Prediction) -> None:
+        """Remember an image that could not be read or decided."""
+        if prediction.error is not None:
+            self._found.append((prediction.path, prediction.error))
+
+    def tell(self, others: Sequence[Path] = ()) -> None:
+        """Name them, and the files in folders that are no images; it is an error if nothing else was found."""
+        if len(self._found) == self._total:
+            path, reason = self._found[0]
+            raise InputFileError(f"none of {self._total} images could be {self._done}; {path}: {reason}")
+        notes = _named([f"{path}: {reason}" for path, reason in self._found], "{} could not be " + self._done)
+        notes += _named(list(map(str, others)), "not looked at, as no image: {} in these folders")
+        show_notes(notes, Console(stderr=True))
+
+
+def _named(names: list[str], said: str) -> list[str]:
+    if not names:
+        return []
+    more = len(names) - _MOST_NAMED
+    count = said.format(f"{len(names):,} file{'s' if len(names) > 1 else ''}")
+    return [f"{count}:", *names[:_MOST_NAMED], *([f"and {more:,} more"] if more > 0 else [])]
 
 
 def describe(prediction: Prediction, names: Sequence[str]) -> dict[str, Any]:
@@ -109,6 +144,8 @@ def model_file(path: Path) -> Path:
     if own.parent.is_dir() and own == path:
         raise InputFileError(f"{path} does not exist")
     if own.parent.is_dir():
+        from tdumpra.runs.config import read_config  # every room's settings, which prediction does without
+
         settings = own.parent / "config.toml"
         if settings.is_file() and read_config(settings).outputs:
             raise InputFileError(
@@ -119,13 +156,20 @@ def model_file(path: Path) -> Path:
     raise InputFileError(f"{own.parent} does not exist")
 
 
-def expand(images: Iterable[Path]) -> Iterator[Path]:
-    """Yield files as they are, folders as the images below them in the order of their names."""
+def expand(images: Iterable[Path], others: list[Path]) -> Iterator[Path]:
+    """Yield files as they are, folders as the images below them in the order of their names.
+
+    What else lies in folders goes to ``others``, but for hidden files.
+    """
     for path in images:
-        if path.is_dir():
-            yield from sorted(each for each in path.rglob("*") if is_image(each))
-        else:
+        if not path.is_dir():
             yield path
+            continue
+        for each in sorted(path.rglob("*")):
+            if is_image(each):
+                yield each
+            elif is_file(each) and not each.name.startswith("."):
+                others.append(each)
 
 
 def _csv_row(document: dict[str, Any], names: Sequence[str]) -> list[Any]:
@@ -139,7 +183,7 @@ def _print_line(values: list[Any]) -> None:
     typer.echo(csv_text([values]), nl=False)
 
 
-def _show(documents: list[dict[str, Any]], predictor: Predictor) -> None:
+def _show(documents: list[dict[str, Any]], n_more: int, predictor: Predictor) -> None:
     console = Console()
     table = Table("image", "label", "probability", "classifier", "gate")
     for each in documents:
@@ -150,5 +194,7 @@ def _show(documents: list[dict[str, Any]], predictor: Predictor) -> None:
         gate = f"moved: {own} → {label}" if each["gate"] == "moved" else each["gate"]
         table.add_row(name, label, f"{each['probabilities'][each['label']]:.3f}", own, gate)
     console.print(table)
+    if n_more:
+        say(f"and {n_more:,} more images: --csv and --json print them all", console)
     if predictor.model.retrieval is not None:
         say(f"the second network looked at {predictor.rows_matched} of {predictor.rows_seen} images", console)

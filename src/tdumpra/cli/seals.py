@@ -1,4 +1,4 @@
-"""The commands ``seal`` and ``verify``: tell one's own models from anyone's, by a secret key."""
+"""The commands ``seal`` and ``verify``: tell one's own models from anyone's, and whole histories from broken ones."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from tdumpra.screen import say
 FilesArgument = Annotated[
     list[Path], typer.Argument(help="Models, or any other files.", show_default=False, metavar="FILE...")
 ]
-KeyOption = Annotated[
-    Path, typer.Option("--key", help="File of the secret key: 32 random bytes.", show_default=False, metavar="KEY")
+_KEY_HELP = "File of the secret key: 32 random bytes."
+KeyOption = Annotated[Path, typer.Option("--key", help=_KEY_HELP, show_default=False, metavar="KEY")]
+MaybeKeyOption = Annotated[
+    Path | None,
+    typer.Option("--key", help=f"{_KEY_HELP} Without it, models alone are checked.", show_default=False, metavar="KEY"),
 ]
 
 
@@ -30,11 +33,16 @@ def register(app: typer.Typer, panel: str) -> None:
             say(f"Written: {seal_file(path, secret)}")
 
     @app.command("verify", rich_help_panel=panel)
-    def verify(files: FilesArgument, key: KeyOption) -> None:
-        """Check that files were sealed with a secret key, and are unchanged since; fails if one was not."""
+    def verify(files: FilesArgument, key: MaybeKeyOption = None) -> None:
+        """Check that files were sealed with a secret key and are unchanged since, and that models' histories hold."""
         from tdumpra.seals import read_key, verify_file
 
-        secret = read_key(key)
+        secret = None if key is None else read_key(key)
         for path in files:
-            verify_file(path, secret)
-            say(f"{path} was sealed with this key")
+            if secret is not None:
+                verify_file(path, secret)
+                say(f"{path} was sealed with this key")
+        from tdumpra.cli.history import verify_histories
+
+        for sentence in verify_histories(files, every=secret is None):
+            say(sentence)

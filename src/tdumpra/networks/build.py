@@ -161,6 +161,22 @@ class SeveralViews(nn.Module):
             return Encoding(log_p - math.log(self.views), normalise(z) if z.shape[1] else z, features)
 
 
+class NewHead(nn.Module):
+    """A network whose logits come from another linear layer on its pooled features: it was adapted to a new place."""
+
+    def __init__(self, network: nn.Module, weight: Float[Tensor, "c f"], bias: Float[Tensor, " c"]) -> None:
+        super().__init__()
+        self.network = network
+        self.head = nn.Linear(weight.shape[1], weight.shape[0])
+        self.head.load_state_dict({"weight": weight, "bias": bias})
+
+    def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
+        """Return the network's features and embedding, and the head's logits, which are float32 under autocast too."""
+        seen: Encoding = self.network(images)
+        with torch.autocast(images.device.type, enabled=False):
+            return seen._replace(logits=self.head(seen.features))
+
+
 class BuiltNetwork(NamedTuple):
     """A network, and the mean and deviation of the colours that its weights expect."""
 

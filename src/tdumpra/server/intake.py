@@ -14,10 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image as Picture
 
+from tdumpra.data.images.crew import Crew
 from tdumpra.data.images.decode import decode_file, probe_file
 from tdumpra.data.images.framing import Framing
 from tdumpra.data.images.new import Framed
-from tdumpra.data.images.workers import Crew, Died
+from tdumpra.data.images.workers import Died
 from tdumpra.errors import BrokenImageError
 from tdumpra.server.refusals import RefusedError
 from tdumpra.server.settings import FORMATS

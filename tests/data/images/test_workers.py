@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import mmap
 import multiprocessing
 import os
 import signal
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from tdumpra.data.images.workers import CHUNK, CRASHED, Crew, Died, in_order, run_tasks, scan
+from tdumpra.data.images import workers
+from tdumpra.data.images.workers import CHUNK, CRASHED, Died, in_order, most_ahead, run_tasks, scan
 from tdumpra.data.manifest import Record
 from tdumpra.errors import BrokenImageError, MissingExtraError
 
@@ -93,6 +95,21 @@ def test_results_come_in_order_however_long_each_takes(limited):
     assert list(in_order(slow_first, [], limited=limited)) == []
 
 
+@pytest.mark.parametrize("limited", [True, False])
+def test_no_task_is_begun_further_ahead_than_said(limited, monkeypatch):
+    monkeypatch.setattr(workers, "available_cores", lambda: 3)
+    begun = mmap.mmap(-1, 1000)  # shared with the workers
+
+    def slow_at_times(x: int) -> int:
+        begun[x] = 1
+        time.sleep(0.2 if x in (0, 150) else 0)
+        return x
+
+    furthest = [begun[:].rfind(1) - x for x in in_order(slow_at_times, range(400), limited=limited)]
+    assert len(furthest) == 400
+    assert 0 < max(furthest) < most_ahead()
+
+
 def test_leaving_early_ends_the_processes():
     results = in_order(square, range(1000), limited=True)
     assert next(results) == 0
@@ -162,39 +179,3 @@ def test_workers_do_not_outlive_a_killed_parent():
         time.sleep(0.05)
     os.killpg(parent, signal.SIGKILL)
     pytest.fail("worker processes were left behind")
-
-
-def act(task: str) -> str:
-    """Work that may end its process; in a module, as a process that is not forked must find it."""
-    if task == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if task == "raise":
-        raise BrokenImageError("broken")
-    return f"{task} {os.getpid()}"
-
-
-@pytest.fixture(scope="module")
-def crew():
-    crew = Crew(act, 1)
-    yield crew
-    crew.close()
-
-
-class TestCrew:
-    def test_a_process_stays_for_many_tasks(self, crew):
-        assert crew.do("a").split()[1] == crew.do("b").split()[1] != str(os.getpid())
-
-    def test_a_task_that_kills_is_named_and_the_next_is_done(self, crew):
-        found = crew.do("die")
-        assert isinstance(found, Died)
-        assert found.task == "die"
-        assert crew.do("a").startswith("a ")
-
-    def test_a_process_that_was_killed_while_it_waited_costs_no_task(self, crew):
-        os.kill(int(crew.do("a").split()[1]), signal.SIGKILL)
-        assert crew.do("b").startswith("b ")
-
-    def test_exceptions_come_out_and_the_next_is_done(self, crew):
-        with pytest.raises(BrokenImageError, match="broken"):
-            crew.do("raise")
-        assert crew.do("a").startswith("a ")

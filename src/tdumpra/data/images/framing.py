@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -156,11 +157,18 @@ class EvalTransform:
 
     def __call__(self, images: UInt8[Tensor, "n h w 3"]) -> Float32[Tensor, "n 3 size size"]:
         """Turn framed images, on any device, into the network's input."""
-        x = images.permute(0, 3, 1, 2).float()
+        x = images.permute(0, 3, 1, 2).to(torch.float32, copy=True)
         if x.shape[2:] != (self.size, self.size):
             x = torch.nn.functional.interpolate(x, (self.size, self.size), mode="bicubic", antialias=True).clamp(0, 255)
-        mean, std = (x.new_tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
-        return (x / 255 - mean) / std
+        mean, std = (_colour(tuple(values), x.device) for values in (self.mean, self.std))
+        return x.div_(255).sub_(mean).div_(std)  # x is a copy: nobody else sees it
+
+
+@lru_cache(maxsize=64)
+def _colour(values: tuple[float, ...], device: torch.device) -> Float32[Tensor, "3 1 1"]:
+    """Return numbers for each colour on the device, where copying them for each batch would make it wait."""
+    with torch.inference_mode(False):  # else a pass with gradients could not use what a prediction left here
+        return torch.tensor(values, device=device).view(3, 1, 1)
 
 
 def _resize(pixels: UInt8[np.ndarray, "h w 3"], height: int, width: int) -> UInt8[np.ndarray, "height width 3"]:
