@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from tdumpra import __version__
-from tdumpra.cli import bank, data, export, models, score, seals, search
+from tdumpra.cli import audit, bank, data, export, models, score, seals, search, serve
 from tdumpra.cli.messages import NotesOnce, is_ours
 from tdumpra.cli.options import (
     ConfigArgument,
@@ -49,8 +49,8 @@ app = typer.Typer(
     help="A classifier, a bank of class prototypes, and a conservative gate between them.",
 )
 
-_START, _STAGES, _EXPERIMENTS, _MODELS, _DATA, _PROJECT = (
-    "Start here", "Stages", "Experiments", "Models", "Data", "Project",
+_START, _STAGES, _EXPERIMENTS, _MODELS, _SERVER, _DATA, _PROJECT = (
+    "Start here", "Stages", "Experiments", "Models", "Server", "Data", "Project",
 )  # fmt: skip
 _INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended: 128 + SIGINT
 
@@ -312,6 +312,8 @@ export.register(app, _MODELS)
 search.register(app, _EXPERIMENTS)
 models.register(app, _MODELS)
 seals.register(app, _MODELS)
+serve.register(app, _SERVER)
+app.add_typer(audit.app, name="audit", rich_help_panel=_SERVER)
 app.add_typer(data.app, name="data", rich_help_panel=_DATA)
 
 

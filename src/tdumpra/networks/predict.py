@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from tdumpra import checks
 from tdumpra.core.gate import GateSignals
-from tdumpra.data.images.framing import EvalTransform
+from tdumpra.data.images.framing import EvalTransform, Framing
 from tdumpra.data.images.new import Framed, Image, Pixels, list_images, read_batches, record_batches
 from tdumpra.data.manifest import Manifest
 from tdumpra.errors import BrokenImageError
@@ -117,6 +117,32 @@ class Predictor(Shared):
         wanted = _Wanted(evidence, embeddings, recognise)
         yield from self._predict(cases, own, batch_size or usual_batch_size(self.device), wanted)
 
+    def decide(
+        self, framed: Sequence[Framed], *, evidence: bool = False, groups: Sequence[str | None] | None = None
+    ) -> list[Prediction]:
+        """Predict images that are read already, as one batch. Several threads may call this at a time.
+
+        Args:
+            framed: as :attr:`framings` frame them.
+            evidence: as in :meth:`predict`.
+            groups: as in :meth:`predict`.
+        """
+        own = _one_each(groups, "groups", len(framed))
+        [batch] = self._engine(len(framed), eager=evidence).decide([list(framed)])
+        rows = enumerate(zip(self._outcomes(batch), own, framed, strict=True))
+        nowhere, wanted = Image(Path()), _Wanted(evidence, False, None)
+        return [
+            self._with_extras(outcome, batch, i, nowhere, group, each, wanted)
+            if evidence and outcome.error is None
+            else outcome
+            for i, (outcome, group, each) in rows
+        ]
+
+    @property
+    def framings(self) -> tuple[Framing, Framing]:
+        """How images are cut and scaled for the classifier, and for the network that matches prototypes."""
+        return self.model.classifier.transform.framing, self.matcher[1].framing
+
     @property
     def class_names(self) -> tuple[str, ...]:
         """The classes, in the order of the probabilities."""
@@ -154,8 +180,7 @@ class Predictor(Shared):
         """
         size = batch_size or usual_batch_size(self.device)
         engine = self._engine(size, eager=True)
-        framings = self.model.classifier.transform.framing, self.matcher[1].framing
-        for read in record_batches(manifest, *framings, batch_size=size):
+        for read in record_batches(manifest, *self.framings, batch_size=size):
             framed = [each for each in read if isinstance(each, Framed)]
             rows = iter(zip(*engine.outputs(framed), strict=True)) if framed else iter(())
             yield [each if isinstance(each, BrokenImageError) else (each, Encoding(*next(rows))) for each in read]
@@ -169,12 +194,11 @@ class Predictor(Shared):
         self, images: list[Image], groups: list[str | None], batch_size: int, wanted: _Wanted
     ) -> Iterator[Prediction]:
         engine = self._engine(batch_size, eager=wanted.evidence or wanted.embeddings, features=wanted.embeddings)
-        framings = self.model.classifier.transform.framing, self.matcher[1].framing
         under_way: deque[list[Framed | BrokenImageError | None]] = deque()
         keep = wanted.evidence  # pixels are kept for evidence alone
 
         def batches() -> Iterator[list[Framed]]:
-            for read in read_batches(images, *framings, batch_size=batch_size, picture=keep):
+            for read in read_batches(images, *self.framings, batch_size=batch_size, picture=keep):
                 framed = [each for each in read if isinstance(each, Framed)]
                 under_way.append([each if keep or isinstance(each, BrokenImageError) else None for each in read])
                 if framed:

@@ -13,14 +13,15 @@ from multiprocessing import connection
 from typing import Any
 
 from tdumpra.allocator import return_freed_memory
-from tdumpra.limits import limits
+from tdumpra.limits import VARIABLE, limits
 
 CAN_FORK = sys.platform == "linux"
 NO_MEMORY = 77  # the exit status of a worker whose task asked for more memory than it may have
 
 
-def serve(work: Callable[[Any], Any], pipe: Any, parents: Any, limited: bool) -> None:
-    """Report on one task after another until the parent ends this process."""
+def serve(work: Callable[[Any], Any], pipe: Any, parents: Any, limited: bool, said: str) -> None:
+    """Report on one task after another until the parent ends this process; ``said`` are the limits that it has."""
+    os.environ[VARIABLE] = said
     if parents is not None:
         parents.close()
     if "torch" in sys.modules:  # images can be read without it
