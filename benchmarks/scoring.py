@@ -60,7 +60,7 @@ def _against_prediction(folder: Path) -> Row:
 
 def _growth(folder: Path) -> Row:
     """The cost of a small image in a small and in a large archive."""
-    predictor, costs = Predictor(_model(), device="cpu"), []
+    predictor, costs = Predictor(small_network(), device="cpu"), []
     for n in SIZES:
         _write_archive(folder / f"archive-{n}", n)
         costs.append(_scored(predictor, folder / f"archive-{n}", folder / f"scores-{n}") / n)
@@ -68,7 +68,7 @@ def _growth(folder: Path) -> Row:
     return within(name, costs[-1], 1.1 * costs[0], unit="s", against=f"1.1 times one of {SIZES[0]:,}")
 
 
-def _model() -> Model:
+def small_network() -> Model:
     torch.manual_seed(0)
     network = NetworkConfig(backbone="mobilenetv3_small_050", weights="none", image_size=SIDE, embedding=64)
     state = build_network(network, lazy_predict.CLASSES).network.state_dict()

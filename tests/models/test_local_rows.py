@@ -76,7 +76,7 @@ def test_unknown_classes_are_refused_and_near_names_suggested(image_model, away,
     with pytest.raises(SourceError, match=r"3 rows of the class 'ambre'.*did you mean 'amber'"):
         read_rows(image_model, source)
     assert read_rows(image_model, source, rename={"ambre": "amber"}).rows.y.tolist() == [0, 0, 0]
-    assert read_rows(image_model, source, new_classes=True).rows.y.tolist() == [3, 3, 3]
+    assert read_rows(image_model, source, new_classes=["ambre"]).rows.y.tolist() == [3, 3, 3]
     upper = write_csv(tmp_path / "y.csv", away, [f"{files[0]},Amber,g"])
     assert read_rows(image_model, upper).rows.y.tolist() == [0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -85,9 +86,58 @@ def register(app: typer.Typer, panel: str) -> None:
             rename=renames(rename), device=device, trusted=trust or (),
         )  # fmt: skip
 
+    @app.command("adapt", rich_help_panel=panel)
+    def adapt(
+        model: ModelArgument,
+        source: LocalArgument,
+        out: Annotated[Path, typer.Option("--out", help="The new model's file.", metavar="FILE", show_default=False)],
+        objective: Annotated[
+            str | None,
+            typer.Option(
+                help="balanced_accuracy, accuracy, macro_f1, nll or cost; that of the model's tuning if left out.",
+                show_default=False,
+            ),
+        ] = None,
+        report: Annotated[
+            Path | None,
+            typer.Option(
+                "--report", help="Folder for a page and adaptation.json.", metavar="FOLDER", show_default=False
+            ),
+        ] = None,
+        group_by: GroupOption = None,
+        prefix: PrefixOption = "",
+        rename: RenameOption = None,
+        as_json: JsonOption = False,
+        device: DeviceOption = None,
+        trust: TrustOption = None,
+    ) -> None:
+        """Fit a model to a new place with labelled cases from there, without training; keeps what wins, or nothing."""
+        from tdumpra.cli.adapt import adapt_command
+
+        adapt_command(
+            model, source, out, objective=objective, report=report, as_json=as_json, group_by=group_by, prefix=prefix,
+            rename=renames(rename), device=device, trusted=trust or (),
+        )  # fmt: skip
+
     @app.command("history", rich_help_panel=panel)
     def history(model: ModelArgument, as_json: JsonOption = False) -> None:
         """Tell where a model comes from: each command that made it or its parents, oldest first."""
         from tdumpra.cli.history import history_command
 
         history_command(model, as_json=as_json)
+
+    @app.command("card", rich_help_panel=panel)
+    def card(
+        model: ModelArgument,
+        out: Annotated[
+            Path | None, typer.Option("--out", help="A new Markdown file; the screen if left out.", show_default=False)
+        ] = None,
+        name: Annotated[
+            str | None,
+            typer.Option(help="What the model is called; its folder's name if left out.", show_default=False),
+        ] = None,
+    ) -> None:
+        """Write a model card: data, protocol, figures, limits, and what two reporting guidelines still ask for."""
+        from tdumpra.cli.card import card_command
+
+        card_command(model, out, name)

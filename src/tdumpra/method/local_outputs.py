@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from tdumpra import checks
 from tdumpra.errors import InputFileError
-from tdumpra.method.output_files import probabilities, read_arrays
+from tdumpra.method.output_files import read_arrays
 from tdumpra.method.outputs import are_names
+from tdumpra.method.probabilities import probabilities
 
 SUFFIXES = (".npz", ".csv", ".parquet")
 _TAKEN = frozenset({"p", "logits", "z", "zt", "pt", "p_second", "features", "y", "split", "group", "id", "classes"})

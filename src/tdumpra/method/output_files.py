@@ -15,30 +15,30 @@ import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
-from scipy.special import softmax
 
 from tdumpra import checks
 from tdumpra.artifacts import fingerprint
 from tdumpra.data.leakage import refuse_crossing_groups
 from tdumpra.data.sources.tables import read_frame
 from tdumpra.errors import InputFileError, MissingExtraError
-from tdumpra.foreign import open_npz, reading, refuse_large_table
-from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs, are_names, class_numbers
+from tdumpra.foreign import Header, open_npz, reading, refuse_large_table
+from tdumpra.method.outputs import ScoredOutputs, TestOutputs, TrainOutputs, ValidationOutputs, are_names, class_numbers
+from tdumpra.method.probabilities import probabilities, renormalised
 
 Array = np.ndarray
+Rows = TypeVar("Rows", bound=ScoredOutputs)
 _FEATURES = "features"  # pooled, as the classifier's head gets them: for the model's record
 _MATRICES = ("p", "logits", "z", "pt", "zt", _FEATURES)
+_SPACES = ("z", "zt")
 _BY_CLASS = ("p", "logits", "pt")  # a column for each class
 _COLUMNS = ("y", "split", "group", "id")
 _CLASSES = "classes"  # names, in the order of p's columns
 _SECOND = "p_second"  # of .npz files: the classifier of the network in whose space z is
 _KNOWN = (*_MATRICES, *_COLUMNS, _CLASSES, _SECOND)
-_ALIKE = 0.02  # p is taken for the softmax of logits up to so much
-_ODD_SHARE = 0.05  # of rows to which the two give other labels: more than calibration or averaging does
 _SHOWN = 8  # names of columns in a message
 SPACES = ("teacher", "student")
 
@@ -52,6 +52,12 @@ class SplitOutputs(NamedTuple):
     n_classes: int
     fingerprint: str
     class_names: tuple[str, ...] = ()  # empty where the source has only numbers
+    drawn_from: int | None = None  # validation rows of the source, where ``validation`` is a part of them
+
+    def searched(self) -> SplitOutputs:
+        """Return the splits with the validation rows that everything is chosen on."""
+        part = self.validation.searched()
+        return self if part is self.validation else self._replace(validation=part, drawn_from=len(self.validation))
 
 
 def read_outputs(path: str | Path, *, space: str = "teacher") -> SplitOutputs:
@@ -69,12 +75,12 @@ def read_outputs(path: str | Path, *, space: str = "teacher") -> SplitOutputs:
     if note := checks.misnamed_group(arrays):
         warnings.warn(f"{path}: {note}", stacklevel=2)
     try:
-        return _split(arrays, fingerprint(path.read_bytes(), space), space)
+        return _split(arrays, fingerprint(path, space), space)
     except (ValueError, TypeError) as error:
         raise InputFileError(f"{path}: {error}") from error
 
 
-def read_arrays(path: Path, needed: Collection[str]) -> dict[str, Array]:
+def read_arrays(path: Path, needed: Collection[str]) -> dict[str, Any]:
     """Read the known arrays of a file and its further columns; refuse a file that lacks one of ``needed``."""
     readers = {".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}
     if path.suffix.lower() not in readers:
@@ -86,13 +92,36 @@ def read_arrays(path: Path, needed: Collection[str]) -> dict[str, Array]:
     return readers[path.suffix.lower()](path, needed)
 
 
-def _read_npz(path: Path, needed: Collection[str]) -> dict[str, Array]:
+class _Embeddings(NamedTuple):
+    """Embeddings in an archive, by far its largest array: read where each row has its place, and not before."""
+
+    path: Path
+    name: str
+    header: Header
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.header.shape
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def parts(self, codes: Array) -> list[Array]:
+        with open_npz(self.path) as archive:
+            return archive.load_parts(self.name, codes, len(checks.SPLITS))
+
+
+def _read_npz(path: Path, needed: Collection[str]) -> dict[str, Any]:
     with open_npz(path) as archive:
         headers = archive.headers
         _require(path, headers, list(headers), needed)
         # a further column is one-dimensional, with as many entries as there are rows; others are not even unpacked
         of_rows = headers["p" if "p" in headers else "logits"].shape[:1]
-        return archive.load([name for name, header in headers.items() if name in _KNOWN or header.shape == of_rows])
+        wanted = [name for name, header in headers.items() if name in _KNOWN or header.shape == of_rows]
+        later = [name for name in wanted if name in _SPACES and "split" in needed]  # dealt into splits when read
+        loaded = archive.load([name for name in wanted if name not in later], later=later)
+    return {name: loaded[name] if name in loaded else _Embeddings(path, name, headers[name]) for name in wanted}
 
 
 def _read_csv(path: Path, needed: Collection[str]) -> dict[str, Array]:
@@ -160,66 +189,80 @@ def _require(
         )
 
 
-def _split(arrays: Mapping[str, Array], digest: str, space: str) -> SplitOutputs:
-    p = probabilities(arrays)
+def _split(arrays: dict[str, Any], digest: str, space: str) -> SplitOutputs:
+    """Deal the rows into splits. ``arrays`` is emptied before the embeddings are read: both would be more than fits."""
     z = arrays.get("zt", arrays.get("z")) if space == "teacher" else arrays.get("z")
+    n_classes, class_names, codes, columns, metadata = _columns(arrays, z)
+    arrays.clear()
+    embeddings = z.parts(codes) if isinstance(z, _Embeddings) else _dealt(z, codes)
+
+    def scored(kind: type[Rows], code: int) -> Rows:
+        rows = kind.check(
+            columns["p"][code], embeddings[code], columns["y"][code], columns["groups"][code], ids=columns["ids"][code],
+            p_teacher=columns["p_teacher"][code], metadata={name: column[code] for name, column in metadata.items()},
+            n_classes=n_classes, suffix=f" ({checks.SPLITS[code]})",
+        )  # fmt: skip
+        return replace(rows, p_second=columns["p_second"][code])
+
+    return SplitOutputs(
+        train=replace(
+            TrainOutputs.check(
+                embeddings[0], columns["y"][0], columns["groups"][0], ids=columns["ids"][0], p=columns["p"][0],
+                n_classes=n_classes, suffix=" (train)",
+            ),
+            features=columns["features"][0],
+        ),
+        validation=replace(scored(ValidationOutputs, 1), features=columns["features"][1]),
+        test=scored(TestOutputs, 2),
+        n_classes=n_classes,
+        fingerprint=digest,
+        class_names=class_names,
+    )  # fmt: skip
+
+
+class _Columns(NamedTuple):
+    """All that a file says of its rows but their embeddings, by split: lists of three."""
+
+    n_classes: int
+    class_names: tuple[str, ...]
+    codes: Array  # the split of each row of the file
+    columns: dict[str, list[Any]]
+    metadata: dict[str, list[Any]]
+
+
+def _columns(arrays: Mapping[str, Any], z: Any) -> _Columns:
+    p = probabilities(arrays)
     if z is None:
         raise ValueError("a bank in the student's space needs z, and there is only zt")
     n_rows, n_classes = p.shape
     y, class_names = _class_numbers(arrays, n_classes)
     for name, array in arrays.items():
-        if name == _CLASSES:
-            continue
-        if array.ndim == 0 or len(array) != n_rows:
-            raise ValueError(f"{name} has {len(array) if array.ndim else 'no'} rows where p has {n_rows}")
+        if name != _CLASSES and (length := array.shape[0] if array.ndim else "no") != n_rows:
+            raise ValueError(f"{name} has {length} rows where p has {n_rows}")
     codes = check_all_splits(arrays["split"])
-    groups, ids = arrays.get("group"), arrays.get("id")
+    groups = arrays.get("group")
     if groups is not None:
         refuse_crossing_groups(codes, checks.check_groups(groups, "group", n_rows=n_rows))
-    teacher = None if "pt" not in arrays else _renormalised(arrays["pt"], "pt")
+    teacher = None if "pt" not in arrays else renormalised(arrays["pt"], "pt")
     second: Any = None
     if _SECOND in arrays:
-        second = checks.check_probabilities(_renormalised(arrays[_SECOND], _SECOND), _SECOND, n_classes=n_classes)
-    features: Any = None
-    if _FEATURES in arrays:
-        features = checks.check_embeddings(arrays[_FEATURES], _FEATURES)
-
-    def rows(array: Array | None, code: int) -> Any:
-        return None if array is None else array[codes == code]
-
-    metadata = {name: column for name, column in arrays.items() if name not in _KNOWN}
-
-    def scored(code: int) -> dict[str, Any]:
-        return {
-            "ids": rows(ids, code),
-            "p_teacher": rows(teacher, code),
-            "metadata": {name: column[codes == code] for name, column in metadata.items()},
-            "n_classes": n_classes,
-        }
-
-    return SplitOutputs(
-        train=replace(
-            TrainOutputs.check(
-                rows(z, 0), rows(y, 0), rows(groups, 0), ids=rows(ids, 0), p=rows(p, 0), n_classes=n_classes,
-                suffix=" (train)",
-            ),
-            features=rows(features, 0),
-        ),
-        validation=replace(
-            ValidationOutputs.check(
-                rows(p, 1), rows(z, 1), rows(y, 1), rows(groups, 1), suffix=" (val)", **scored(1)
-            ),
-            p_second=rows(second, 1),
-            features=rows(features, 1),
-        ),
-        test=replace(
-            TestOutputs.check(rows(p, 2), rows(z, 2), rows(y, 2), rows(groups, 2), suffix=" (test)", **scored(2)),
-            p_second=rows(second, 2),
-        ),
+        second = checks.check_probabilities(renormalised(arrays[_SECOND], _SECOND), _SECOND, n_classes=n_classes)
+    features = checks.check_embeddings(arrays[_FEATURES], _FEATURES) if _FEATURES in arrays else None
+    known = {
+        "p": p, "y": y, "groups": groups, "ids": arrays.get("id"), "p_teacher": teacher, "p_second": second,
+        "features": features,
+    }  # fmt: skip
+    return _Columns(
         n_classes=n_classes,
-        fingerprint=digest,
         class_names=class_names,
-    )  # fmt: skip
+        codes=codes,
+        columns={name: _dealt(column, codes) for name, column in known.items()},
+        metadata={name: _dealt(column, codes) for name, column in arrays.items() if name not in _KNOWN},
+    )
+
+
+def _dealt(column: Any, codes: Array) -> list[Any]:
+    return [None if column is None else column[codes == code] for code in range(len(checks.SPLITS))]
 
 
 def _class_numbers(arrays: Mapping[str, Array], n_classes: int) -> tuple[Array, tuple[str, ...]]:
@@ -245,41 +288,3 @@ def check_all_splits(split: Any) -> Array:
     if empty:
         raise ValueError(f"split leaves {' and '.join(empty)} empty; train, val and test all need rows")
     return codes
-
-
-def probabilities(arrays: Mapping[str, Array]) -> Array:
-    """Return ``p``, or the softmax of ``logits``, in float64, each row summing to one."""
-    if "logits" not in arrays:
-        return _renormalised(arrays["p"], "p")
-    logits = arrays["logits"]
-    if "p" in arrays:
-        p = _renormalised(arrays["p"], "p")
-        _compare(p, logits)
-        return p
-    if logits.ndim != 2 or not np.issubdtype(logits.dtype, np.floating) or not np.isfinite(logits).all():
-        raise ValueError("logits must be a matrix of finite floating-point numbers")
-    of_logits: Array = softmax(logits.astype(np.float64), axis=1)
-    return of_logits
-
-
-def _compare(p: Array, logits: Array) -> None:
-    """Refuse logits that contradict ``p``; those from before its calibration are ignored with a warning."""
-    if p.shape != logits.shape or not np.issubdtype(logits.dtype, np.floating):
-        raise ValueError(f"p has shape {p.shape} and logits have shape {logits.shape}: keep one of the two")
-    of_logits = softmax(logits.astype(np.float64), axis=1)
-    rows, label = np.arange(len(p)), p.argmax(1)
-    odd = p[rows, label] - p[rows, of_logits.argmax(1)] > _ALIKE
-    if odd.mean() > _ODD_SHARE:
-        row = int(odd.argmax())
-        raise ValueError(
-            f"p and logits contradict each other in {int(odd.sum())} of {len(p)} rows: in row {row} p gives class "
-            f"{label[row]} {p[row, label[row]]:.3f}, and softmax(logits) {of_logits[row, label[row]]:.3f}; keep one"
-        )
-    if np.abs(p - of_logits).max(initial=0) > _ALIKE:
-        warnings.warn("p is not the softmax of logits (calibrated, or averaged?): p is used", stacklevel=2)
-
-
-def _renormalised(values: Array, name: str) -> Array:
-    p = checks.check_probabilities(values, name).double()
-    renormalised: Array = (p / p.sum(1, keepdim=True)).numpy()
-    return renormalised

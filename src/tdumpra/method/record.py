@@ -44,6 +44,8 @@ class KeptRows:
     has_features: Array = field(default_factory=lambda: np.empty(0, bool))  # (n,); all or none unless given
     colours: Array | None = None  # (n, 6) float32: mean and deviation of the three channels; NaN where nobody knows
     content: Array | None = None  # names of the framed pixels; empty where nobody knows
+    weights: Array | None = None  # (n,) float32, how much each counts in the bank, 0: not at all; one unless given
+    sources: Array | None = None  # where rows were added from; empty for the model's own
     named: bool = True  # whether the ids are the source's own, not numbers of rows
     grouped: bool = True  # whether the source said who belongs together
 
@@ -87,7 +89,7 @@ class KeptRows:
             name: np.concatenate([getattr(self, name), getattr(more, name)])
             for name in ("ids", "groups", "y", "p", "z", "has_features")
         }
-        for name, unknown in (("features", 0), ("colours", np.nan), ("content", "")):
+        for name, unknown in (("features", 0), ("colours", np.nan), ("content", ""), ("weights", 1), ("sources", "")):
             pair = [getattr(self, name), getattr(more, name)]
             known = next((each for each in pair if each is not None), None)
             if known is not None:
@@ -124,9 +126,12 @@ class Record:
     def rebuild_bank(self, class_names: Sequence[str]) -> PrototypeBank:
         """Cluster the bank from the rows that are kept."""
         rows = self.train.joined(self.validation) if self.bank.with_validation else self.train
+        if rows.weights is not None:
+            rows = rows.rows(rows.weights > 0)
+        alike = rows.weights is None or bool((rows.weights == 1).all())
         return PrototypeBank.fit(
             rows.z, rows.y, self.bank.n_prototypes, rows.groups, len(class_names), self.bank.seed, ids=rows.ids,
-            merge_above=self.bank.merge_above, class_names=class_names,
+            merge_above=self.bank.merge_above, class_names=class_names, weights=None if alike else rows.weights,
         )  # fmt: skip
 
     def without(self, *, groups: Collection[str] = (), ids: Collection[str] = ()) -> Record:
@@ -134,11 +139,16 @@ class Record:
         train, validation = (rows.rows(~rows.among(groups=groups, ids=ids)) for rows in (self.train, self.validation))
         return replace(self, train=train, validation=validation)
 
-    def with_rows(self, more: KeptRows) -> Record:
-        """Return the record with further rows for the bank; all of them need labels."""
+    def with_rows(self, more: KeptRows, *, weight: float = 1.0, source: str = "") -> Record:
+        """Return the record with further labelled rows: what each weighs in the bank, and where it is from."""
         if not more.labelled.all():
             raise ValueError(f"{int((~more.labelled).sum())} of {len(more)} rows have no label, and a bank needs one")
-        return replace(self, train=self.train.joined(more))
+        marked = _finite_features(more)
+        if weight != 1:
+            marked = replace(marked, weights=np.full(len(more), weight, np.float32))
+        if source:
+            marked = replace(marked, sources=np.full(len(more), source))
+        return replace(self, train=self.train.joined(marked))
 
     def to_artifact(self) -> Artifact:
         """Return tensors and JSON values, for the files that hold a record."""
@@ -214,6 +224,7 @@ def _tensors(rows: KeptRows) -> dict[str, Tensor]:
     names = {
         "ids": rows.ids.tolist(), "groups": None if same else rows.groups.tolist(),
         "content": None if rows.content is None else rows.content.tolist(),
+        "sources": None if rows.sources is None else rows.sources.tolist(),
     }  # fmt: skip
     columns: dict[str, Array] = {
         "names": np.frombuffer(json.dumps(names).encode(), np.uint8),
@@ -223,6 +234,8 @@ def _tensors(rows: KeptRows) -> dict[str, Tensor]:
         columns |= {"features": rows.features[rows.has_features], "has_features": rows.has_features}
     if rows.colours is not None:
         columns["colours"] = rows.colours.astype(np.float32)
+    if rows.weights is not None:
+        columns["weights"] = rows.weights.astype(np.float32)
     return {name: torch.from_numpy(np.array(column)) for name, column in columns.items()}
 
 
@@ -256,11 +269,15 @@ def _read(tensors: Mapping[str, Tensor], said: Any, n_classes: int, width: int) 
     colours = None
     if "colours" in tensors:
         colours = check_tensor(tensors, "colours", (n, _COLOURS), finite=False).float().numpy()
+    weights = check_tensor(tensors, "weights", (n,)).float().numpy() if "weights" in tensors else None
+    if weights is not None and weights.min() < 0:
+        raise ValueError("weights must not be negative")
     return KeptRows(
         ids=ids,
         groups=ids if names["groups"] is None else _names(names["groups"], "groups", n),
         y=y, p=p, z=z, features=features, has_features=has_features, colours=colours,
         content=None if names["content"] is None else _names(names["content"], "content", n),
+        weights=weights, sources=None if names.get("sources") is None else _names(names["sources"], "sources", n),
         named=table["named"], grouped=table["grouped"],
     )  # fmt: skip
 

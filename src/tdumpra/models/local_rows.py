@@ -6,7 +6,7 @@ trained or tuned on, told by the names of groups and images, and by the pixels t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from tdumpra.data.images.appearance import Appearance, appearance
 from tdumpra.data.manifest import Manifest
 from tdumpra.data.sources import open_source
 from tdumpra.errors import BrokenImageError, InputFileError, SourceError, nearest
+from tdumpra.estimator import DualPathClassifier
 from tdumpra.method.local_outputs import SUFFIXES, LocalOutputs, read_local_outputs
 from tdumpra.method.record import UNLABELLED, KeptRows, Record
 from tdumpra.models.opened import OpenedModel
@@ -38,6 +39,7 @@ class LocalRows(NamedTuple):
     metadata: Mapping[str, NDArray[Any]]  # columns for subgroups
     notes: tuple[str, ...]  # what a user should know: rows that were left out, labels that are missing
     fingerprint: str  # of the data, for the history of a model that is made of them
+    class_names: tuple[str, ...]  # the model's, and after them new ones
 
 
 class Asked(NamedTuple):
@@ -46,15 +48,17 @@ class Asked(NamedTuple):
     group_by: str | None
     prefix: str
     rename: Mapping[str, str]
-    new_classes: bool
+    new_classes: Collection[str]
 
     def named(self, names: Sequence[str] | NDArray[Any]) -> NDArray[Any]:
         """Return names of groups or images with the prefix."""
         return np.array([f"{self.prefix}{name}" for name in names], np.str_)
 
-    def numbers(self, labels: Sequence[str | None], known: Sequence[str], source: str) -> NDArray[np.int64]:
-        """Return the model's number of each label."""
-        return label_numbers(labels, known, source, rename=self.rename, new_classes=self.new_classes)[0]
+    def numbers(
+        self, labels: Sequence[str | None], known: Sequence[str], source: str
+    ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        """Return the model's number of each label, and all classes."""
+        return label_numbers(labels, known, source, rename=self.rename, new_classes=self.new_classes)
 
 
 def read_rows(
@@ -64,7 +68,7 @@ def read_rows(
     group_by: str | None = None,
     prefix: str = "",
     rename: Mapping[str, str] | None = None,
-    new_classes: bool = False,
+    new_classes: Collection[str] = (),
     on_rows: Callable[[int, int], object] | None = None,
     **options: Any,
 ) -> LocalRows:
@@ -76,7 +80,7 @@ def read_rows(
         group_by: the column that says which images belong together.
         prefix: goes before the names of groups and images, where another place numbers them anew.
         rename: names of classes as the source has them, and what the model calls them.
-        new_classes: let classes through that the model does not know; they are numbered after its own.
+        new_classes: names that may pass though the model does not know them; they are numbered after its own.
         on_rows: gets the number of images that are done, and of all.
         options: device, precision and trusted code of the :class:`Predictor`.
     """
@@ -104,7 +108,7 @@ def label_numbers(
     source: str,
     *,
     rename: Mapping[str, str] | None = None,
-    new_classes: bool = False,
+    new_classes: Collection[str] = (),
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return the model's number of each label, -1 for none, and all classes: the model's own, then new ones.
 
@@ -116,11 +120,12 @@ def label_numbers(
     for word, name in wanted.items():
         if name.casefold() in number:
             continue
-        if not new_classes:
+        if name not in new_classes:
             count = sum(label == word for label in labels)
             raise SourceError(
                 f"{source} has {count:,} rows of the class {name!r}, which the model does not know (it has "
-                f"{', '.join(known)}): rename it with --rename {word}=NAME, or leave these out{nearest(name, known)}"
+                f"{', '.join(known)}){nearest(name, known)}: rename it with --rename {word}=NAME, or leave these out; "
+                f"tdumpra bank add --new-class {name}  teaches it to a bank"
             )
         number[name.casefold()] = len(names)
         names.append(name)
@@ -138,23 +143,27 @@ def _from_file(model: OpenedModel, path: Path, asked: Asked) -> LocalRows:
         raise InputFileError(f"{path}: z has width {outputs.z.shape[1]}, and the model's bank has width {width}")
     order = _columns(path, outputs, names[:classes])
     labels = [names[order[label]] if isinstance(label, int) else label for label in outputs.labels]
-    y = asked.numbers(labels, names, str(path))
+    y, all_names = asked.numbers(labels, names, str(path))
     ids = asked.named([f"{path.stem} {i}" for i in range(len(y))] if outputs.ids is None else outputs.ids)
     p = np.empty_like(outputs.p)
     p[:, order] = outputs.p
+    if isinstance(model.content, DualPathClassifier):  # an adapted head speaks in place of the file's classifier
+        p = model.content.classifier_rows(torch.from_numpy(p), outputs.features).numpy()
     rows = KeptRows(
         ids=ids,
         groups=ids if outputs.groups is None else asked.named(outputs.groups),
         y=y,
         p=p.astype(np.float32),
         z=outputs.z,
-        features=None if outputs.features is None else outputs.features.astype(np.float16),
+        features=None if outputs.features is None else outputs.features.astype(np.float32),
         named=outputs.ids is not None,
         grouped=outputs.groups is not None,
     )
     _refuse_seen_names(model.record, rows.ids if rows.named else None, rows.groups if rows.grouped else None, str(path))
     notes = (f"{outputs.left_out:,} rows of train and val are left out: the file's test rows are taken",)
-    return LocalRows(rows, outputs.metadata, notes if outputs.left_out else (), fingerprint(path.read_bytes()))
+    return LocalRows(
+        rows, outputs.metadata, notes if outputs.left_out else (), fingerprint(path.read_bytes()), all_names
+    )
 
 
 def _columns(path: Path, outputs: LocalOutputs, names: Sequence[str]) -> list[int]:
@@ -190,7 +199,7 @@ def _from_source(
             notes.append(f"{len(manifest) - len(kept):,} images of train and val are left out: test images are taken")
         manifest = replace(manifest, records=kept)
     words = [None if r.label == UNLABELLED else manifest.class_names[r.label] for r in manifest.records]
-    y = asked.numbers(words, model.class_names, source)
+    y, all_names = asked.numbers(words, model.class_names, source)
     ids, groups = (asked.named([getattr(r, name) for r in manifest.records]) for name in ("id", "group"))
     grouped = bool((ids != groups).any())
     _refuse_seen_names(model.record, ids, groups if grouped else None, source)  # before the work of predicting
@@ -210,7 +219,7 @@ def _from_source(
         y=y[good],
         p=encodings.logits.double().softmax(1).float().numpy(),
         z=encodings.z.numpy(),
-        features=encodings.features.half().numpy(),
+        features=encodings.features.numpy(),
         colours=looks.colours,
         content=np.array(looks.content, np.str_),
         grouped=grouped,
@@ -218,7 +227,7 @@ def _from_source(
     _refuse_seen_pixels(model.record, rows, source)
     keys = sorted({key for record in manifest.records for key in record.meta})
     metadata = {key: np.array([record.meta.get(key, "") for record in manifest.records])[good] for key in keys}
-    return LocalRows(rows, metadata, tuple(notes), fingerprint(manifest.fingerprint, *looks.content))
+    return LocalRows(rows, metadata, tuple(notes), fingerprint(manifest.fingerprint, *looks.content), all_names)
 
 
 def _encode(

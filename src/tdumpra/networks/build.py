@@ -92,7 +92,7 @@ class DualHeadNetwork(nn.Module):
     def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
         """Return logits and unit embeddings. The classifier and the norm are float32, also under autocast."""
         pooled = _pooled(self.backbone(images))
-        nothing = pooled.new_empty(len(pooled), 0, dtype=torch.float32)
+        nothing = pooled.new_empty(pooled.shape[0], 0, dtype=torch.float32)
         projected = None if self.projection is None else self.projection(pooled)
         with torch.autocast(images.device.type, enabled=False):
             features = pooled.float()
@@ -133,7 +133,7 @@ class FrozenEncoder(nn.Module):
         """Return normalised pooled features."""
         features = _pooled(self.backbone(images))
         with torch.autocast(images.device.type, enabled=False):
-            logits = features.new_zeros(len(features), self.n_classes).float()
+            logits = features.new_zeros(features.shape[0], self.n_classes).float()
             return Encoding(logits, normalise(features), features.float())
 
 
@@ -159,6 +159,22 @@ class SeveralViews(nn.Module):
             z = torch.stack([each.z for each in seen]).mean(0)
             features = torch.stack([each.features for each in seen]).mean(0)
             return Encoding(log_p - math.log(self.views), normalise(z) if z.shape[1] else z, features)
+
+
+class NewHead(nn.Module):
+    """A network whose logits come from another linear layer on its pooled features: it was adapted to a new place."""
+
+    def __init__(self, network: nn.Module, weight: Float[Tensor, "c f"], bias: Float[Tensor, " c"]) -> None:
+        super().__init__()
+        self.network = network
+        self.head = nn.Linear(weight.shape[1], weight.shape[0])
+        self.head.load_state_dict({"weight": weight, "bias": bias})
+
+    def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
+        """Return the network's features and embedding, and the head's logits, which are float32 under autocast too."""
+        seen: Encoding = self.network(images)
+        with torch.autocast(images.device.type, enabled=False):
+            return seen._replace(logits=self.head(seen.features))
 
 
 class BuiltNetwork(NamedTuple):

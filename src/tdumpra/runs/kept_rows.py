@@ -1,19 +1,22 @@
-"""What goes into a model beside what it needs to predict: its record, and the first entry of its history."""
+"""What goes into a model beside what it needs to predict: its record, its figures, the first entry of its history."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from tdumpra.evaluation.in_brief import in_brief
 from tdumpra.method import lineage
 from tdumpra.method.outputs import TrainOutputs, ValidationOutputs
 from tdumpra.method.record import BankRecipe, KeptRows, Record, no_rows
 from tdumpra.runs.outputs import Outputs, TrainedOutputs
 from tdumpra.runs.refit import folder_in_use
+from tdumpra.runs.table_stages import evaluate_step
 from tdumpra.runs.tables import OutputsTable, in_space, read_tables
 
 _PLACES = ("folder", "seeds", "evaluate", "outputs")  # settings that do not change a model of one seed
@@ -37,6 +40,24 @@ def record_of(outputs: Outputs) -> Record | None:
     if refit:  # the second network saw the validation images: they are among its training rows
         return Record.keep(train, no_rows(train.p.shape[1], train.z.shape[1]), recipe._replace(with_validation=False))
     return Record.keep(train, _from_table(tables["val"], space, config.tune.classifier), recipe)
+
+
+def evaluation_in_brief(outputs: Outputs) -> dict[str, Any]:
+    """Return the figures that the model takes along, and where its images came from."""
+    data = {}
+    if isinstance(outputs, TrainedOutputs):
+        asked = outputs.config.data
+        names = ("protocol", "split_seed", "hold_out", "fold")
+        data = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
+        sources = {"source": asked.source, "test_source": asked.test_source}
+        data |= {name: _without_folders(source) for name, source in sources.items() if source is not None}
+    return in_brief(evaluate_step(outputs).result().document, data)
+
+
+def _without_folders(source: str) -> str:
+    """Return a source without the folders of this machine, which a model that is handed on should not tell."""
+    kind, _, place = source.partition(":")
+    return f"{kind}:{place if kind == 'synthetic' else Path(place).name}"
 
 
 def first_entry(outputs: Outputs, command: str, inputs: Mapping[str, str]) -> tuple[lineage.Entry, ...]:

@@ -30,7 +30,7 @@ from tdumpra.networks.build import BuiltNetwork, Encoding, build_network
 from tdumpra.networks.checkpoint import is_finished, read_networks, refuse_other_identity, training_identity
 from tdumpra.networks.encode import encode, refuse_non_finite
 from tdumpra.networks.model_file import Encoder
-from tdumpra.networks.progress import Screen
+from tdumpra.networks.progress import OnValidated, Screen
 from tdumpra.networks.train import Task, TrainingError, make_fabric, train
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder
@@ -49,11 +49,12 @@ class Encoders(NamedTuple):
 
 def train_stage(
     config: Config, dataset: Dataset, folder: RunFolder, *, seed: int, fabric: Fabric, console: Console,
-    epochs: int | None = None,
+    epochs: int | None = None, on_validated: OnValidated | None = None,
 ) -> bool:  # fmt: skip
     """Train student and teacher, from the last checkpoint if there is one; whether there was anything to do.
 
-    With ``epochs``, end after so many, on the learning rates of a training to the end.
+    With ``epochs``, end after so many, on the learning rates of a training to the end. ``on_validated`` is told the
+    validation scores of each epoch; what it raises ends the training.
     """
     if config.network.as_it_is:
         return False
@@ -78,7 +79,7 @@ def train_stage(
     )
     writer = _tensorboard(config, folder, fabric)
     name = f"seed {seed}" if config.data.fold is None else f"seed {seed}, fold {config.data.fold}"
-    screen = Screen(console, name=name, quiet=not fabric.is_global_zero, tensorboard=writer)
+    screen = Screen(console, name=name, quiet=not fabric.is_global_zero, tensorboard=writer, on_validated=on_validated)
     try:
         with _memory_in_a_sentence(_training_memory(config)):
             train(built.network, task, config.train, folder, seed=seed, fabric=fabric, screen=screen)
@@ -88,7 +89,7 @@ def train_stage(
     return True
 
 
-def train_and_embed(config: Config, folder: RunFolder, seed: int) -> None:
+def train_and_embed(config: Config, folder: RunFolder, seed: int, on_validated: OnValidated | None = None) -> None:
     """Data, training and tables in one, where an experiment needs a variant that nobody has trained."""
     fabric = make_fabric(config.train)
     fabric.launch()
@@ -98,7 +99,7 @@ def train_and_embed(config: Config, folder: RunFolder, seed: int) -> None:
     with claimed_by_first(folder, config, seed, fabric):
         if fabric.is_global_zero:
             data.split.write(folder.split)
-        train_stage(config, data, folder, seed=seed, fabric=fabric, console=console)
+        train_stage(config, data, folder, seed=seed, fabric=fabric, console=console, on_validated=on_validated)
         embed_stage(config, data, folder, seed=seed, fabric=fabric, console=console)
 
 
