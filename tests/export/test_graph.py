@@ -26,6 +26,7 @@ DECISIONS = {
                    "temperature": 1.7},
     "calibrated": {
         "calibrated": CalibratedGate((0.1, 0.6, 0.1), (0.3, 0.2, 0.9), 0.02), "temperature": 0.4, "kappa": 60.0,
+        "class_bias": (0.2, -0.1, 0.3, 0.0),
     },
 }  # fmt: skip
 
