@@ -157,7 +157,8 @@ def _missing(groups: NDArray[Any]) -> NDArray[np.bool_]:
     if groups.dtype.kind in "biu":
         return np.zeros(len(groups), dtype=bool)
     if groups.dtype.kind == "U":
-        return groups == ""
+        empty: NDArray[np.bool_] = groups == ""
+        return empty
     return np.array([_is_missing(group) for group in groups.tolist()], dtype=bool)
 
 
