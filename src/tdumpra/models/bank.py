@@ -99,14 +99,13 @@ def rebuilt(
         names if content.class_names_ is not None or len(names) != len(content.classes_) else None,
         **content.get_params(deep=False),
     )
-    child.record_, child.lineage_ = record, content.lineage_
+    child.record_, child.lineage_, child.head_ = record, content.lineage_, content.head_
     return child
 
 
 def prior_of(record: Record, n_classes: int) -> Tensor:
     """Return the class shares of the rows that the bank is made of."""
-    rows = record.train.joined(record.validation) if record.bank.with_validation else record.train
-    return class_prior(torch.from_numpy(rows.y), n_classes)
+    return class_prior(torch.from_numpy(record.bank_rows.y), n_classes)
 
 
 def _bank_of_train(record: Record, names: tuple[str, ...]) -> PrototypeBank:
@@ -163,6 +162,10 @@ def _what_stays(model: OpenedModel, gone: dict[str, int]) -> list[str]:
         else "beside a bank that held these rows"
     )
     notes.append(f"temperature and thresholds were chosen {seen}, and stay: only tuning again undoes that")
+    if any(step.command == "adapt" for step in model.lineage):
+        notes.append(
+            "the model was adapted: what was fitted on local rows stays, and only adapting its parent again undoes that"
+        )
     return notes
 
 
