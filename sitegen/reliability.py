@@ -28,7 +28,6 @@ def reliability() -> list[list[str]]:
     """Return a row for each record."""
     rows = [["campaign", "on", *OUTCOMES]]
     rows += [
-        [WORDS[record["campaign"]], record["kind"], *(f"{record[name]:,}" for name in OUTCOMES)]
-        for record in records()
+        [WORDS[record["campaign"]], record["kind"], *(f"{record[name]:,}" for name in OUTCOMES)] for record in records()
     ]
     return rows

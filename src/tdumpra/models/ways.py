@@ -162,8 +162,7 @@ class Workbench:
                 # as a network holds it, so that estimates and predictions stand on the same numbers
                 head = LinearHead(fitted.weight.astype(np.float32), (fitted.bias - tilt).astype(np.float32))
         if plan.bank_weight:
-            bank, prior = self._bank(train, plan.bank_weight)
-            decision = replace(decision, bank=bank, prior=prior)
+            decision = replace(decision, bank=self._bank(train, plan.bank_weight))
         if plan.say:
             decision = replace(decision, **_with_a_say(plan.say))
         return Adapted(decision, head)
@@ -209,24 +208,21 @@ class Workbench:
             self._kept["coordinates",] = train.tobytes(), found
         return found
 
-    def _bank(self, train: Array, weight: float) -> tuple[PrototypeBank, Tensor]:
-        """Return the bank with the marked local rows, and the class shares of the rows that it is made of."""
+    def _bank(self, train: Array, weight: float) -> PrototypeBank:
         key = ("bank", train.tobytes(), weight)
         if key not in self._kept:
             record = self.record.with_rows(self.local.rows(train), weight=weight)
             with warnings.catch_warnings():  # small classes were named when the model was made
                 warnings.filterwarnings("ignore", message="n_prototypes")
-                bank = record.rebuild_bank(self.class_names)
-            shares = class_prior(torch.from_numpy(record.bank_rows.y), len(self.class_names))
-            self._kept[key] = bank, shares.to(self.decision.prior)
-        found: tuple[PrototypeBank, Tensor] = self._kept[key]
+                self._kept[key] = record.rebuild_bank(self.class_names)
+        found: PrototypeBank = self._kept[key]
         return found
 
     def _similarity(self, train: Array, weight: float) -> Tensor:
         """Return retrieval's posterior on all local rows."""
         key = ("similarity", train.tobytes() if weight else b"", weight)
         if key not in self._kept:
-            decision = replace(self.decision, bank=self._bank(train, weight)[0]) if weight else self.decision
+            decision = replace(self.decision, bank=self._bank(train, weight)) if weight else self.decision
             self._kept[key] = decision.similarity(torch.from_numpy(self.local.z))
         found: Tensor = self._kept[key]
         return found

@@ -12,20 +12,20 @@ from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any
 
-import torch
-
 from tdumpra.allocator import return_freed_memory
-from tdumpra.limits import limits
+from tdumpra.limits import VARIABLE, limits
 
 CAN_FORK = sys.platform == "linux"
 NO_MEMORY = 77  # the exit status of a worker whose task asked for more memory than it may have
 
 
-def serve(work: Callable[[Any], Any], pipe: Any, parents: Any, limited: bool) -> None:
-    """Report on one task after another until the parent ends this process."""
+def serve(work: Callable[[Any], Any], pipe: Any, parents: Any, limited: bool, said: str) -> None:
+    """Report on one task after another until the parent ends this process; ``said`` are the limits that it has."""
+    os.environ[VARIABLE] = said
     if parents is not None:
         parents.close()
-    torch.set_num_threads(1)
+    if "torch" in sys.modules:  # images can be read without it
+        sys.modules["torch"].set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     threading.Thread(target=_follow_parent, daemon=True).start()
     if limited and CAN_FORK:
