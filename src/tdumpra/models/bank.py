@@ -187,6 +187,10 @@ def _what_stays(model: OpenedModel, gone: dict[str, int]) -> list[str]:
         else "beside a bank that held these rows"
     )
     notes.append(f"temperature and thresholds were chosen {seen}, and stay: only tuning again undoes that")
+    if any(step.command == "adapt" for step in model.lineage):
+        notes.append(
+            "the model was adapted: what was fitted on local rows stays, and only adapting its parent again undoes that"
+        )
     return notes
 
 
