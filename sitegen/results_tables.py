@@ -13,10 +13,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from sitegen.reliability import reliability
+
 ROOT = Path(__file__).resolve().parents[1]
 FILES = ROOT / "docs" / "results" / "ham10000"
 ON_A_GPU = ROOT / "docs" / "results" / "h200"
-PAGES = (ROOT / "docs" / "results" / "ham10000.md", ON_A_GPU / "README.md", ROOT / "README.md")
+PAGES = (
+    ROOT / "docs" / "results" / "ham10000.md",
+    ON_A_GPU / "README.md",
+    ROOT / "README.md",
+    ROOT / "docs" / "reliability.md",
+)
 METRICS = ("accuracy", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "nll")
 LEADS = ("accuracy", "macro_f1", "balanced_accuracy", "ambiguous_accuracy", "aurc", "macro_auroc")
 RIVALS = (
@@ -303,6 +310,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "backbones": backbones,
     "steps": steps,
     "in-short": in_short,
+    "reliability": reliability,
 }
 _TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:\|.*\n)*")
 

@@ -24,6 +24,7 @@ from sitegen.mathml import to_mathml
 from tdumpra.cli import experiments, run
 from tdumpra.cli import main as cli
 from tdumpra.runs.config import read_config
+from tdumpra.server import run as server
 
 pytestmark = [  # the notes that miniature data earn
     pytest.mark.filterwarnings(r"ignore:n_prototypes=\d is more than"),
@@ -36,8 +37,10 @@ RUNNING = [page for page, found in BLOCKS.items() if any(each.language in ("pyth
 # What a page takes from another: a file that is shown there, and what is done with it.
 BEFORE = {
     "docs/own-model.md": ("docs/own-data.md", "cases.csv", ""),
+    "docs/deploying.md": ("docs/tutorial.md", "lesions.toml", ""),
     "docs/report.md": ("docs/tutorial.md", "lesions.toml", "run lesions.toml"),
     "docs/scoring.md": ("docs/tutorial.md", "lesions.toml", ""),
+    "docs/serving.md": ("docs/tutorial.md", "lesions.toml", ""),
     "docs/model-life.md": ("docs/tutorial.md", "lesions.toml", "run lesions.toml"),
 }
 
@@ -148,6 +151,12 @@ CHECKED_ONLY: dict[str, Callable[[list[str]], None]] = {
 }  # fmt: skip
 
 
+def wait_for_no_request(service: Any, listener: Any) -> None:
+    """In the place of a server's loop, which ends with Ctrl-C: everything was opened, and is closed again."""
+    service.close()
+    listener.close()
+
+
 @pytest.fixture(scope="module")
 def names() -> dict[str, Any]:
     return doc_world.arrays()
@@ -164,6 +173,8 @@ def page(tmp_path, monkeypatch, capsys, names) -> Page:
             doc_world.shrink(path, tmp_path / folder / path.name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TDUMPRA_PASSWORD", "asked for on a page's terminal")
+    monkeypatch.setattr(server, "run", wait_for_no_request)
 
     def tdumpra(arguments: list[str]) -> str:
         capsys.readouterr()

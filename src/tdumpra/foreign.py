@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import stat
 import warnings
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
@@ -39,6 +40,16 @@ def reading(path: str | Path, what: str, error: type[TdumpraError] = InputFileEr
         raise error(f"{path} is not a readable {what}, or is damaged: {_words(problem)}") from problem
 
 
+def refuse_endless(path: str | Path, error: type[TdumpraError] = InputFileError) -> None:
+    """Refuse a pipe or a device, which has no size to check and may never end; a missing file passes."""
+    try:
+        kind = Path(path).stat().st_mode
+    except OSError:
+        return
+    if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+        raise error(f"{path} is a pipe or a device, and only files are read: save what it gives to a file first")
+
+
 def refuse_large_table(path: str | Path, *, rows: int, columns: int, size: int) -> None:
     """Refuse a table of that many rows, columns and bytes in memory, if it is more than the limits allow."""
     counts = {"table_rows": (rows, "rows"), "table_columns": (columns, "columns"), "table_bytes": (size, "bytes")}
@@ -72,6 +83,8 @@ class Archive:
     def __init__(self, path: Path, file: zipfile.ZipFile) -> None:
         self.path, self._file = path, file
         self._members = {each.filename.removesuffix(".npy"): each for each in file.infolist()}
+        if len(self._members) < len(file.infolist()):  # programs differ in which of the two they read
+            raise InputFileError(f"{path} holds an array twice: save it again")
         if reason := refuse_above("table_columns", len(self._members), "arrays"):
             raise InputFileError(f"{path}: {reason}")
         with warnings.catch_warnings():  # damaged headers and those of Python 2 are parsed with warnings
@@ -142,6 +155,7 @@ def _read_header(member: IO[bytes]) -> Header:
 @contextmanager
 def open_npz(path: Path, error: type[TdumpraError] = InputFileError) -> Iterator[Archive]:
     """Open an archive of arrays."""
+    refuse_endless(path, error)
     with reading(path, ".npz file", error), zipfile.ZipFile(path) as file:
         yield Archive(path, file)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tdumpra.artifacts import write_bytes
 from tdumpra.errors import ArtifactError, InputFileError
-from tdumpra.foreign import reading
+from tdumpra.foreign import reading, refuse_endless
 
 SUFFIX = ".seal"
 LEAST_KEY = 16  # bytes
@@ -48,6 +48,7 @@ def verify_file(path: Path, key: bytes) -> None:
 
 def read_key(path: Path) -> bytes:
     """Return the bytes of a key's file."""
+    refuse_endless(path)
     try:
         key = path.read_bytes()
     except OSError as error:
@@ -60,6 +61,7 @@ def read_key(path: Path) -> bytes:
 
 
 def _compute(path: Path, key: bytes) -> str:
+    refuse_endless(path)
     mac = hmac.new(key, _PURPOSE, hashlib.sha256)
     try:
         with path.open("rb") as file:

@@ -110,6 +110,8 @@ def _read_file(path: Path) -> Plain:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         hint = ": for saved outputs there is  tdumpra attach" if path.suffix in _OUTPUTS else ""
         raise ConfigError(f"{path} is not valid TOML: {error}{hint}") from error
+    except RecursionError:
+        raise ConfigError(f"{path} nests its values too deeply") from None
 
 
 def _merge(*contents: Plain) -> Plain:

@@ -7,6 +7,7 @@ it: ``tdumpra --help`` must not wait for torch.
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from typing import Annotated
 import typer
 
 from tdumpra import __version__
-from tdumpra.cli import bank, data, models, score, seals, search
+from tdumpra.cli import audit, bank, data, export, models, score, seals, search, serve
 from tdumpra.cli.messages import NotesOnce, is_ours
 from tdumpra.cli.options import (
     ConfigArgument,
@@ -48,8 +49,8 @@ app = typer.Typer(
     help="A classifier, a bank of class prototypes, and a conservative gate between them.",
 )
 
-_START, _STAGES, _EXPERIMENTS, _MODELS, _DATA, _PROJECT = (
-    "Start here", "Stages", "Experiments", "Models", "Data", "Project",
+_START, _STAGES, _EXPERIMENTS, _MODELS, _SERVER, _DATA, _PROJECT = (
+    "Start here", "Stages", "Experiments", "Models", "Server", "Data", "Project",
 )  # fmt: skip
 _INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended: 128 + SIGINT
 
@@ -57,6 +58,8 @@ _INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended: 128 + S
 def main() -> None:
     """Entry point of ``tdumpra``."""
     warnings.showwarning = NotesOnce().print_warning
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that do not know every letter
     try:
         app()
     except SystemExit as end:
@@ -66,11 +69,14 @@ def main() -> None:
     except StopRequestedError as error:
         complain(str(error))
         sys.exit(_INTERRUPTED)
-    except (TdumpraError, ValueError, TypeError) as error:
+    except (TdumpraError, ValueError, TypeError, OSError) as error:
         if os.environ.get("TDUMPRA_TRACEBACK"):
             raise
-        unexpected = "" if is_ours(error) else " (unexpected; TDUMPRA_TRACEBACK=1 shows where it comes from)"
-        complain(f"{error}{unexpected}")
+        if isinstance(error, OSError):  # a disk that fails or is full, where nobody foresaw it
+            complain(f"cannot use {error.filename or 'a file'}: {error.strerror or error}")
+        else:
+            unexpected = "" if is_ours(error) else " (unexpected; TDUMPRA_TRACEBACK=1 shows where it comes from)"
+            complain(f"{error}{unexpected}")
         sys.exit(2)
 
 
@@ -260,6 +266,9 @@ def _predict(
     precision: Annotated[
         str | None, typer.Option(help="float32 or bfloat16; that of tuning if left out.", show_default=False)
     ] = None,
+    engine: Annotated[
+        str, typer.Option(help="What computes: auto, torch, onnx or openvino; auto is what the file is for.")
+    ] = "auto",
     trust: TrustOption = None,
 ) -> None:
     """Predict images: label, probability, the classifier's own label, and what the gate did."""
@@ -268,7 +277,7 @@ def _predict(
     mode = "eager" if eager else "lazy"
     predict_command(
         model, images, masks=masks, as_json=as_json, as_csv=as_csv, batch_size=batch_size, mode=mode, device=device,
-        precision=precision, trusted=trust or (),
+        precision=precision, engine=engine, trusted=trust or (),
     )  # fmt: skip
 
 
@@ -299,9 +308,12 @@ def _explain(
 
 
 score.register(app, _MODELS)
+export.register(app, _MODELS)
 search.register(app, _EXPERIMENTS)
 models.register(app, _MODELS)
 seals.register(app, _MODELS)
+serve.register(app, _SERVER)
+app.add_typer(audit.app, name="audit", rich_help_panel=_SERVER)
 app.add_typer(data.app, name="data", rich_help_panel=_DATA)
 
 

@@ -38,6 +38,7 @@ from tdumpra.data.held_out import held_out, outer_fold, refuse_untrained
 from tdumpra.data.leakage import refuse_crossing_groups
 from tdumpra.data.manifest import Manifest
 from tdumpra.errors import ArtifactError
+from tdumpra.foreign import reading
 
 PROTOCOLS = ("grouped", "paper", "external")
 
@@ -99,17 +100,20 @@ class Split:
     def read(cls, path: str | Path, manifest: Manifest) -> Split:
         """Read a split; ``ArtifactError`` if it was made for another data set."""
         content = read_json(path, kind="split", schema=_SCHEMA)
-        where = {image: code for code, part in enumerate(SPLITS) for image in content[part]}
-        ids = tuple(record.id for record in manifest.records)
-        if content["source"] != manifest.fingerprint:
-            unknown = len(set(ids) ^ set(where))
-            why = f"{unknown:,} images are in only one of the two" if unknown else "labels, groups or classes differ"
-            raise ArtifactError(f"{path} was made for another data set ({why}): make the split again")
-        codes = np.array([where[image] for image in ids], dtype=np.int8)
-        split = cls(
-            content["protocol"], content["seed"], content["source"], ids, codes, tuple(content["notes"]),
-            content.get("hold_out"), content.get("outer_folds"), content.get("fold"),
-        )  # fmt: skip
+        with reading(path, "tdumpra split", ArtifactError):
+            where = {image: code for code, part in enumerate(SPLITS) for image in content[part]}
+            ids = tuple(record.id for record in manifest.records)
+            if content["source"] != manifest.fingerprint:
+                unknown = len(set(ids) ^ set(where))
+                why = (
+                    f"{unknown:,} images are in only one of the two" if unknown else "labels, groups or classes differ"
+                )
+                raise ArtifactError(f"{path} was made for another data set ({why}): make the split again")
+            codes = np.array([where[image] for image in ids], dtype=np.int8)
+            split = cls(
+                content["protocol"], content["seed"], content["source"], ids, codes, tuple(content["notes"]),
+                content.get("hold_out"), content.get("outer_folds"), content.get("fold"),
+            )  # fmt: skip
         if split.protocol != "paper":
             refuse_crossing_groups(split.codes, manifest.groups)
         return split

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import time
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tdumpra.artifacts import (
+    Artifact,
     fingerprint,
     jsonable,
     prefixed,
@@ -30,14 +32,19 @@ from tdumpra.artifacts import (
     write_artifact,
     write_bytes,
 )
+from tdumpra.checks import check_count
 from tdumpra.core.ema import EmaTeacher
 from tdumpra.errors import ArtifactError, TdumpraError
+from tdumpra.foreign import reading
+from tdumpra.method.schema import check_table, check_text
 from tdumpra.networks.settings import WITHOUT_EFFECT, TrainConfig
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric  # takes a second to import, and most commands train nothing
 
 KIND, SCHEMA = "checkpoint", 1
+_LOGGED = ("loss", "cross_entropy", "contrastive", "images_per_second")  # in a line of the log on a step
+_VALIDATED = ("accuracy", "balanced_accuracy")  # of each network, in a line on a validation; may be null
 
 
 class RunFolderError(TdumpraError):
@@ -62,32 +69,45 @@ class TrainingFiles:
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Add a line to the log."""
         try:
-            with self.metrics.open("a", encoding="utf-8") as file:
+            with open(self.metrics, "a", encoding="utf-8", opener=_open_itself) as file:
                 file.write(json.dumps(jsonable(row)) + "\n")
         except OSError as error:
             raise RunFolderError(f"cannot write {self.metrics}: {error.strerror or error}") from error
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return the rows of the log. A line that a crash cut short is left out."""
+        """Return the rows of the log. A line that a crash cut short, or that was damaged, is left out."""
         if not self.metrics.exists():
             return []
-        rows = []
-        for line in self.metrics.read_text(encoding="utf-8").splitlines():
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
-        return rows
+        rows = (_log_row(line) for line in self.metrics.read_bytes().splitlines())
+        return [row for row in rows if row is not None]
 
     def rewind_metrics(self, step: int, epoch: int) -> None:
         """Drop rows after ``step``, and validations after ``epoch``, from which training resumes."""
         rows = [
             row
             for row in self.read_metrics()
-            if row.get("step", 0) <= step and ("validation" not in row or row["epoch"] <= epoch)
+            if row["step"] <= step and ("validation" not in row or row["epoch"] <= epoch)
         ]
         if rows or self.metrics.exists():
             write_bytes(self.metrics, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+def _open_itself(path: str, flags: int) -> int:
+    """Open a file and no link: in a folder that a stranger made, it may lead to any file of the user's."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+def _log_row(line: bytes) -> dict[str, Any] | None:
+    """Return a line of the log if it says what its kind of line says."""
+    try:
+        row: dict[str, Any] = json.loads(line)
+        for name in ("step", "epoch"):
+            check_count(row[name], name, least=0)
+        figures = [row[name] for name in _LOGGED if "loss" in row]
+        figures += [scores[name] or 0.0 for scores in row.get("validation", {}).values() for name in _VALIDATED]
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):  # no JSON, or of something else
+        return None
+    return row if all(isinstance(each, int | float) for each in figures) else None
 
 
 @dataclass(slots=True)
@@ -161,7 +181,7 @@ class Checkpointer:
         path = self.folder.checkpoint("last")
         if not path.exists():
             return Progress()
-        tensors, meta = read_artifact(path, kind=KIND, schema=SCHEMA)
+        tensors, meta = _read(path)
         refuse_other_identity(path, meta["identity"], self.identity)
         try:
             self.network.load_state_dict(unprefixed("student", tensors))
@@ -171,7 +191,7 @@ class Checkpointer:
             if meta["scaler"]:
                 self.fabric.strategy.precision.load_state_dict(meta["scaler"])
             return Progress(**meta["progress"])
-        except (KeyError, RuntimeError, TypeError) as error:
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
             raise ArtifactError(f"{path} does not belong to this network: {str(error).splitlines()[0]}") from error
 
 
@@ -205,7 +225,7 @@ class Networks(NamedTuple):
 
 def read_networks(path: Path) -> Networks:
     """Read the weights of a checkpoint, for embedding and prediction."""
-    artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
+    artifact = _read(path)
     student = unprefixed("student", artifact.tensors)
     teacher = unprefixed("teacher.module", artifact.tensors)
     return Networks(student, teacher, artifact.meta["identity"])
@@ -215,14 +235,27 @@ def is_finished(path: Path, identity: Mapping[str, str] | None = None) -> bool:
     """Return whether there is a checkpoint of finished training; refuse one that does not have this ``identity``."""
     if not path.exists():
         return False
-    meta = read_artifact(path, kind=KIND, schema=SCHEMA).meta
+    meta = _read(path).meta
     refuse_other_identity(path, meta["identity"], identity or {})
     return bool(meta["progress"]["finished"])
 
 
 def epochs_behind(path: Path) -> int:
     """Return after how many epochs a checkpoint was written."""
-    return int(read_artifact(path, kind=KIND, schema=SCHEMA).meta["progress"]["epoch"])
+    return int(_read(path).meta["progress"]["epoch"])
+
+
+def _read(path: Path) -> Artifact:
+    """Read a checkpoint that says what it was trained with, and how far."""
+    artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
+    with reading(path, f"tdumpra {KIND}", ArtifactError):
+        for name, value in check_table(artifact.meta["identity"], "identity").items():
+            check_text(value, f"identity.{name}")
+        progress = check_table(artifact.meta["progress"], "progress")
+        check_count(progress["epoch"], "progress.epoch", least=0)
+        if not isinstance(progress["finished"], bool):
+            raise TypeError(f"progress.finished must be true or false, not {progress['finished']!r}")
+    return artifact
 
 
 def _generator_states() -> dict[str, Tensor]:

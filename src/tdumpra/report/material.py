@@ -17,15 +17,17 @@ from tdumpra.data.manifest import Reader, Record
 from tdumpra.data.sources import open_source, with_external_test
 from tdumpra.data.splits import split_words
 from tdumpra.errors import ArtifactError, TdumpraError
+from tdumpra.foreign import reading
 from tdumpra.method.bank_health import BankHealth
 from tdumpra.method.decision import Decided, Decision
 from tdumpra.method.output_files import SplitOutputs
+from tdumpra.method.schema import check_text
 from tdumpra.networks.model_file import Model
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.outputs import Outputs, SavedOutputs, TrainedOutputs
 from tdumpra.runs.refit import folder_in_use
-from tdumpra.runs.steps import digest
+from tdumpra.runs.steps import digest, read_document
 from tdumpra.runs.table_stages import GATE_KIND, GATE_SCHEMA, evaluation_made_from, gate_of, health_of, refitted
 from tdumpra.runs.tables import OutputsTable, read_tables
 from tdumpra.tuning.fit import Fitted
@@ -86,11 +88,12 @@ def gather(outputs: Outputs) -> Material:
         _refuse_incomplete(outputs)
     if not folder.evaluation.exists():
         raise ArtifactError(f"{folder.root} has no evaluation.json yet: run  tdumpra evaluate CONFIG  first")
-    evaluation = read_json(folder.evaluation, kind="evaluation", schema=1)
+    evaluation = read_document(folder.evaluation, "evaluation")
     gate = read_artifact(folder.gate, kind=GATE_KIND, schema=GATE_SCHEMA)
     if gate.meta.get("made_from") != evaluation.get("inputs", {}).get("gate"):
         raise ArtifactError(f"{folder.evaluation} is of another gate than {folder.gate}: run  tdumpra evaluate  again")
-    decision = Fitted.from_artifact(gate).tuning.decision
+    with reading(folder.gate, "tdumpra gate", ArtifactError):
+        decision = Fitted.from_artifact(gate).tuning.decision
     missing: dict[str, str] = dict(MISSING_FROM_FILE) if isinstance(outputs, SavedOutputs) else {}
     splits = _outputs(outputs, evaluation, missing)
     tuned, health, table = decision, None, None
@@ -226,4 +229,6 @@ def _split_notes(path: Path, config: Config) -> tuple[str, ...]:
         split = read_json(path, kind="split", schema=1)
     except ArtifactError as error:
         return (f"the split's own file is not there: {error}",)
-    return (f"{split_words(split)}, source {config.data.source}", *split["notes"])
+    with reading(path, "tdumpra split", ArtifactError):
+        notes = [check_text(note, "notes") for note in split["notes"]]
+        return (f"{split_words(split)}, source {config.data.source}", *notes)

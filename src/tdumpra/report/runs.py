@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tdumpra import __version__
-from tdumpra.artifacts import make_folder, read_json, write_bytes
+from tdumpra.artifacts import make_folder, write_bytes
 from tdumpra.errors import ArtifactError
 from tdumpra.report import kit, operating, sections
 from tdumpra.report.cases import SHOWN
@@ -19,7 +19,7 @@ from tdumpra.report.summary import headline, p_text, summarise
 from tdumpra.runs.config import Config, read_config
 from tdumpra.runs.folder import RunFolder, file_digest, fold_places
 from tdumpra.runs.outputs import Outputs, TrainedOutputs, all_outputs, folds_of_seeds, place_of
-from tdumpra.runs.steps import digest, read_kept, write_kept
+from tdumpra.runs.steps import digest, read_document, read_kept, write_kept
 
 MADE_FROM = "report.json"
 
@@ -130,7 +130,7 @@ def _write(root: Path, outputs: Sequence[Outputs], materials: Mapping[str, Mater
 def _over_all(root: Path) -> dict[str, Any]:
     if not (root / "evaluation.json").exists():
         raise ArtifactError(f"{root} has no evaluation.json yet: run  tdumpra evaluate CONFIG  first")
-    return read_json(root / "evaluation.json", kind="evaluation", schema=1)
+    return read_document(root / "evaluation.json", "evaluation")
 
 
 def _evaluation_of(folds: Sequence[Outputs], materials: Mapping[str, Material]) -> Mapping[str, Any]:

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tdumpra.artifacts import read_json
 from tdumpra.errors import ArtifactError
 from tdumpra.estimator import DualPathClassifier, read_made_from
 from tdumpra.runs.config import Config, read_config
 from tdumpra.runs.folder import RunFolder, differences
 from tdumpra.runs.kept_rows import evaluation_in_brief, first_entry, record_of
 from tdumpra.runs.outputs import Outputs, all_outputs
-from tdumpra.runs.steps import Step, digest
+from tdumpra.runs.steps import Step, digest, read_document
 from tdumpra.runs.table_stages import evaluation_made_from, gate_made_from, tune_step
 from tdumpra.toml import from_plain
 
@@ -34,7 +33,7 @@ def refuse_other_results(config: Config) -> None:
     before = read_config(folder.config) if folder.config.exists() else config
     differing = [key for key in differences(before, config) if key not in ("folder", "outputs")]  # paths to the same
     try:
-        made_from = read_json(folder.evaluation, kind="evaluation", schema=1).get("made_from")
+        made_from = read_document(folder.evaluation, "evaluation").get("made_from")
     except ArtifactError:
         return  # a damaged one is made again
     if not differing and made_from != evaluation_made_from(outputs):

@@ -10,6 +10,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from tdumpra.artifacts import fingerprint, jsonable, make_folder, read_json, write_json
 from tdumpra.errors import ArtifactError
+from tdumpra.foreign import reading
+from tdumpra.runs.document_schema import check_document
 
 COMPUTATION = 5  # raise it whenever the same inputs would give other figures: kept results are then made again
 SCHEMA = 1  # of the JSON files
@@ -62,12 +64,20 @@ def digest(inputs: Inputs) -> str:
     return fingerprint(json.dumps(jsonable({"computation": COMPUTATION, **inputs}), sort_keys=True))
 
 
+def read_document(path: Path, kind: str) -> dict[str, Any]:
+    """Read a JSON result, or say in one sentence why it cannot be used."""
+    content = read_json(path, kind=kind, schema=SCHEMA)
+    with reading(path, f"tdumpra {kind} file", ArtifactError):
+        check_document(kind, content)
+    return content
+
+
 def read_kept(path: Path, kind: str, made_from: str) -> dict[str, Any] | None:
-    """Read a JSON result that was made from these inputs. A damaged file is as good as none: it is made again."""
+    """Read a JSON result that was made from these inputs. One that makes no sense is as good as none: made again."""
     if not path.exists():
         return None
     try:
-        content = read_json(path, kind=kind, schema=SCHEMA)
+        content = read_document(path, kind)
     except ArtifactError:
         return None
     return content if content.get("made_from") == made_from else None

@@ -6,14 +6,15 @@ it wrote; what is up to date is never computed again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from tdumpra.artifacts import Artifact, make_folder, read_artifact, read_json, write_artifact
+from tdumpra.artifacts import Artifact, make_folder, read_artifact, write_artifact
 from tdumpra.errors import ArtifactError
 from tdumpra.evaluation.over_seeds import SeedResult, over_seeds, with_holm
+from tdumpra.foreign import reading
 from tdumpra.method.bank import KIND as BANK_KIND
 from tdumpra.method.bank import SCHEMA as BANK_SCHEMA
 from tdumpra.method.bank import PrototypeBank
@@ -25,7 +26,7 @@ from tdumpra.runs.documents import Part, evaluated, gate_document, metadata_fing
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.outputs import Outputs, TrainedOutputs, folds_of_seeds, place_of
 from tdumpra.runs.refit import Refitted, Rows, carried_over, refit_identity, refit_rows
-from tdumpra.runs.steps import Step, digest, read_kept, write_kept
+from tdumpra.runs.steps import Step, digest, read_document, read_kept, write_kept
 from tdumpra.runs.tables import OutputsTable, run_in_use, tables_fingerprint
 from tdumpra.runs.trainings import seconds_to_train
 from tdumpra.tuning.fit import Fitted, cluster, fit
@@ -33,6 +34,7 @@ from tdumpra.tuning.presets import Preset
 
 GATE_KIND, GATE_SCHEMA = "gate", 1
 MODEL_ONLY = ("thumbnails", "record")  # settings of [bank] that only the model file depends on
+T = TypeVar("T")
 
 
 class Banked(NamedTuple):
@@ -79,8 +81,8 @@ def _bank_path(outputs: Outputs, *, second: bool) -> Path:
 
 def _kept_bank(outputs: Outputs, *, second: bool = False) -> PrototypeBank | None:
     made_from = _bank_made_from(outputs, second=second)
-    artifact = _kept_artifact(_bank_path(outputs, second=second), BANK_KIND, BANK_SCHEMA, made_from)
-    return None if artifact is None else PrototypeBank.from_artifact(artifact)
+    path = _bank_path(outputs, second=second)
+    return _kept(path, BANK_KIND, BANK_SCHEMA, made_from, PrototypeBank.from_artifact)
 
 
 def _make_bank(outputs: Outputs, splits: SplitOutputs, train: TrainOutputs, *, second: bool = False) -> PrototypeBank:
@@ -93,15 +95,18 @@ def _make_bank(outputs: Outputs, splits: SplitOutputs, train: TrainOutputs, *, s
     return bank
 
 
-def _kept_artifact(path: Path, kind: str, schema: int, made_from: str) -> Artifact | None:
-    """Read an artefact that was made from these inputs; a damaged one is made again."""
+def _kept(path: Path, kind: str, schema: int, made_from: str, build: Callable[[Artifact], T]) -> T | None:
+    """Build what an artefact holds that was made from these inputs; one that makes no sense is made again."""
     if not path.exists():
         return None
     try:
         artifact = read_artifact(path, kind=kind, schema=schema)
+        if artifact.meta.get("made_from") != made_from:
+            return None
+        with reading(path, f"tdumpra {kind}", ArtifactError):
+            return build(artifact)
     except ArtifactError:
         return None
-    return artifact if artifact.meta.get("made_from") == made_from else None
 
 
 def _keep_artifact(path: Path, kind: str, schema: int, artifact: Artifact, made_from: str) -> None:
@@ -124,10 +129,9 @@ def tune_step(outputs: Outputs) -> Step[Fitted]:
 
     def kept() -> Fitted | None:
         made_from = gate_made_from(outputs)
-        if read_kept(folder.gate_document, GATE_KIND, made_from) is None:
+        if read_kept(folder.gate_document, GATE_KIND, made_from) is None or _kept_bank(outputs) is None:
             return None
-        artifact = _kept_artifact(folder.gate, GATE_KIND, GATE_SCHEMA, made_from)
-        return None if artifact is None else Fitted.from_artifact(artifact)
+        return _kept(folder.gate, GATE_KIND, GATE_SCHEMA, made_from, Fitted.from_artifact)
 
     def make() -> Fitted:
         splits = outputs.load()
@@ -169,7 +173,7 @@ def refitted(outputs: Outputs, decision: Decision) -> Refitted | None:
 
 def gate_of(outputs: Outputs) -> dict[str, Any]:
     """Read the contents of ``gate.json``."""
-    return read_json(RunFolder(outputs.place).gate_document, kind=GATE_KIND, schema=GATE_SCHEMA)
+    return read_document(RunFolder(outputs.place).gate_document, GATE_KIND)
 
 
 def fitted_variant(outputs: Outputs, out: Path, preset: Preset | None = None) -> Fitted:
@@ -178,8 +182,8 @@ def fitted_variant(outputs: Outputs, out: Path, preset: Preset | None = None) ->
     made_from = gate_made_from(outputs, preset)
     path = out / "gates" / f"{made_from}.safetensors"
     for place in (RunFolder(outputs.place).gate, path):
-        if (artifact := _kept_artifact(place, GATE_KIND, GATE_SCHEMA, made_from)) is not None:
-            return Fitted.from_artifact(artifact)
+        if (kept := _kept(place, GATE_KIND, GATE_SCHEMA, made_from, Fitted.from_artifact)) is not None:
+            return kept
     config, others = outputs.config, [other.load() for other in outputs.others]
     fitted = fit(
         outputs.load(), config.bank, config.tune, preset=preset, others=others, judge=False,

@@ -16,8 +16,10 @@ from torch import Tensor
 
 from tdumpra.artifacts import fingerprint, read_artifact, write_artifact
 from tdumpra.errors import ArtifactError, TdumpraError
+from tdumpra.foreign import reading
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import ScoredOutputs, TestOutputs, TrainOutputs, ValidationOutputs
+from tdumpra.method.schema import check_list, check_rows, check_table, check_text
 from tdumpra.runs.config import Config, EmbedConfig, read_config
 from tdumpra.runs.folder import RunFolder, fold_place
 
@@ -73,18 +75,20 @@ class OutputsTable:
     @classmethod
     def read(cls, path: Path) -> OutputsTable:
         """Read what :meth:`write` wrote."""
-        artifact = read_artifact(path, kind=KIND, schema=SCHEMA)
-        meta = artifact.meta
-        return cls(
-            ids=tuple(meta["ids"]),
-            groups=tuple(meta["groups"]),
-            class_names=tuple(meta["class_names"]),
-            metadata={name: tuple(column) for name, column in meta["metadata"].items()},
-            identity=meta["identity"],
-            made=meta.get("made", {}),  # tables of before know nothing of it
-            content=tuple(meta["content"]) if meta.get("content") else None,
-            **artifact.tensors,
-        )
+        tensors, meta = read_artifact(path, kind=KIND, schema=SCHEMA)
+        with reading(path, f"tdumpra {KIND}", ArtifactError):
+            n_rows, n_classes = check_rows(tensors, len(meta["ids"]))
+            columns = {name: _names(column, name, n_rows) for name, column in meta["metadata"].items()}
+            return cls(
+                ids=_names(meta["ids"], "ids", n_rows),
+                groups=_names(meta["groups"], "groups", n_rows),
+                class_names=_names(meta["class_names"], "class_names", n_classes),
+                metadata=columns,
+                identity={name: check_text(value, name) for name, value in meta["identity"].items()},
+                made=check_table(meta.get("made", {}), "made"),  # tables of before know nothing of it
+                content=_names(meta["content"], "content", n_rows) if meta.get("content") else None,
+                **tensors,
+            )
 
     def posterior(self, who: str = "student") -> Tensor:
         """The probabilities of the ``student`` or of the ``teacher``."""
@@ -119,6 +123,10 @@ class OutputsTable:
             logits_second=torch.cat(logits)[rows] if comparable else None,
             identity=identity,
         )
+
+
+def _names(values: Any, name: str, length: int) -> tuple[str, ...]:
+    return tuple(check_text(each, name) for each in check_list(values, name, length))
 
 
 def how_made(embed: EmbedConfig, *, finished: bool) -> dict[str, Any]:

@@ -183,3 +183,17 @@ def test_a_killed_build_is_resumed(make_manifest, tmp_path, monkeypatch):
     np.testing.assert_array_equal(images(prepare(manifest, tmp_path / "out", SMALL, workers=2)), expected(manifest))
     repeated = len(log.read_text().split()) - 200
     assert 0 <= repeated <= 110  # at least the chunks in the journal were not done again
+
+
+def test_a_flipped_bit_gives_no_image_the_digest_of_its_neighbour(make_manifest, tmp_path):
+    manifest = make_manifest(2)
+    data = [record.path.read_bytes() for record in manifest.records]
+    longest = max(map(len, data))
+    for record, content in zip(manifest.records, data, strict=True):
+        record.path.write_bytes(content.ljust(longest, b"\0"))
+        os.utime(record.path, (1e9, 1e9))  # of one size and of one time
+    prepare(manifest, tmp_path / "cache", SMALL)
+    (known,) = tmp_path.rglob("files.json")
+    assert b"0001.png" in known.read_bytes()
+    known.write_bytes(known.read_bytes().replace(b"0001.png", b"0000.png"))
+    np.testing.assert_array_equal(images(prepare(manifest, tmp_path / "cache", SMALL)), expected(manifest))

@@ -82,12 +82,6 @@ def test_an_image_that_takes_too_long_costs_itself_alone(tmp_path, monkeypatch):
     assert isinstance(good, Framed)
 
 
-@pytest.mark.campaign
-def test_a_thousand_hostile_images(tmp_path, monkeypatch):
-    monkeypatch.setenv("TDUMPRA_LIMITS", LIMITS)
-    print(survive(tmp_path / "in", 1000, seed=2))
-
-
 # --- ahead of the networks, in batches
 
 

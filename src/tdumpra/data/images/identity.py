@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import pickle
 import time
 from pathlib import Path
 from typing import NamedTuple
 
-from tdumpra.artifacts import fingerprint, write_bytes
+from tdumpra.artifacts import fingerprint, read_json, write_json
 from tdumpra.data.images.decode import refuse_unreadable
 from tdumpra.data.images.framing import Framing
 from tdumpra.data.manifest import Reader, Record
+from tdumpra.errors import ArtifactError
 
+_KIND, _SCHEMA = "known files", 1
 _SETTLED_NS = 2_000_000_000  # file systems round times; a file changed this recently may change again unnoticed
 
 
@@ -38,10 +39,10 @@ class KnownFiles:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            entries = json.loads(path.read_bytes())
+        try:  # sealed: one flipped bit could give a file the digest of its neighbour
+            entries = read_json(path, kind=_KIND, schema=_SCHEMA)["files"]
             self._stamps = {name: FileStamp(name, size, changed, digest) for name, size, changed, digest in entries}
-        except (OSError, ValueError, TypeError):
+        except (ArtifactError, LookupError, ValueError, TypeError):
             self._stamps = {}  # absent or damaged: everything is hashed anew
 
     def digest(self, path: Path) -> str | None:
@@ -62,7 +63,7 @@ class KnownFiles:
 
     def save(self) -> None:
         """Write all digests."""
-        write_bytes(self._path, json.dumps(list(self._stamps.values())).encode())
+        write_json(self._path, kind=_KIND, schema=_SCHEMA, content={"files": list(self._stamps.values())})
 
 
 def hash_file(path: Path) -> FileStamp:

@@ -12,20 +12,20 @@ from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any
 
-import torch
-
 from tdumpra.allocator import return_freed_memory
-from tdumpra.limits import limits
+from tdumpra.limits import VARIABLE, limits
 
 CAN_FORK = sys.platform == "linux"
 NO_MEMORY = 77  # the exit status of a worker whose task asked for more memory than it may have
 
 
-def serve(work: Callable[[Any], Any], pipe: Any, parents: Any, limited: bool) -> None:
-    """Report on one task after another until the parent ends this process."""
+def serve(work: Callable[[Any], Any], pipe: Any, parents: Any, limited: bool, said: str) -> None:
+    """Report on one task after another until the parent ends this process; ``said`` are the limits that it has."""
+    os.environ[VARIABLE] = said
     if parents is not None:
         parents.close()
-    torch.set_num_threads(1)
+    if "torch" in sys.modules:  # images can be read without it
+        sys.modules["torch"].set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     threading.Thread(target=_follow_parent, daemon=True).start()
     if limited and CAN_FORK:
@@ -54,14 +54,17 @@ def _attempt(work: Callable[[Any], Any], task: Any, limited: bool) -> tuple[Exce
 
 
 def _limit_memory() -> None:
-    """Let this process have so much memory more than it has now."""
+    """Let this process have so much memory more than it has now.
+
+    Its addresses are limited, and what it may write to: allocators reserve addresses long before they use them.
+    """
     import resource  # not on Windows
 
     with open("/proc/self/statm") as file:
-        now = int(file.read().split()[0]) * resource.getpagesize()
-    most = now + int(limits().image_memory)
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+        size, *_, data, _ = (int(pages) * resource.getpagesize() for pages in file.read().split())
+    for limit, now in ((resource.RLIMIT_AS, size), (resource.RLIMIT_DATA, data)):
+        most, hard = now + int(limits().image_memory), resource.getrlimit(limit)[1]
+        resource.setrlimit(limit, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def _follow_parent() -> None:

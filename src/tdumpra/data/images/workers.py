@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 from tdumpra.data.images.worker_process import CAN_FORK, NO_MEMORY, serve
 from tdumpra.data.manifest import Record
 from tdumpra.errors import BrokenImageError
-from tdumpra.limits import MIB, limits
+from tdumpra.limits import MIB, VARIABLE, limits
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -31,6 +31,7 @@ CHUNK = 32  # tasks per message to a process: some milliseconds of work each
 _AHEAD = 64  # results that may wait for an earlier one
 _SHORT = 4  # tasks per message where results are wanted in order
 CRASHED = "decoding it kills the process"
+_START = "fork" if CAN_FORK else None  # of processes; None is the system's usual way
 _THREADS = min(32, os.cpu_count() or 1)
 
 
@@ -141,12 +142,12 @@ def run_tasks(
         for some in chunks:
             yield [work(task) for task in some]
         return
-    staff: list[_Worker[T, R]] = []
+    staff: list[Worker[T, R]] = []
     watch = _Watch()
     try:
         while chunks or any(worker.pending for worker in staff):
             while chunks and len(staff) < workers:
-                staff.append(_Worker(work, limited))
+                staff.append(Worker(work, limited))
                 watch.add(staff[-1])
             for worker in staff:
                 idle = not any(each.pending for each in staff)  # the result that is waited for may be still to hand out
@@ -168,16 +169,17 @@ def run_tasks(
             worker.end()
 
 
-class _Worker(Generic[T, R]):
+class Worker(Generic[T, R]):
     """A process, and the tasks that it has not reported on yet."""
 
-    def __init__(self, work: Callable[[T], R], limited: bool) -> None:
+    def __init__(self, work: Callable[[T], R], limited: bool, start: str | None = _START) -> None:
         # Forking starts a worker in milliseconds where importing torch anew takes seconds. Python 3.12 warns of it
         # beside threads, of which numpy and torch always have some; a worker on one thread waits for none of them.
-        context: Any = multiprocessing.get_context("fork" if CAN_FORK else None)
+        context: Any = multiprocessing.get_context(start)
         self.pipe, theirs = context.Pipe()
-        not_theirs = self.pipe if CAN_FORK else None
-        self.process = context.Process(target=serve, args=(work, theirs, not_theirs, limited), daemon=True)
+        not_theirs = self.pipe if start == "fork" else None
+        said = os.environ.get(VARIABLE, "")  # a process that is not forked from this one has an older environment
+        self.process = context.Process(target=serve, args=(work, theirs, not_theirs, limited, said), daemon=True)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
             self.process.start()
@@ -186,6 +188,7 @@ class _Worker(Generic[T, R]):
         self.is_dead = False
 
     def give(self, tasks: Iterable[T]) -> None:
+        """Hand tasks over."""
         self.pending.extend(tasks)
         try:
             self.pipe.send(list(self.pending))
@@ -213,6 +216,7 @@ class _Worker(Generic[T, R]):
         return found
 
     def end(self) -> None:
+        """Stop the process, whatever it does."""
         self.process.kill()
         self.process.join()
         self.pipe.close()
@@ -227,21 +231,21 @@ class _Watch:
 
     def __init__(self) -> None:
         self._selector = None if sys.platform == "win32" else selectors.DefaultSelector()
-        self._watched: dict[Any, tuple[_Worker[Any, Any], bool]] = {}
+        self._watched: dict[Any, tuple[Worker[Any, Any], bool]] = {}
 
-    def add(self, worker: _Worker[Any, Any]) -> None:
+    def add(self, worker: Worker[Any, Any]) -> None:
         for each, ended in ((worker.pipe, False), (worker.process.sentinel, True)):
             self._watched[each] = worker, ended
             if self._selector is not None:
                 self._selector.register(each, selectors.EVENT_READ, (worker, ended))
 
-    def drop(self, worker: _Worker[Any, Any]) -> None:
+    def drop(self, worker: Worker[Any, Any]) -> None:
         for each in (worker.pipe, worker.process.sentinel):
             del self._watched[each]
             if self._selector is not None:
                 self._selector.unregister(each)
 
-    def wait(self) -> list[tuple[_Worker[Any, Any], bool]]:
+    def wait(self) -> list[tuple[Worker[Any, Any], bool]]:
         """Wait until a process reports or ends; each such process with whether it ended."""
         if self._selector is None:
             found = [self._watched[each] for each in connection.wait(list(self._watched))]

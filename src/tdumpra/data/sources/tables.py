@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tdumpra.errors import SourceError, nearest
-from tdumpra.foreign import reading, refuse_large_table
+from tdumpra.foreign import reading, refuse_endless, refuse_large_table
 from tdumpra.limits import refuse_above
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def read_frame(path: Path, strings: Sequence[str] | None = None) -> pd.DataFrame
 
 def _text_and_delimiter(path: Path, required: Sequence[str] = ()) -> tuple[str, str]:
     """Decode the file; choose the delimiter that finds the most required columns, then the most columns."""
+    refuse_endless(path, SourceError)
     try:
         if reason := refuse_above("table_bytes", path.stat().st_size, "bytes"):
             raise SourceError(f"{path}: {reason}")
@@ -102,7 +103,10 @@ def _text_and_delimiter(path: Path, required: Sequence[str] = ()) -> tuple[str, 
         raise SourceError(f"{path} is empty")
 
     def fit(delimiter: str) -> tuple[int, int]:
-        header = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
+        try:
+            header = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
+        except csv.Error:  # a line of thousands of columns is too long for one, which it is to a wrong delimiter
+            return 0, 0
         return len(set(required) & {name.strip() for name in header}), len(header)
 
     with reading(path, "table", SourceError):
