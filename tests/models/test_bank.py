@@ -14,6 +14,7 @@ from array_models import CLASSES, OPEN, array_model, local_rows, opened, write_o
 from tdumpra.artifacts import read_artifact
 from tdumpra.core.calibration import class_prior
 from tdumpra.core.gate import GateThresholds
+from tdumpra.core.linear_head import LinearHead
 from tdumpra.errors import ArtifactError, InputFileError
 from tdumpra.estimator import KIND, SCHEMA, DualPathClassifier
 from tdumpra.method import lineage
@@ -106,6 +107,24 @@ def test_a_proof_of_the_bank_that_was_is_dropped(path):
     child: Any = remove(opened(path), groups=[GONE]).content
     assert child.certificate_ is None
     assert child.estimate_ is None
+
+
+def test_an_adapted_head_and_the_figures_stay(path):
+    model: Any = opened(path)
+    head = LinearHead(np.zeros((3, 4), np.float32), np.zeros(3, np.float32))
+    model.content.head_, model.content.evaluation_ = head, {"name": "study"}
+    changed: Any = remove(model, groups=[GONE])
+    assert changed.content.head_ is head
+    assert changed.content.evaluation_ == {"name": "study"}
+    assert any("adapt again" in note for note in changed.notes)
+
+
+def test_added_rows_do_not_change_the_shares_that_the_classifier_learnt(path):
+    model = opened(path)
+    more: Any = add(model, local_rows([0] * 20, "local"), CLASSES, "here").content
+    assert torch.equal(more.decision_.prior, model.decision.prior)
+    new: Any = add(model, local_rows([3] * 12, "local"), (*CLASSES, "dun"), "here").content
+    torch.testing.assert_close(new.decision_.prior, torch.full((4,), 0.25, dtype=torch.float64))
 
 
 def test_names_are_matched_to_the_letter(tdumpra, path, tmp_path):

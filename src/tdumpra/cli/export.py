@@ -50,19 +50,23 @@ def _export(
     """Write a model as a graph that runs without PyTorch; nothing is written unless both predict alike."""
     from tdumpra.cli.predict import expand, model_file
     from tdumpra.export.export import ANOTHER_MODEL, check_format, export_model
+    from tdumpra.integrations.monai import metadata_path, write_metadata
+    from tdumpra.networks.model_file import Model
 
     format_, path = check_format(to), model_file(model)
     place = out if out is not None else path.with_suffix(".onnx" if format_ == "onnx" else ".xml")
+    metadata_path(place.parent)  # a file in its way is told before the work
     done = export_model(
         path, format_, place, images=list(expand(images or (), [])), calibration=int8, trusted=trust or ()
     )  # fmt: skip
+    beside = write_metadata(Model.read(path), place.parent)
     if as_json:
         print_json({
-            "files": [str(each) for each in done.files], "precision": done.precision,
+            "files": [str(each) for each in done.files], "metadata": str(beside), "precision": done.precision,
             "compared": done.comparison._asdict(),
         })  # fmt: skip
         return
-    for each in done.files:
+    for each in (*done.files, beside):
         say(f"Written: {each}")
     say(f"Compared with the model: {done.comparison}")
     if done.precision == "int8":

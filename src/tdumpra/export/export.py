@@ -70,6 +70,12 @@ def export_model(
         suffix = next(suffix for suffix, format_ in SUFFIXES.items() if format_ == to)
         raise ValueError(f"an export to {to} is named *{suffix}, not {out.name!r}")
     model = Model.read(path)
+    if model.decision.known is not None and model.retrieval is not None:
+        added = ", ".join(model.class_names[model.decision.known :])
+        raise ExportError(
+            f"the bank knows classes that the classifier does not ({added}), which the graphs of two networks cannot "
+            "say: export the model from before they were added"
+        )
     encoders = _encoders(model)
     frames = None
     if calibration is not None:
