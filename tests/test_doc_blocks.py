@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import socket
 import sys
 import tomllib
 from collections.abc import Callable
@@ -175,6 +176,7 @@ def page(tmp_path, monkeypatch, capsys, names) -> Page:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TDUMPRA_PASSWORD", "asked for on a page's terminal")
     monkeypatch.setattr(server, "run", wait_for_no_request)
+    monkeypatch.setattr(server, "listen", lambda _: socket.socket())  # pages are tried side by side, on one port
 
     def tdumpra(arguments: list[str]) -> str:
         capsys.readouterr()

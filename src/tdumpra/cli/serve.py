@@ -98,7 +98,7 @@ def _serve(
     listener = listen(settings)
     service = open_service(settings, files, names=[path.name for path in paths], trusted=trust or (), device=device)
     who = "log in with an account" if login else "no login: only this machine can reach it"
-    say(f"Open {settings.address}  ({who}; Ctrl-C stops it)")
+    say(f"Open {settings.address} ({who}; Ctrl-C stops it)")
     run(service, listener)
 
 
