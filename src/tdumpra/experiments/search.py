@@ -132,7 +132,7 @@ class Study:
             storage = optuna.storages.JournalStorage(journal)
         search = self.config.search
         pruner = optuna.pruners.MedianPruner(n_startup_trials=_BEFORE_PRUNING) if search.prune else None
-        study = optuna.create_study(
+        study: optuna.Study = optuna.create_study(
             storage=storage, study_name=self.name, direction="maximize", load_if_exists=True,
             sampler=optuna.samplers.TPESampler(seed=None if _trials(storage, self.name) else search.seed),
             pruner=pruner or optuna.pruners.NopPruner(),
@@ -263,7 +263,7 @@ def _finished(study: optuna.Study) -> Sequence[Any]:
 
 def _best(study: optuna.Study) -> Any:
     complete = study.get_trials(deepcopy=False, states=(_optuna().trial.TrialState.COMPLETE,))
-    return max(complete, key=lambda trial: trial.value, default=None)
+    return max(complete, key=lambda trial: float(trial.value or 0.0), default=None)
 
 
 def _trials(storage: Any, name: str) -> int:

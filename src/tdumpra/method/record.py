@@ -21,7 +21,8 @@ from tdumpra.checks import check_count, check_unit_interval
 from tdumpra.errors import ArtifactError
 from tdumpra.foreign import reading
 from tdumpra.method.bank import PrototypeBank
-from tdumpra.method.schema import check_list, check_table, check_tensor, check_text
+from tdumpra.method.schema import check_tensor
+from tdumpra.values import check_list, check_table, check_text
 
 Array = NDArray[Any]
 REPLAY_ROWS = 300  # of each class, whose features are kept

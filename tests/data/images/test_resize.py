@@ -13,7 +13,7 @@ from tdumpra.data.images.resize import resize, without_torch
 SIDES = st.integers(1, 150)
 
 
-def picture(seed, height, width, kind):
+def picture(seed: int, height: int, width: int, kind: str) -> np.ndarray:
     rng = np.random.default_rng(seed)
     noise = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
     if kind == "edges":  # black and white, where a cubic overshoots most
@@ -33,7 +33,8 @@ def test_every_size_gives_the_pixels_of_torch(height, width, new_height, new_wid
 @pytest.mark.parametrize("size", [(450, 600), (1024, 768), (3000, 37), (8, 2000), (224, 600), (450, 224), (223, 225)])
 @pytest.mark.parametrize("kind", ["noise", "edges", "smooth"])
 def test_sizes_of_photographs(size, kind):
-    pixels = picture(7, *size, kind)
+    height, width = size
+    pixels = picture(7, height, width, kind)
     assert np.array_equal(without_torch(pixels, 224, 224), resize(pixels, 224, 224))
 
 
