@@ -8,7 +8,6 @@ so differs from batch to batch, as with real images.
 from __future__ import annotations
 
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from benchmarks.common import Row
+from benchmarks.common import Row, best_times
 from tdumpra.core.gate import GateThresholds
 from tdumpra.data.images.framing import EvalTransform, Framing
 from tdumpra.data.images.new import Image as ImageFile
@@ -37,13 +36,13 @@ FILES, DISTINCT, SIZE = (4096, 512, 224) if ON_GPU else (256, 128, 128)
 
 def run() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
-        paths = _photographs(Path(folder))
-        model = _model()
+        paths = photographs(Path(folder))
+        model = two_networks()
         top = np.array([max(each.probabilities.values()) for each in Predictor(model).predict(paths)])
         return [row for share in SHARES for row in _rows(model, paths, float(np.quantile(top, share)))]
 
 
-def _photographs(folder: Path) -> list[Path]:
+def photographs(folder: Path) -> list[Path]:
     """Write JPEGs of a dermatoscope's usual size: smooth blotches under grain, no two alike."""
     rng = np.random.default_rng(0)
     for i in range(DISTINCT):
@@ -56,7 +55,7 @@ def _photographs(folder: Path) -> list[Path]:
     return [folder / f"{i % DISTINCT:04}.jpg" for i in rng.permutation(FILES)]
 
 
-def _model() -> Model:
+def two_networks() -> Model:
     encoders = []
     for name in ("tf_efficientnet_lite0", "tf_efficientnet_lite2"):
         torch.manual_seed(0)
@@ -85,12 +84,12 @@ def _rows(model: Model, paths: list[Path], theta: float) -> list[Row]:
         files = [ImageFile(path) for path in paths]
         assert sum(map(len, read_batches(files, FRAMING, FRAMING, batch_size=batch_size))) == len(paths)
 
-    predicted(lazy)  # every size is planned once
+    predicted(lazy)  # to count the rows that it asks about
     share = lazy.rows_matched / lazy.rows_seen
     n_second = round(share * len(paths))
     first, second = (_forward_seconds(lazy, which, batch_size) for which in ("classifier", "retrieval"))
     bare = first * len(paths) + second * n_second
-    ours, single, decoding = (_best(f) for f in (lambda: predicted(lazy), lambda: predicted(alone), decoded))
+    ours, single, decoding = best_times(lambda: predicted(lazy), lambda: predicted(alone), decoded, repeats=3)
     limit, cost = 1.05 + share * second / first, ours / single
     slower = max(bare, decoding)
     name = f"{len(paths):,} files, {share:.0%} of rows below theta"
@@ -123,14 +122,5 @@ def _forward_seconds(predictor: Predictor, which: str, batch_size: int) -> float
         if ON_GPU:
             torch.cuda.synchronize()
 
-    passes()
-    return _best(passes) / (repeats * batch_size)
-
-
-def _best(work: object, repeats: int = 3) -> float:
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()  # type: ignore[operator]
-        times.append(time.perf_counter() - start)
-    return min(times)
+    (seconds,) = best_times(passes, repeats=3)
+    return seconds / (repeats * batch_size)

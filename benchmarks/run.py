@@ -18,8 +18,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-NAMES = ("contrastive", "kmeans", "tuning", "predict", "evaluation", "sweep", "cache", "augment", "pipeline")
-BY_NAME = ("training_step", "lazy_predict")  # hours on a CPU: only when asked for
+NAMES = (
+    "contrastive", "kmeans", "tuning", "predict", "evaluation", "sweep", "cache", "augment", "pipeline", "adapt",
+    "bank_remove",
+)  # fmt: skip
+BY_NAME = (
+    "training_step", "lazy_predict", "cpu_serving", "scoring", "predict_memory", "startup", "large_arrays", "serving",
+)  # long, or need a quiet machine  # fmt: skip
 
 
 def main() -> int:

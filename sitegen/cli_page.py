@@ -8,6 +8,7 @@ from typing import Any
 
 import typer.main
 
+from tdumpra.cli.bank import STAGE
 from tdumpra.cli.main import app
 
 # In the order in which a newcomer meets them; `cli_page` refuses a command that is missing here.
@@ -15,8 +16,20 @@ SECTIONS = {
     "First steps": ("demo", "attach"),
     "Data": ("data inspect", "data audit", "data prepare"),
     "Runs": ("run", "train", "embed", "bank", "tune", "evaluate"),
-    "Predictions and evidence": ("predict", "explain", "report", "seal", "verify"),
-    "Experiments": ("ablate", "sweep", "reproduce", "bench"),
+    "A model's life": ("validate", "adapt", "bank list", "bank diff", "bank add", "bank remove", "history", "card"),
+    "Predictions and evidence": ("predict", "score", "explain", "report", "export", "seal", "verify"),
+    "Server": (
+        "serve",
+        "account add",
+        "account password",
+        "account token",
+        "account disable",
+        "account list",
+        "audit verify",
+        "audit head",
+        "audit replay",
+    ),
+    "Experiments": ("ablate", "sweep", "search", "reproduce", "bench"),
 }
 
 _HEAD = """\
@@ -39,7 +52,9 @@ def commands() -> dict[str, Any]:
 def _walk(group: Any, words: str) -> Iterator[tuple[str, Any]]:
     for name in group.list_commands(None):  # asked, not looked up: a group may load its commands on demand
         command = group.get_command(None, name)
-        if hasattr(command, "list_commands"):
+        if name == STAGE:  # ``tdumpra bank CONFIG`` has no word of its own
+            yield words.strip(), command
+        elif hasattr(command, "list_commands"):
             yield from _walk(command, f"{words}{name} ")
         else:
             yield words + name, command

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdumpra import checks
+from tdumpra.core import rowwise
 
 GOOD = [[0.5, 0.5], [0.25, 0.75], [1.0, 0.0]]
 
@@ -337,3 +338,20 @@ class TestToTensor:
     def test_what_holds_no_numbers(self, values):
         with pytest.raises(TypeError, match=f"x must be an array of numbers, not {type(values).__name__}"):
             checks.to_tensor(values, "x")
+
+
+def test_read_only_memory_is_neither_copied_nor_written_to(tmp_path):
+    np.save(tmp_path / "z.npy", np.arange(12.0).reshape(4, 3))
+    mapped = np.load(tmp_path / "z.npy", mmap_mode="r")
+    tensor = checks.check_embeddings(mapped, "z")
+    assert np.shares_memory(tensor.numpy(), mapped)
+    del mapped
+    assert tensor[3, 2] == 11
+
+
+def test_some_rows_at_a_time_are_checked_like_all(monkeypatch):
+    p = np.tile(GOOD, (4, 1))
+    p[7] = [0.5, 0.7]
+    monkeypatch.setattr(rowwise, "BLOCK", 5)
+    with pytest.raises(ValueError, match=r"row 7 sums to 1\.2.*1 of 12 rows"):
+        checks.check_probabilities(p, "p")

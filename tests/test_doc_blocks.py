@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import socket
 import sys
 import tomllib
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from sitegen.mathml import to_mathml
 from tdumpra.cli import experiments, run
 from tdumpra.cli import main as cli
 from tdumpra.runs.config import read_config
+from tdumpra.server import run as server
 
 pytestmark = [  # the notes that miniature data earn
     pytest.mark.filterwarnings(r"ignore:n_prototypes=\d is more than"),
@@ -36,7 +38,11 @@ RUNNING = [page for page, found in BLOCKS.items() if any(each.language in ("pyth
 # What a page takes from another: a file that is shown there, and what is done with it.
 BEFORE = {
     "docs/own-model.md": ("docs/own-data.md", "cases.csv", ""),
+    "docs/deploying.md": ("docs/tutorial.md", "lesions.toml", ""),
     "docs/report.md": ("docs/tutorial.md", "lesions.toml", "run lesions.toml"),
+    "docs/scoring.md": ("docs/tutorial.md", "lesions.toml", ""),
+    "docs/serving.md": ("docs/tutorial.md", "lesions.toml", ""),
+    "docs/model-life.md": ("docs/tutorial.md", "lesions.toml", "run lesions.toml"),
 }
 
 # Writing a report takes seconds, and has tests of its own: elsewhere runs end before it.
@@ -134,9 +140,22 @@ def python(words: list[str]) -> None:
     assert all((ROOT / "benchmarks" / f"{name}.py").is_file() for name in names)
 
 
+def launcher(words: list[str]) -> None:
+    command = words[words.index("tdumpra") + 1]
+    assert any(each.name == command for each in cli.app.registered_commands), words
+
+
 # Not run here, and why: `make`, simulations and the benchmarks take minutes and have tests of their own, `pip` changes
-# the environment. That they name what exists is checked.
-CHECKED_ONLY: dict[str, Callable[[list[str]], None]] = {"make": make, "pip": pip, "python": python}
+# the environment, launchers need several machines. That they name what exists is checked.
+CHECKED_ONLY: dict[str, Callable[[list[str]], None]] = {
+    "make": make, "pip": pip, "python": python, "srun": launcher, "torchrun": launcher,
+}  # fmt: skip
+
+
+def wait_for_no_request(service: Any, listener: Any) -> None:
+    """In the place of a server's loop, which ends with Ctrl-C: everything was opened, and is closed again."""
+    service.close()
+    listener.close()
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +174,9 @@ def page(tmp_path, monkeypatch, capsys, names) -> Page:
             doc_world.shrink(path, tmp_path / folder / path.name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TDUMPRA_PASSWORD", "asked for on a page's terminal")
+    monkeypatch.setattr(server, "run", wait_for_no_request)
+    monkeypatch.setattr(server, "listen", lambda _: socket.socket())  # pages are tried side by side, on one port
 
     def tdumpra(arguments: list[str]) -> str:
         capsys.readouterr()

@@ -17,6 +17,7 @@ from tdumpra.artifacts import jsonable, write_artifact
 from tdumpra.errors import ArtifactError
 from tdumpra.estimator import KIND, SCHEMA
 from tdumpra.evaluation.settings import EvaluateConfig
+from tdumpra.method import outputs
 from tdumpra.tuning.presets import PRESETS, Preset
 from tests.support import Array, Problem, alter_byte, equal_tensors, fit_and_tune, make_problem
 
@@ -701,3 +702,12 @@ def test_after_cross_fitting_rivals_are_not_tuned_on_rows_of_the_bank(problem):
     noise = Problem(*(part._replace(z=rng.normal(size=part.z.shape)) for part in problem))
     found = fit_and_tune(noise, n_prototypes=120, selection="crossfit", folds=3).report(*noise.test[:4])["comparators"]
     assert found["calibrated_gate"]["accuracy"] > found["student"]["accuracy"] - 0.05
+
+
+def test_a_part_of_many_validation_rows_is_searched_and_that_is_said(monkeypatch):
+    problem = make_problem()
+    monkeypatch.setattr(outputs, "SEARCHED_ROWS", 150)
+    model = DualPathClassifier(n_prototypes=2).fit(problem.train.z, problem.train.y, problem.train.groups)
+    with pytest.warns(UserWarning, match="validation has 200 rows: everything was chosen on 1[45][0-9] of them"):
+        model.tune(*problem.val[:4])
+    assert model.tuning_.n_rows <= 150

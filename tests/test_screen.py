@@ -61,6 +61,24 @@ def test_json_holds_no_control_characters_and_says_the_same(capsys):
     assert json.loads(shown) == {"name": name}
 
 
+@pytest.mark.parametrize("documents", [[], [{}], [{"a": [1, float("nan")], "b": "x\ny\u2028z"}, 3, {"θ": {"c": []}}]])
+def test_a_list_comes_element_by_element_as_it_would_at_once(documents, capsys):
+    screen.print_json(documents)
+    at_once = capsys.readouterr().out
+    screen.print_json_list(iter(documents))
+    assert capsys.readouterr().out == at_once
+
+
+def test_what_is_known_of_a_list_is_printed_before_the_rest_is(capsys):
+    def documents():
+        yield {"a": 1}
+        assert '"a": 1' in capsys.readouterr().out
+        yield {"a": 2}
+
+    screen.print_json_list(documents())
+    assert '"a": 2' in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("terminal", "show", "seen"), [(True, True, True), (True, False, False), (False, True, False)])
 def test_a_bar_where_there_is_a_terminal(terminal, show, seen):
     console = Console(file=io.StringIO(), force_terminal=terminal, width=100, force_interactive=terminal)

@@ -20,7 +20,7 @@ TREES = {
 DANGEROUS: dict[str, set[str]] = {
     "pickle": {
         "data/images/identity.py",  # writes only: a hash of how images are read
-        "data/images/workers.py",  # tries whether an exception can travel between our own processes
+        "data/images/worker_process.py",  # tries whether an exception can travel between our own processes
     },
     "torch.load": {"networks/weights.py"},  # weights that a configuration names, with weights_only=True
     "import_module": {

@@ -7,7 +7,7 @@ Each function takes one raw argument and its name, and returns it as a clean arr
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-SPLITS = ("train", "val", "test")
+from tdumpra.core.rowwise import by_rows
+from tdumpra.values import SPLITS as SPLITS
+from tdumpra.values import check_choice as check_choice
+from tdumpra.values import check_count as check_count
+from tdumpra.values import check_positive as check_positive
+from tdumpra.values import check_unit_interval as check_unit_interval
+from tdumpra.values import misnamed_group as misnamed_group
+
 ROW_SUM_TOLERANCE = 1e-3  # probabilities saved as float16 stray this far from one ...
 BFLOAT16_TOLERANCE = 4e-3  # ... and those of eight bits this far: each is off by up to one part in 512
 
-_LIKE_GROUP = frozenset(
-    {"group", "groups", "group_id", "lesion", "lesions", "lesion_id", "patient", "patients", "patient_id"}
-)  # what a column of lesions or patients is called
 _NO_SCALED_PROBABILITY = 1.5  # what lies above is hardly a probability that was weighted or rounded
 _SHOWN = 3  # how many offending row numbers a message names
 
@@ -33,13 +37,12 @@ def check_probabilities(values: Any, name: str, *, n_classes: int | None = None)
         raise ValueError(f"{name} has {p.shape[1]} column(s); a row needs the probabilities of at least two classes")
     if n_classes is not None and p.shape[1] != n_classes:
         raise ValueError(f"{name} has {p.shape[1]} classes where {n_classes} are expected")
-    wide = p if p.dtype in (torch.float32, torch.float64) else p.float()
-    finite = torch.isfinite(wide).all(1)
+    finite = by_rows(lambda part: torch.isfinite(part).all(1), p)
     if not finite.all():
         raise ValueError(f"{name} has NaN or infinite values in {_rows(~finite)}")
     tolerance = BFLOAT16_TOLERANCE if p.dtype == torch.bfloat16 else ROW_SUM_TOLERANCE
-    _check_range(wide, name, tolerance)
-    sums = wide.sum(1)
+    _check_range(p, name, tolerance)
+    sums = by_rows(lambda part: _at_least_float32(part).sum(1), p)
     off = (sums - 1).abs() > tolerance
     if off.any():
         row = int(off.nonzero()[0])
@@ -50,12 +53,17 @@ def check_probabilities(values: Any, name: str, *, n_classes: int | None = None)
     return p
 
 
+def _at_least_float32(p: Tensor) -> Tensor:
+    return p if p.dtype in (torch.float32, torch.float64) else p.float()
+
+
 def _check_range(p: Tensor, name: str, tolerance: float) -> None:
-    outside = ((p < 0) | (p > 1 + tolerance)).any(1)
+    outside = by_rows(lambda part: ((part < 0) | (_at_least_float32(part) > 1 + tolerance)).any(1), p)
     if not outside.any():
         return
     row = int(outside.nonzero()[0])
-    values, total = p[row], float(p[row].sum())
+    values = _at_least_float32(p[row])
+    total = float(values.sum())
     hint = ""
     if abs(total - 1) > tolerance:
         logits = bool((values < 0).any() or (values > _NO_SCALED_PROBABILITY).any())
@@ -79,7 +87,8 @@ def check_embeddings(values: Any, name: str, *, width: int | None = None) -> Ten
 
 def row_norms(z: Tensor) -> Tensor:
     """Return the length of each row, in at least float32; a row with a NaN or an infinity has such a length."""
-    norms: Tensor = torch.linalg.vector_norm(z, dim=1, dtype=torch.promote_types(z.dtype, torch.float32))
+    wide = torch.promote_types(z.dtype, torch.float32)
+    norms = by_rows(lambda part: torch.linalg.vector_norm(part, dim=1, dtype=wide), z)
     extreme = (norms < 1e-15) | (norms > 1e15)  # where squares leave float32's range, and a direction is still there
     if extreme.any():
         rows = z[extreme].double()
@@ -130,22 +139,27 @@ def check_groups(values: Any, name: str, *, n_rows: int) -> NDArray[np.str_] | N
     groups = _to_array(values)
     if groups.shape != (n_rows,):
         raise ValueError(f"{name} needs one entry per row: {n_rows}, not shape {groups.shape}")
-    missing = np.array([_is_missing(group) for group in groups.tolist()], dtype=bool)
+    missing = _missing(groups)
     if missing.any():
         raise ValueError(
             f"{name} has empty entries in {_rows(torch.from_numpy(missing))}; give each lone row its own name"
         )
+    if groups.dtype.kind in "iu":  # NumPy would take 21 letters for each, of four bytes
+        letters = max(len(str(groups.min())), len(str(groups.max()))) if len(groups) else 1
+        return groups.astype(f"<U{letters}")
     if groups.dtype.kind in "fO":  # pandas makes 7.0 of 7 where a cell is empty: the lesion is the same
         groups = np.array([int(group) if _is_whole(group) else group for group in groups], dtype=object)
-    return groups.astype(np.str_)
+    return groups.astype(np.str_, copy=False)
 
 
-def misnamed_group(names: Iterable[str]) -> str | None:
-    """Return a note if a column seems to name lesions or patients and none is called ``group``."""
-    found = [name for name in names if name.casefold() in _LIKE_GROUP]
-    if not found or "group" in found:
-        return None
-    return f"it holds {found[0]!r} and no 'group': rename it if it names lesions or patients"
+def _missing(groups: NDArray[Any]) -> NDArray[np.bool_]:
+    """Mark the entries that name nothing."""
+    if groups.dtype.kind in "biu":
+        return np.zeros(len(groups), dtype=bool)
+    if groups.dtype.kind == "U":
+        empty: NDArray[np.bool_] = groups == ""
+        return empty
+    return np.array([_is_missing(group) for group in groups.tolist()], dtype=bool)
 
 
 def check_split(values: Any, name: str = "split", *, n_rows: int | None = None) -> NDArray[np.int8]:
@@ -156,44 +170,12 @@ def check_split(values: Any, name: str = "split", *, n_rows: int | None = None) 
     if n_rows is not None and len(split) != n_rows:
         raise ValueError(f"{name} needs one entry per row: {n_rows}, not shape {split.shape}")
     codes = {**{word: code for code, word in enumerate(SPLITS)}, **{str(code): code for code in range(3)}}
-    distinct, inverse = np.unique(split.astype(np.str_), return_inverse=True)
+    found, inverse = np.unique(split if split.dtype.kind in "iuU" else split.astype(np.str_), return_inverse=True)
+    distinct = [str(value) for value in found]
     unknown = [word for word in distinct if word not in codes]
     if unknown:
-        raise ValueError(f"{name} holds {str(unknown[0])!r}; use train, val, test or 0, 1, 2")
+        raise ValueError(f"{name} holds {unknown[0]!r}; use train, val, test or 0, 1, 2")
     return np.array([codes[word] for word in distinct], dtype=np.int8)[inverse]
-
-
-def check_unit_interval(value: float, name: str, *, upper: float = 1.0) -> None:
-    """Check a threshold or weight between 0 and ``upper``, both included."""
-    _check_number(value, name)
-    if not 0 <= value <= upper:  # false for NaN too
-        raise ValueError(f"{name} must lie between 0 and {upper:.4g}, not {value!r}")
-
-
-def check_positive(value: float, name: str) -> None:
-    """Check a finite number above zero."""
-    _check_number(value, name)
-    if not 0 < value < np.inf:
-        raise ValueError(f"{name} must be a finite number above 0, not {value!r}")
-
-
-def _check_number(value: Any, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
-        raise TypeError(f"{name} must be a number, not {value!r}")
-
-
-def check_count(value: int, name: str, *, least: int = 1) -> None:
-    """Check a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} must be a whole number, not {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, not {value}")
-
-
-def check_choice(value: Any, name: str, choices: Collection[str]) -> None:
-    """Check one of a few words."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
 
 
 def check_class_names(names: Sequence[str], n_classes: int) -> tuple[str, ...]:
@@ -229,9 +211,18 @@ def to_tensor(values: Any, name: str) -> Tensor:
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.dtype == np.longdouble:
         array = array.astype(np.float64)
-    if not array.flags.writeable or any(stride < 0 or stride % array.itemsize for stride in array.strides):
-        array = array.copy()  # torch can neither share read-only memory nor step backwards or by odd bytes
-    return torch.from_numpy(array)
+    if any(stride < 0 or stride % array.itemsize for stride in array.strides):
+        array = array.copy()  # torch can neither step backwards nor by odd bytes
+    return torch.from_numpy(array if array.flags.writeable else np.asarray(_ReadOnly(array)))
+
+
+class _ReadOnly:
+    """Read-only memory, of a mapped file for instance, as torch wants it: it warns of what nobody here writes to."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array  # keeps the memory alive
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
 
 
 def _instead_of_numbers(values: Any) -> str:

@@ -10,19 +10,22 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
+from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from tdumpra.artifacts import Artifact, jsonable, read_artifact, write_artifact
+from tdumpra.artifacts import Artifact, jsonable, prefixed, read_artifact, unprefixed, write_artifact
 from tdumpra.checks import check_choice, check_class_names, check_count
 from tdumpra.core.calibration import class_prior
+from tdumpra.core.linear_head import LinearHead
 from tdumpra.core.metrics import Objective
 from tdumpra.errors import ArtifactError
 from tdumpra.evaluation.comparators import Case
 from tdumpra.evaluation.evaluate import evaluate
 from tdumpra.evaluation.settings import EvaluateConfig
 from tdumpra.foreign import reading
+from tdumpra.method import lineage
 from tdumpra.method.arrays import like, narrow
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
@@ -36,6 +39,8 @@ from tdumpra.method.outputs import (
     check_rows,
     class_numbers,
 )
+from tdumpra.method.record import Record
+from tdumpra.method.schema import check_table, check_tensor
 from tdumpra.toml import from_plain
 from tdumpra.tuning.fit import Fitted, cluster, tune_bank
 from tdumpra.tuning.goal import Goal, check_objective
@@ -84,7 +89,17 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         decision_: bank, temperatures and thresholds as they are applied.
         certificate_: with ``certified``, what was tested and whether anything was proven; else ``None``.
         estimate_: what the rule of choice earned on rows that had no say in it; ``None`` with ``certified``.
+        record_: what ``tdumpra attach`` kept of the training and validation rows; else ``None``.
+        lineage_: the commands that made it, oldest first; empty if it was fitted here.
+        evaluation_: in brief what ``tdumpra attach`` measured on test rows; else ``None``.
+        head_: the linear head on pooled features that ``tdumpra adapt`` put in place of your classifier's; else
+            ``None``. With one, ``predict_proba`` and the like need ``features``, and read no probability from ``p``.
     """
+
+    record_: Record | None = None
+    head_: LinearHead | None = None
+    lineage_: tuple[lineage.Entry, ...] = ()
+    evaluation_: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -151,6 +166,7 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             p_val, z_val, y, groups, n_classes=bank.n_classes, width=bank.width, suffix="_val"
         )
         check_groups_apart({"training": self._train}, validation.groups, "validation")
+        given, validation = len(validation), validation.searched()
         search = Search.check(
             self.preset, self.objective, self.costs, self.adjust_prior, n_classes=bank.n_classes,
             max_asked=self.max_asked, tolerance=self.tolerance,
@@ -162,7 +178,7 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings = self._settings()
         fitted = tune_bank(
             bank, validation, self._prior, search, settings, train=self._train, make_bank=make_bank, class_names=names
-        )
+        ).told(validation, given if len(validation) < given else None)
         self._keep(fitted)
         self._validation: ValidationOutputs | None = validation
         for note in self.tuning_.notes:
@@ -204,37 +220,67 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise NotFittedError(f"this DualPathClassifier is not ready: call {missing} first")
         return self.tuning_.decision
 
-    def predict_proba(self, p: Any, z: Any) -> Any:
+    def adapt_to(self, decision: Decision, head: LinearHead | None) -> None:
+        """Take over what was fitted in a new place. Proofs and estimates were those of the old one."""
+        tuning = replace(self.tuning_, decision=decision)
+        same_bank = decision.bank is self.tuning_.decision.bank
+        unseen = self.fitted_.unseen_bank if same_bank else None
+        self._keep(self.fitted_._replace(tuning=tuning, certificate=None, estimate=None, unseen_bank=unseen))
+        self.bank_, self.head_ = self.fitted_.unseen.bank, self.head_ if head is None else head
+
+    def classifier_rows(self, p: Tensor, features: Any) -> Tensor:
+        """Return the classifier's probabilities of checked rows: ``p`` itself, or those of the adapted head."""
+        if self.head_ is None:
+            return p
+        width = self.head_.weight.shape[1]
+        if features is None:
+            raise ValueError(
+                f"this classifier was adapted, and its head reads {width} pooled features: give features beside p and z"
+            )
+        rows = np.asarray(torch.as_tensor(features).cpu(), np.float64)
+        if rows.shape != (len(p), width):
+            raise ValueError(f"features must have shape ({len(p)}, {width}), not {rows.shape}")
+        return torch.from_numpy(softmax(self.head_.logits(rows), axis=1)).to(p.device)
+
+    def predict_proba(self, p: Any, z: Any, features: Any = None) -> Any:
         """Return final probabilities, in the kind and type of ``p``. Rows whose gate is shut are the classifier's."""
         decision = self.decision_
-        rows, embeddings = check_rows(p, z, n_classes=decision.bank.n_classes, width=decision.bank.width)
-        final, start = torch.empty_like(rows), 0
-        for part in decision.chunks(rows, embeddings):
-            final[start : start + len(part.p)] = narrow(part.p, rows.dtype)
+        rows, embeddings = check_rows(p, z, n_classes=decision.columns, width=decision.bank.width)
+        final, start = rows.new_empty(len(rows), decision.bank.n_classes), 0
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        for part in decision.chunks(self.classifier_rows(rows, features), embeddings):
+            final[start : start + len(part.p)] = narrow(part.p.to(wide), rows.dtype)
             start += len(part.p)
         return like(p)(final)
 
-    def predict(self, p: Any, z: Any) -> Any:
+    def predict(self, p: Any, z: Any, features: Any = None) -> Any:
         """Return labels: names where ``fit`` was given names, else numbers in the kind of ``p``."""
-        numbers = self.predict_proba(p, z).argmax(1)
+        numbers = self.predict_proba(p, z, features).argmax(1)
         return numbers if self.class_names_ is None else self.classes_[np.asarray(torch.as_tensor(numbers).cpu())]
 
-    def score(self, p: Any, z: Any, y: Any) -> float:
+    def score(self, p: Any, z: Any, y: Any, features: Any = None) -> float:
         """Return the accuracy of :meth:`predict`."""
-        numbers = torch.as_tensor(self.predict_proba(p, z).argmax(1)).cpu()
+        numbers = torch.as_tensor(self.predict_proba(p, z, features).argmax(1)).cpu()
         return float((numbers == torch.as_tensor(self._numbers(y, "y")).cpu()).double().mean())
 
     def explain(
-        self, p_row: Any, z_row: Any, *, class_names: Sequence[str] | None = None, group: str | None = None
+        self,
+        p_row: Any,
+        z_row: Any,
+        *,
+        class_names: Sequence[str] | None = None,
+        group: str | None = None,
+        features_row: Any = None,
     ) -> Evidence:
         """Return the evidence for one case; ``group`` keeps its own lesion's images out of it."""
         decision = self.decision_
         n_classes = decision.bank.n_classes
-        p, z = check_rows(_one_row(p_row), _one_row(z_row), n_classes=n_classes, width=decision.bank.width)
+        p, z = check_rows(_one_row(p_row), _one_row(z_row), n_classes=decision.columns, width=decision.bank.width)
         if len(p) != 1:
             raise ValueError(f"explain takes one case at a time, not {len(p)}")
         names = self.class_names_ if class_names is None else check_class_names(class_names, n_classes)
-        return explain(decision, p.cpu(), z.cpu(), class_names=names, group=group)
+        own = self.classifier_rows(p.cpu(), None if features_row is None else _one_row(features_row))
+        return explain(decision, own, z.cpu(), class_names=names, group=group)
 
     def report(
         self,
@@ -253,6 +299,10 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         decision = self.decision_
         n_classes, width = decision.bank.n_classes, decision.bank.width
         settings = settings or EvaluateConfig(bootstrap=0)
+        if self.head_ is not None:
+            raise ValueError(
+                "report compares with the classifier as it was trained, and this one was adapted: validate it"
+            )
         if settings.tuning_replicates:
             raise ValueError("report cannot tune again, as tuning_replicates asks: set it in a configuration")
         if self.class_names_ is not None and not settings.class_names:
@@ -285,6 +335,13 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             params["preset"] = asdict(self.preset)
         # a numpy integer is a fine n_prototypes, and no JSON
         meta = {**meta, "params": jsonable(params), "class_names": self.class_names_, "made_from": made_from}
+        record = Artifact({}, {}) if self.record_ is None else self.record_.to_artifact()
+        head = (
+            {} if self.head_ is None else {name: torch.from_numpy(each) for name, each in self.head_._asdict().items()}
+        )
+        tensors = {**tensors, **prefixed("record", record.tensors), **prefixed("head", head)}
+        meta |= {"record": record.meta or None, "lineage": lineage.to_json(self.lineage_)}
+        meta["evaluation"] = self.evaluation_
         write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
 
     @classmethod
@@ -295,7 +352,18 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             params = meta["params"]
             if isinstance(params["preset"], dict):
                 params["preset"] = from_plain(params["preset"], Preset)
-            return cls.from_fitted(Fitted.from_artifact(Artifact(tensors, meta)), meta["class_names"], **params)
+            self = cls.from_fitted(Fitted.from_artifact(Artifact(tensors, meta)), meta["class_names"], **params)
+            bank, kept = self.decision_.bank, Artifact(unprefixed("record", tensors), meta.get("record") or {})
+            if kept.meta:
+                self.record_ = Record.from_artifact(kept, n_classes=bank.n_classes, width=bank.width)
+            self.lineage_ = lineage.from_json(meta.get("lineage", []))
+            if meta.get("evaluation"):
+                self.evaluation_ = check_table(meta["evaluation"], "evaluation")
+            if head := unprefixed("head", tensors):
+                columns = self.decision_.columns
+                weight = check_tensor(head, "weight", (columns, None))
+                self.head_ = LinearHead(weight.numpy(), check_tensor(head, "bias", (columns,)).numpy())
+            return self
 
     @classmethod
     def from_fitted(cls, fitted: Fitted, class_names: Sequence[str] | None, **params: Any) -> DualPathClassifier:
@@ -308,9 +376,10 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
 
-def read_made_from(path: str | Path) -> str:
-    """Return the name that a saved classifier carries for what it was made from."""
-    return str(read_artifact(path, kind=KIND, schema=SCHEMA).meta.get("made_from", ""))
+def read_made_from(path: str | Path) -> tuple[str, str]:
+    """Return the names that a saved classifier carries for what it, and what its evaluation, was made from."""
+    meta = read_artifact(path, kind=KIND, schema=SCHEMA).meta
+    return str(meta.get("made_from", "")), str((meta.get("evaluation") or {}).get("made_from", ""))
 
 
 def _one_row(row: Any) -> Any:

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from tdumpra.errors import InputFileError, TdumpraError
 from tdumpra.limits import MIB, VARIABLE, limits, refuse_above
 
 _FREE = 256 * MIB  # an archive may unfold to so much, however small it is
+_READ_AT_ONCE = 8 * MIB  # of an array that is dealt into parts
 _SHORT = 200  # characters of a library's own message
 
 
@@ -68,6 +69,7 @@ class Header(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    by_columns: bool = False  # in Fortran's order
 
     @property
     def nbytes(self) -> int:
@@ -89,28 +91,48 @@ class Archive:
             warnings.simplefilter("ignore")
             self.headers: Mapping[str, Header] = {name: self._header(name) for name in self._members}
 
-    def load(self, names: Collection[str]) -> dict[str, np.ndarray]:
-        """Load these arrays, once their sizes are known to be within the limits."""
-        headers = {name: self.headers[name] for name in names}
+    def load(self, names: Collection[str], *, later: Collection[str] = ()) -> dict[str, np.ndarray]:
+        """Load these arrays, once their sizes, and those of arrays that come ``later``, are within the limits."""
+        headers = {name: self.headers[name] for name in (*names, *later)}
         for name, header in headers.items():
             self._check(name, header)
         rows = max((header.shape[0] for header in headers.values() if header.shape), default=0)
         columns = max((header.shape[1] for header in headers.values() if len(header.shape) == 2), default=0)
         size = sum(header.nbytes for header in headers.values())
         refuse_large_table(self.path, rows=rows, columns=columns, size=size)
-        loaded = {}
-        for name in names:
-            with self._file.open(self._members[name]) as member:
-                loaded[name] = np.lib.format.read_array(member, allow_pickle=False)
-        return loaded
+        return {name: self._read(name) for name in names}
+
+    def load_parts(self, name: str, codes: np.ndarray, n_parts: int) -> list[np.ndarray]:
+        """Load an array with its rows dealt into parts: each row lies in memory once, and never beside a copy."""
+        shape, dtype, by_columns = self.headers[name]
+        if len(shape) != 2 or by_columns or dtype.hasobject or not shape[1]:
+            array = self._read(name)
+            return [array[codes == code] for code in range(n_parts)]
+        parts = [np.empty((int((codes == code).sum()), shape[1]), dtype) for code in range(n_parts)]
+        ends, step = [0] * n_parts, max(1, _READ_AT_ONCE // (dtype.itemsize * shape[1]))
+        with self._file.open(self._members[name]) as member:
+            _read_header(member)
+            for start in range(0, shape[0], step):
+                here = codes[start : start + step]
+                data = member.read(len(here) * shape[1] * dtype.itemsize)
+                rows = np.frombuffer(data, dtype).reshape(len(here), shape[1])
+                for code in np.unique(here).tolist():
+                    chosen = rows[here == code]
+                    parts[code][ends[code] : ends[code] + len(chosen)] = chosen
+                    ends[code] += len(chosen)
+            member.read(1)  # the end of a member is where its checksum is looked at
+        return parts
+
+    def _read(self, name: str) -> np.ndarray:
+        with self._file.open(self._members[name]) as member:
+            array: np.ndarray = np.lib.format.read_array(member, allow_pickle=False)
+        return array
 
     def _header(self, name: str) -> Header:
         with self._file.open(self._members[name]) as member:
-            version = np.lib.format.read_magic(member)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(member)
+            header = _read_header(member)
             held = self._members[name].file_size - member.tell()
-        header = Header(shape, dtype)
+        shape, dtype, _ = header
         if min(shape, default=0) < 0 or (not dtype.hasobject and held != header.nbytes):
             raise ValueError(f"the array {name!r} claims the shape {shape} of {dtype}, and holds {held:,} bytes")
         return header
@@ -121,6 +143,13 @@ class Archive:
                 f"{self.path}: the array {name!r} holds Python objects, as columns of pandas do, and those are never "
                 f'loaded: save it as {name}.astype("U") if it holds names, or with a type of numbers'
             )
+
+
+def _read_header(member: IO[bytes]) -> Header:
+    version = np.lib.format.read_magic(member)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, by_columns, dtype = read(member)
+    return Header(shape, dtype, by_columns)
 
 
 @contextmanager

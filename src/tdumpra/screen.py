@@ -41,11 +41,24 @@ def complain(sentence: str) -> None:
 
 def print_json(document: Any) -> None:
     """Print a document on standard output; numbers that JSON cannot say (NaN, infinity) become ``null``."""
+    sys.stdout.write(_json_text(document) + "\n")
+
+
+def print_json_list(documents: Iterable[Any]) -> None:
+    """Print a list as :func:`print_json` does, each element as it is known: none is kept."""
+    before = "[\n"
+    for each in documents:
+        sys.stdout.write(before + "  " + _json_text(each).replace("\n", "\n  "))  # a string holds no line break
+        before = ",\n"
+    sys.stdout.write("[]\n" if before == "[\n" else "\n]\n")
+
+
+def _json_text(document: Any) -> str:
     from tdumpra.artifacts import jsonable  # loads torch, which --help does without
 
     ascii_only = (sys.stdout.encoding or "").lower() not in ("utf-8", "utf8")
-    text = json.dumps(jsonable(document), indent=2, ensure_ascii=ascii_only) + "\n"
-    sys.stdout.write(_NOT_ASCII.sub(lambda sign: _json_sign(sign[0]), text))
+    text = json.dumps(jsonable(document), indent=2, ensure_ascii=ascii_only)
+    return _NOT_ASCII.sub(lambda sign: _json_sign(sign[0]), text)
 
 
 def printable(text: str) -> str:

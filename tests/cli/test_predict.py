@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +19,13 @@ from demo_arrays import write_demo
 from PIL import Image
 from tiny_config import SOURCE, run_command, write_config
 
+from tdumpra.cli import predict as command
 from tdumpra.cli.predict import describe, model_file
 from tdumpra.data.sources import open_source
 from tdumpra.errors import InputFileError
 from tdumpra.networks.model_file import Model
-from tdumpra.networks.predict import Prediction, Predictor
+from tdumpra.networks.predict import Predictor
+from tdumpra.runtime.prediction import Prediction
 
 pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
 
@@ -102,6 +105,84 @@ def test_broken_images_are_named_and_refused_only_if_there_is_no_other(tdumpra, 
     assert (empty.code, "holds no image" in empty.err) == (2, True)
 
 
+def test_files_without_a_prediction_are_named_in_order_and_counted_at_the_end(tdumpra, trained, images, tmp_path):
+    for name in ("z.png", "b.png"):
+        (tmp_path / name).write_text("no image")
+    (tmp_path / "table.csv").write_text("a,b")
+    for form in ("--csv", "--json", "--eager"):
+        done = tdumpra("predict", trained, images / "a", tmp_path, form)
+        assert done.code == 0
+        lines = done.err.splitlines()
+        assert "2 files could not be predicted" in lines[0]
+        assert [Path(line.partition(": ")[2].partition(": ")[0]).name for line in lines[1:3]] == ["b.png", "z.png"]
+        assert "1 file in these folders" in lines[3]
+        assert lines[4].endswith("table.csv")
+        assert len(lines) == 5
+
+
+def test_a_long_table_is_cut_off_with_a_count(tdumpra, trained, images, monkeypatch, tmp_path):
+    monkeypatch.setattr(command, "_MOST_SHOWN", 2)
+    monkeypatch.setattr(command, "_MOST_NAMED", 1)
+    for name in ("x.png", "y.png", "z.png"):
+        (tmp_path / name).write_text("no image")
+    done = tdumpra("predict", trained, images, tmp_path)
+    assert done.out.count(".png") == 2
+    assert "and 5 more images" in done.out
+    assert "3 files could not be predicted" in done.err
+    assert "and 2 more" in done.err
+    assert "y.png" not in done.err
+
+
+@pytest.mark.parametrize("form", ["--csv", "--json"])
+def test_predictions_are_printed_and_forgotten(tdumpra, trained, images, monkeypatch, form):
+    predict, alive, told = Predictor.predict, [], []
+
+    class Told(dict[str, float]):
+        """Probabilities that can be watched."""
+
+    def watched(*arguments: Any, **options: Any) -> Iterator[Prediction]:
+        for each in predict(*arguments, **options):
+            probabilities = Told(each.probabilities)
+            told.append(weakref.ref(probabilities))
+            yield each._replace(probabilities=probabilities)
+            alive.append(sum(each() is not None for each in told))
+
+    monkeypatch.setattr(Predictor, "predict", watched)
+    assert tdumpra("predict", trained, images, form).code == 0
+    assert len(alive) == 4
+    assert max(alive) <= 2
+
+
+HEAVY = ("scipy", "pandas", "pyarrow", "sklearn", "lightning_fabric", "torchvision", "timm", "matplotlib", "jinja2")
+HEAVY_PARTS = ("torch._dynamo", "torch._inductor", "tdumpra.runs", "tdumpra.evaluation", "tdumpra.tuning")
+
+
+def imported_by(*arguments: Any) -> set[str]:
+    """Return the modules that a command leaves behind, each with those that it lies in."""
+    code = (
+        "import sys\nfrom tdumpra.cli.main import main\ntry:\n    main()\nfinally:\n    print(*sys.modules, sep='\\n')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_predict_loads_nothing_that_it_does_not_need(trained, images):
+    first = min(images.rglob("*.png"))
+    loaded = imported_by("predict", trained, first, "--csv", "--trust-code", "tiny_networks:plain")
+    assert "torch" in loaded
+    assert loaded.isdisjoint({*HEAVY, *HEAVY_PARTS})
+
+
+def test_help_loads_neither_arrays_nor_networks():
+    loaded = imported_by("--help")
+    assert "tdumpra.cli.main" in loaded
+    assert loaded.isdisjoint({"numpy", "torch", "PIL", *HEAVY})
+
+
 def test_lines_of_csv_come_as_they_are_known(tdumpra, trained, images, monkeypatch):
     predict = Predictor.predict
 
@@ -118,10 +199,10 @@ def test_lines_of_csv_come_as_they_are_known(tdumpra, trained, images, monkeypat
 def test_a_bar_on_a_terminal_leaves_the_output_alone(trained, images, tmp_path):
     ours, theirs = os.openpty()
     with (tmp_path / "out.csv").open("wb") as out:
-        command = [sys.executable, "-m", "tdumpra", "predict", str(trained), str(images), "--csv"]
-        command += ["--trust-code", "tiny_networks:plain"]
+        words = [sys.executable, "-m", "tdumpra", "predict", str(trained), str(images), "--csv"]
+        words += ["--trust-code", "tiny_networks:plain"]
         done = subprocess.run(
-            command,
+            words,
             stdout=out,
             stderr=theirs,
             env={**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)},

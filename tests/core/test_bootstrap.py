@@ -11,8 +11,16 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from tdumpra.core import metrics
-from tdumpra.core.bootstrap import MetricSums, bootstrap_metrics, group_weights, percentile_interval, point_name
+from tdumpra.core import bootstrap, metrics
+from tdumpra.core.bootstrap import (
+    Draws,
+    MetricSums,
+    around_whole,
+    bootstrap_metrics,
+    group_weights,
+    percentile_interval,
+    point_name,
+)
 
 Array = np.ndarray
 
@@ -149,9 +157,10 @@ class TestGroups:
     def test_posteriors_share_their_replicates(self):
         p, y, member = make(0, 120, 3)
         sums = MetricSums.prepare(p, y)
-        found = bootstrap_metrics({"a": sums.metrics, "b": sums.metrics}, member, n_replicates=70, seed=0)
-        assert len(found["a"]["accuracy"]) == 70
-        assert (found["a"]["accuracy"] == found["b"]["accuracy"]).all()
+        draws = Draws.make(member, n_replicates=70, seed=0)
+        one, other = (bootstrap_metrics(sums.metrics, draws.weights())["accuracy"] for _ in range(2))
+        assert len(one) == 70
+        assert (one == other).all()
 
     def test_the_interval_widens_with_the_groups(self):
         """Four copies of each lesion are no four lesions: the interval must be that of the lesions alone."""
@@ -160,9 +169,8 @@ class TestGroups:
         widths = []
         for rows, member in ((np.arange(100), np.arange(100)), (copies, copies), (copies, np.arange(400))):
             sums = MetricSums.prepare(p[rows], y[rows])
-            low, high = percentile_interval(
-                bootstrap_metrics({"p": sums.metrics}, member, n_replicates=1000, seed=0)["p"]["accuracy"], 0.95
-            )
+            draws = Draws.make(member, n_replicates=1000, seed=0)
+            low, high = percentile_interval(bootstrap_metrics(sums.metrics, draws.weights())["accuracy"], 0.95)
             widths.append(high - low)
         assert widths[1] == pytest.approx(widths[0], rel=0.15)
         assert widths[2] < 0.6 * widths[0]
@@ -173,3 +181,37 @@ def test_percentiles():
     assert percentile_interval(values, 0.9) == pytest.approx((5.0, 95.0))
     assert percentile_interval(np.append(values, np.nan), 0.9) == pytest.approx((5.0, 95.0))
     assert np.isnan(percentile_interval(np.array([np.nan]), 0.9)).all()
+
+
+class TestPartOfTheRows:
+    """Of many rows, the replicates of a part of the groups stand for those of all."""
+
+    def test_intervals_agree_with_those_of_all_rows(self, monkeypatch):
+        p, y, member = make(3, 12_000, 4)
+        sums = MetricSums.prepare(p, y, points={1: (0.9,)})
+        plain = bootstrap_metrics(sums.metrics, group_weights(member, n_replicates=400, seed=0))
+        monkeypatch.setattr(bootstrap, "BOOTSTRAPPED_ROWS", 4000)
+        draws = Draws.make(member, n_replicates=400, seed=0)
+        assert draws.rows is not None
+        assert 3900 <= len(draws.rows) <= 4000
+        assert not np.isin(member[draws.rows], np.delete(member, draws.rows)).any()  # no group is torn apart
+        part = MetricSums.prepare(p[draws.rows], y[draws.rows], points={1: (0.9,)})
+        whole = {metric: float(values[0]) for metric, values in sums.metrics(np.ones((len(y), 1))).items()}
+        moved = around_whole(
+            bootstrap_metrics(part.metrics, draws.weights()),
+            part.metrics(np.ones((len(draws.rows), 1))),
+            whole,
+            draws.scale,
+        )
+        for metric, value in whole.items():
+            (low, high), (lowest, highest) = (percentile_interval(each[metric], 0.95) for each in (plain, moved))
+            assert highest - lowest == pytest.approx(high - low, rel=0.3), metric
+            assert lowest < value < highest, metric
+
+    def test_a_replicate_that_draws_every_group_once_is_the_figure_itself(self):
+        found = around_whole({"nll": np.array([0.7, 0.8])}, {"nll": np.array([0.7])}, {"nll": 0.5}, 0.1)
+        assert found["nll"] == pytest.approx([0.5, 0.51])
+
+    def test_shares_stay_shares(self):
+        found = around_whole({"accuracy": np.array([1.0])}, {"accuracy": np.array([0.8])}, {"accuracy": 0.95}, 0.5)
+        assert found["accuracy"] == 1

@@ -11,10 +11,12 @@ from sklearn.metrics import log_loss
 
 from tdumpra.core.calibration import (
     TEMPERATURE_RANGE,
+    add_bias,
     adjust_prior,
     apply_temperature,
     class_prior,
     fit_temperature,
+    fit_temperature_and_bias,
 )
 
 DTYPES = [torch.float32, torch.float64]
@@ -90,6 +92,23 @@ class TestApplyTemperature:
         scaled = apply_temperature(p, 20.0)
         assert int(scaled.argmax()) == 1
         torch.testing.assert_close(scaled, plain, rtol=0, atol=1e-7)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_the_label_is_lifted_to_the_next_number(self, dtype):
+        """For top probabilities all over their range, and at the powers of two where numbers grow twice as coarse."""
+        generator = torch.Generator().manual_seed(3)
+        halves = torch.tensor([0.5, 0.25, 0.125], dtype=torch.float64)
+        tops = torch.cat([torch.rand(2000, generator=generator, dtype=torch.float64) * 0.4 + 0.1, halves]).to(dtype)
+        below = torch.nextafter(tops, torch.zeros_like(tops))
+        p = torch.stack([below, tops, *[(1 - below - tops) / 8] * 8], 1)  # at a high temperature both come out equal
+        scaled = apply_temperature(p, 20.0)
+        plain = (p.log() / 20).t().contiguous().softmax(0).t()
+        top, label = plain.max(1)
+        expected = plain.clone()
+        moved = label != p.argmax(1)
+        assert moved.sum() > 50
+        expected[moved, 1] = torch.nextafter(top, torch.full_like(top, math.inf))[moved]
+        assert torch.equal(scaled, expected)
 
     def test_exact_ties_and_certainty(self):
         p = torch.tensor([[0.25, 0.25, 0.25, 0.25], [0.0, 0.5, 0.5, 0.0], [0.0, 0.0, 1.0, 0.0]])
@@ -193,3 +212,59 @@ class TestPrior:
     def test_shares_equal_the_count(self, labels):
         counts = [max(1, labels.count(c)) for c in range(5)]
         assert class_prior(torch.tensor(labels), 5).tolist() == pytest.approx([n / sum(counts) for n in counts])
+
+
+class TestBias:
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_adding_equals_the_product(self, dtype):
+        p, bias = posterior(0, dtype=dtype), (0.5, -2.0, 0.0, 1.0)
+        product = p.double() * torch.tensor(bias, dtype=torch.float64).exp()
+        expected = product / product.sum(1, keepdim=True)
+        torch.testing.assert_close(add_bias(p, bias).double(), expected, rtol=0, atol=1e-6)
+        assert add_bias(p, bias)[0].tolist() == [0, 1, 0, 0]  # a class ruled out stays out
+
+    def test_no_bias_returns_the_rows_themselves(self):
+        p = posterior(0)
+        assert add_bias(p, ()) is p
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_the_fit_is_the_minimum(self, seed):
+        p = posterior(seed, n=200)
+        y = torch.multinomial(p, 1, generator=torch.Generator().manual_seed(seed)).squeeze(1)
+        log_p = p.clamp(min=1e-12).log()
+
+        def loss(temperature, bias):
+            rows = (log_p / temperature + torch.tensor(bias, dtype=torch.float64)).log_softmax(1)
+            return float(-rows[torch.arange(200), y].mean()) + sum(b**2 for b in bias) / 400
+
+        temperature, bias = fit_temperature_and_bias(log_p, y)
+        best = loss(temperature, bias)
+        for i, step in itertools.product(range(5), (-1e-3, 1e-3)):
+            moved = [math.log(temperature), *bias]
+            moved[i] += step
+            assert loss(math.exp(moved[0]), moved[1:]) > best - 1e-9
+
+    def test_recovers_shares_that_changed(self):
+        generator = torch.Generator().manual_seed(0)
+        p = (2 * torch.randn(4000, 3, generator=generator, dtype=torch.float64)).softmax(1)
+        there = add_bias(p, (1.0, 0.0, -1.0))
+        y = torch.multinomial(there, 1, generator=generator).squeeze(1)
+        temperature, bias = fit_temperature_and_bias(p.log(), y)
+        assert temperature == pytest.approx(1, abs=0.1)
+        assert bias[0] - bias[2] == pytest.approx(2, abs=0.2)
+
+    def test_a_class_without_a_row_keeps_its_standing(self):
+        p = posterior(0)
+        _, bias = fit_temperature_and_bias(p.log(), torch.randint(3, (30,), generator=torch.Generator().manual_seed(0)))
+        assert bias[3] == 0
+        assert all(bias[:3])
+
+    def test_a_very_sure_classifier_is_fitted(self):
+        p = torch.tensor(
+            [[1 - 2e-12, 1e-12, 1e-12], [1e-12, 1 - 2e-12, 1e-12], [1.0, 0.0, 0.0]] * 20, dtype=torch.float64
+        )
+        y = torch.tensor([0, 1, 1] * 20)
+        temperature, bias = fit_temperature_and_bias(p.log(), y)
+        assert math.isfinite(temperature)
+        assert all(map(math.isfinite, bias))
+        assert TEMPERATURE_RANGE[0] <= temperature <= TEMPERATURE_RANGE[1]

@@ -20,8 +20,9 @@ def test_sums():
     sums = sum_by_lesion(gained, GROUPS)
     assert sums.tolist() == [-1, 2, 0]  # of a, b, c
     assert sums.dtype == np.int64
-    assert gained_by_lesion(gained, GROUPS) == {"a": -1, "b": 2}
-    assert gained_by_lesion(gained, lesion_of_each_row(None, 5)) == {"0": 1, "1": -1, "2": 1, "3": 1, "4": -1}
+    assert gained_by_lesion(gained, *np.unique(GROUPS, return_inverse=True)) == {"a": -1, "b": 2}
+    alone = lesion_of_each_row(None, 5)
+    assert gained_by_lesion(gained, alone, alone) == {"0": 1, "1": -1, "2": 1, "3": 1, "4": -1}
 
 
 def test_no_group_is_in_two_folds_and_classes_are_spread():

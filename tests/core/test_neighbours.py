@@ -8,6 +8,7 @@ import torch
 from tests.evaluation.test_cache_comparators import naive_affinity
 from tests.support import make_problem
 
+from tdumpra.core import neighbours
 from tdumpra.core.neighbours import cache_affinity, nearest_neighbour_shares
 
 
@@ -47,3 +48,18 @@ def test_pieces_do_not_show(monkeypatch):
     whole = nearest_neighbour_shares(z, y, torch.from_numpy(queries), n_classes=4)
     monkeypatch.setattr("tdumpra.core.neighbours._CHUNK_ENTRIES", 350)
     assert torch.equal(nearest_neighbour_shares(z, y, torch.from_numpy(queries), n_classes=4), whole)
+
+
+def test_some_rows_at_a_time_give_what_all_give_together(monkeypatch):
+    train, test = make_problem(dtype=np.float64).train, make_problem(dtype=np.float64).test
+    keys, labels, z = (torch.from_numpy(each) for each in (train.z, train.y, test.z))
+
+    def found() -> tuple[torch.Tensor, torch.Tensor]:
+        affinity = cache_affinity(keys, labels, z, sharpness=(1.0, 5.5), n_classes=4)
+        return affinity, nearest_neighbour_shares(keys, labels, z, n_classes=4)
+
+    together = found()
+    for module, name, value in ((neighbours, "_CHUNK_ENTRIES", 7 * len(keys)), (neighbours, "BLOCK", 50)):
+        monkeypatch.setattr(module, name, value)
+        for whole, parts in zip(together, found(), strict=True):
+            torch.testing.assert_close(parts, whole, rtol=1e-13, atol=1e-13)

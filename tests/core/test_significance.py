@@ -10,6 +10,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
+from tdumpra.core import significance
 from tdumpra.core.significance import (
     betting_power,
     betting_stakes,
@@ -303,3 +304,15 @@ class TestPower:
         assert power(40, 0.6) < power(40, 0.7) < power(40, 0.8)
         assert power(80, 0.7) > power(40, 0.7)
         assert power(0, 0.7) == 0.0
+
+
+@pytest.mark.parametrize("alternative", ["two-sided", "greater"])
+@pytest.mark.parametrize("sizes", [(1,), (3,), (1, 2, 3)])
+def test_many_groups_have_the_p_value_that_multiplying_out_gives(monkeypatch, sizes, alternative):
+    rng = np.random.default_rng(0)
+    differences = rng.choice(sizes, 900) * rng.choice([-1, 1], 900, p=[0.47, 0.53])
+    multiplied_out = sign_flip_test(differences, alternative=alternative)
+    monkeypatch.setattr(significance, "_MULTIPLIED_OUT", 100)
+    assert sign_flip_test(differences, alternative=alternative) == pytest.approx(
+        multiplied_out, rel=1e-9 if len(sizes) == 1 else 5e-3
+    )

@@ -12,7 +12,9 @@ from tests.support import Problem, fit_and_tune, make_problem
 
 from tdumpra import DualPathClassifier
 from tdumpra.artifacts import jsonable
+from tdumpra.core import bootstrap
 from tdumpra.core.gate import GateThresholds
+from tdumpra.evaluation import case as case_module
 from tdumpra.evaluation.comparators import COMPARATORS, Case, Comparator
 from tdumpra.evaluation.evaluate import evaluate
 from tdumpra.evaluation.settings import EvaluateConfig
@@ -211,3 +213,20 @@ class TestRefusals:
         other = make_problem(0, n_classes=5).test
         with pytest.raises(ValueError, match="p_test has 5 classes where 4 are expected"):
             classifier.report(other.p, other.z, other.y)
+
+
+def test_parts_that_stand_for_all_rows_are_named(classifier, problem, monkeypatch):
+    whole = evaluate(case_of(classifier, problem), settings=EvaluateConfig(bootstrap=200)).document
+    assert "notes" not in whole
+    monkeypatch.setattr(bootstrap, "BOOTSTRAPPED_ROWS", 120)
+    monkeypatch.setattr(case_module, "CACHED_ROWS", 200)
+    part = evaluate(case_of(classifier, problem), settings=EvaluateConfig(bootstrap=200)).document
+    cached, drawn = part["notes"]
+    assert "200 of them" in cached
+    assert "test rows" in drawn
+    for name in ("student", "gate", "oracle"):
+        assert part["comparators"][name] == whole["comparators"][name]
+        for metric, (low, high) in part["intervals"][name].items():
+            lowest, highest = whole["intervals"][name][metric]
+            assert 0.5 < (high - low) / (highest - lowest) < 2, (name, metric)
+    assert part["comparators"]["knn"] != whole["comparators"]["knn"]

@@ -10,9 +10,11 @@ a timm backbone, ``weights = "timm"``      the network ``tiny_networks:plain`` w
 three seeds                               two
 epochs, batch size, precision, workers    one epoch of 16 images in 32-bit on a CPU, without worker processes
 ``synthetic:n=1200,size=64``              ``synthetic:n=120,size=32``
+the demo's model on a server              the model of the page's own run
 ``data/ham10000``                         84 pictures in seven colours, in HAM10000's layout
 a table of six cases                      the same table, its rows repeated under new names
 ``examples/ham10000_outputs.npz``          the same arrays
+``examples/rosendahl_outputs.npz``         160 cases of a place that differs from home, four classes
 ``my_classifier.pth``                     the state of a ``tiny_networks:plain`` for three classes
 ========================================  ==========================================================================
 """
@@ -31,12 +33,16 @@ import tiny_networks
 import torch
 from demo_arrays import demo_outputs
 from PIL import Image
+from two_places import write_outputs
 
 from tdumpra.data.images.framing import Framing
 from tdumpra.runs.config import Config, config_text, read_config
 
 SIZE = 32
-SPELLINGS = {"synthetic:n=1200,size=64": f"synthetic:n=120,size={SIZE}"}
+SPELLINGS = {
+    "synthetic:n=1200,size=64": f"synthetic:n=120,size={SIZE}",
+    "serve runs/demo": "serve runs/ham10000-lite0/seed-0",
+}
 REPEATS = 16  # of a table's rows: every class in every part of a split
 HAM_CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
 HAM_LESIONS = 8  # of each class
@@ -62,6 +68,7 @@ def furnish(root: Path, named: dict[str, Any]) -> None:
     )
     (root / "examples").mkdir()
     shutil.copy(root / "outputs.npz", root / "examples" / "ham10000_outputs.npz")
+    write_outputs(root / "examples" / "rosendahl_outputs.npz")
     _write_csv_outputs(root / "outputs.csv", named)
     for number, name in enumerate(PHOTOGRAPHS):
         _picture(root / name, number, number)

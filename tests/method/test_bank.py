@@ -11,6 +11,7 @@ from tdumpra import PrototypeBank, spherical_kmeans, vmf_posterior
 from tdumpra.artifacts import write_artifact
 from tdumpra.core.kmeans import lloyd
 from tdumpra.errors import ArtifactError
+from tdumpra.method import clusters
 from tdumpra.method.bank import KIND, SCHEMA
 
 
@@ -364,3 +365,51 @@ class TestFile:
     def test_a_missing_file_is_refused(self, tmp_path):
         with pytest.raises(ArtifactError, match="cannot read"):
             PrototypeBank.load(tmp_path / "absent.safetensors")
+
+
+class TestManyRows:
+    def test_a_part_of_a_large_class_is_clustered_and_every_row_counts(self, monkeypatch):
+        rng = np.random.default_rng(0)
+        y = np.repeat([0, 1], [600, 40])
+        z = directions(*np.where(y == 0, rng.choice([0, 60], 640), 180)) + 0.05 * rng.normal(size=(640, 2))
+        whole = PrototypeBank.fit(z, y, 2)
+        monkeypatch.setattr(clusters, "CLUSTERED_ROWS", 200)
+        with pytest.warns(UserWarning, match="class 0 has 600.* on 200 of them"):
+            part = PrototypeBank.fit(z, y, 2)
+        assert part.prototypes.numpy() == pytest.approx(whole.prototypes.numpy(), abs=0.02)
+        assert part.weight.numpy() == pytest.approx(whole.weight.numpy(), abs=0.01)  # of all 600 rows
+        assert part.reference.shape == whole.reference.shape
+
+    def test_some_rows_at_a_time_give_the_same_bank(self, bank, monkeypatch):
+        monkeypatch.setattr(clusters, "BLOCK", 50)
+        train = make_problem().train
+        again = PrototypeBank.fit(train.z, train.y, 3, train.groups, ids=train.ids)
+        for name in ("prototypes", "weight", "cohesion", "reference"):
+            torch.testing.assert_close(getattr(again, name), getattr(bank, name), rtol=1e-6, atol=1e-6)
+        assert [[[e.id for e in k] for k in c] for c in again.exemplars] == [
+            [[e.id for e in k] for k in c] for c in bank.exemplars
+        ]
+
+
+class TestWeights:
+    def test_one_each_changes_nothing(self, bank):
+        train = make_problem().train
+        weighted = PrototypeBank.fit(train.z, train.y, 3, train.groups, ids=train.ids, weights=np.ones(len(train.y)))
+        torch.testing.assert_close(weighted.prototypes, bank.prototypes)
+        assert weighted.exemplars == bank.exemplars
+
+    def test_a_heavy_row_draws_its_prototype(self):
+        # one prototype at the mean direction of 0 and 90 degrees, where the second counts three times: 71.6 degrees
+        bank = PrototypeBank.fit(directions(0, 90, 180, 180), [0, 0, 1, 1], 1, weights=[1, 3, 1, 1])
+        np.testing.assert_allclose(bank.prototypes[0, 0], directions(np.rad2deg(np.arctan2(3, 1)))[0], atol=1e-6)
+
+    def test_shares_count_weights(self):
+        z, y = directions(0, 1, 90, 180, 270), [0, 0, 0, 1, 1]
+        bank = PrototypeBank.fit(z, y, 2, list("abcde"), weights=[1, 1, 6, 1, 1], merge_above=None)
+        assert bank.weight[0].tolist() == [0.75, 0.25]
+        np.testing.assert_allclose(bank.prototypes[0, 0], directions(90)[0], atol=1e-6)
+
+    @pytest.mark.parametrize("weights", [[1.0], [1, 1, 1, 0], [1, 1, 1, -1], [1, 1, 1, np.nan]])
+    def test_refused(self, weights):
+        with pytest.raises(ValueError, match="weights needs one positive number per row"):
+            PrototypeBank.fit(directions(0, 1, 90, 180), [0, 0, 1, 1], 1, weights=weights)

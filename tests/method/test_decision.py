@@ -8,6 +8,7 @@ import torch
 from tests.support import THRESHOLDS, Array, equal_tensors, make_problem, random_posterior
 
 from tdumpra import GateThresholds, PrototypeBank
+from tdumpra.errors import ArtifactError
 from tdumpra.method.decision import Decision
 
 
@@ -45,6 +46,13 @@ class TestClassifier:
         adjusted = powers(p.numpy(), 1 / 1.3) / np.array([0.4, 0.3, 0.2, 0.1]) ** 0.5
         found = replace(decision, prior_exponent=0.5).classifier(p)
         np.testing.assert_allclose(found, adjusted / adjusted.sum(1, keepdims=True), atol=1e-14)
+
+    def test_a_bias_multiplies_after_the_temperature(self, decision):
+        p, _ = rows(50)
+        bias = (1.0, -1.0, 0.0, 0.5)
+        raised = powers(p.numpy(), 1 / 1.3) * np.exp(bias)
+        found = replace(decision, class_bias=bias).classifier(p)
+        np.testing.assert_allclose(found, raised / raised.sum(1, keepdims=True), atol=1e-14)
 
 
 class TestDecide:
@@ -170,3 +178,17 @@ def test_artifact_round_trip(decision):
 def test_it_cannot_be_changed(decision):
     with pytest.raises(AttributeError):
         decision.kappa = 3.0
+
+
+class TestClassBiasInAFile:
+    def test_it_is_read_to_the_bit(self, decision):
+        biased = replace(decision, class_bias=(0.1, -1 / 3, 0.0, 2.0))
+        assert Decision.from_artifact(biased.to_artifact()).class_bias == biased.class_bias
+        assert Decision.from_artifact(decision.to_artifact()).class_bias == ()
+
+    @pytest.mark.parametrize("bias", [[1.0], ["a"] * 4, [float("inf"), 0, 0, 0], [True, 0, 0, 0], 3])
+    def test_nonsense_is_refused(self, decision, bias):
+        artifact = decision.to_artifact()
+        artifact.meta["decision"]["class_bias"] = bias
+        with pytest.raises(ArtifactError, match="class_bias"):
+            Decision.from_artifact(artifact)

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.special import softmax
 
+from tdumpra import foreign
 from tdumpra.errors import InputFileError
+from tdumpra.method import outputs
 from tdumpra.method.output_files import read_outputs
 
 
@@ -303,3 +307,53 @@ def test_logits_beside_calibrated_or_masked_probabilities(tmp_path):
     for kept in (logits + 40, np.where(np.arange(3) == 2, -np.inf, logits)):
         content = change(p=softmax(kept, axis=1), logits=kept.astype(np.float16), y=np.arange(30) % 2)
         read_outputs(write(tmp_path / "b.npz", content))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_embeddings_are_dealt_into_splits_whatever_the_order_of_rows(tmp_path, save, order, monkeypatch):
+    monkeypatch.setattr(foreign, "_READ_AT_ONCE", 100)  # three rows
+    content = arrays(60)
+    content["split"] = content["split"][np.random.default_rng(0).permutation(60)]
+    content["group"] = content["id"]
+    content["z"] = np.asarray(content["z"], order=order)
+    save(tmp_path / "outputs.npz", **content)
+    read = read_outputs(tmp_path / "outputs.npz")
+    for code, rows in enumerate((read.train, read.validation, read.test)):
+        assert np.array_equal(rows.z.numpy(), content["z"][content["split"] == code])
+
+
+def test_embeddings_lie_in_memory_once(tmp_path):
+    content = arrays(40_000, width=128)  # 40 MB of embeddings, and 4 MB beside them
+    content["split"] = np.arange(40_000) % 3
+    del content["group"], content["id"]
+    np.savez(tmp_path / "outputs.npz", **content)
+    size = content["z"].nbytes
+    del content
+    tracemalloc.start()
+    try:
+        read_outputs(tmp_path / "outputs.npz")
+        assert tracemalloc.get_traced_memory()[1] < 1.75 * size  # a copy would make it two
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_flipped_bit_in_the_embeddings_is_refused(tmp_path):
+    path = write(tmp_path / "outputs.npz", arrays())
+    data = bytearray(path.read_bytes())
+    data[data.index(b"z.npy") + 300] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(InputFileError, match="damaged"):
+        read_outputs(path)
+
+
+def test_large_validation_is_searched_in_part(tmp_path, monkeypatch):
+    monkeypatch.setattr(outputs, "SEARCHED_ROWS", 7)
+    whole = read_outputs(write(tmp_path / "outputs.npz", arrays()))
+    part = whole.searched()
+    assert part.drawn_from == 10
+    assert len(part.validation) == 6  # groups are pairs, and none is torn apart
+    assert set(part.validation.ids.tolist()) < set(whole.validation.ids.tolist())
+    assert (part.train, part.test) == (whole.train, whole.test)
+    monkeypatch.setattr(outputs, "SEARCHED_ROWS", 10)
+    assert whole.searched() is whole

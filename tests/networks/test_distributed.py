@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import child_processes
 import pytest
 import safetensors.torch
 import torch
 from tiny_networks import Tiny
 from tiny_runs import colours, launched, make_task, settings, silent
 from torch import Tensor, nn
+from two_processes import TWO, run_two
 
 from tdumpra.core.ema import EmaTeacher
 from tdumpra.method.bank import PrototypeBank
@@ -28,26 +26,6 @@ from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.pixel_stages import embed_stage, train_stage
 from tdumpra.runs.tables import OutputsTable
-
-TWO: dict[str, Any] = {"devices": 2, "batch_size": 8}
-
-
-def run_two(target: Any, config: Config, root: Path) -> None:
-    """Run ``target`` as torchrun would: one process per rank, told by the environment who it is."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    ranks = [child_processes.start(as_rank, target, rank, port, config, root) for rank in range(2)]
-    assert [child_processes.finish(process) for process in ranks] == [0, 0]
-
-
-def as_rank(target: Any, rank: int, port: int, config: Config, root: Path) -> None:
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", GROUP_RANK="0",
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_RUN_ID="test",
-    )  # fmt: skip
-    target(rank, config, root)
-
 
 # --- gradients
 
@@ -64,7 +42,7 @@ class DoubleHeads(nn.Module):
 
     def forward(self, images: Tensor) -> Encoding:
         features = self.backbone(images.double())
-        return Encoding(self.classifier(features), nn.functional.normalize(self.projection(features)))
+        return Encoding(self.classifier(features), nn.functional.normalize(self.projection(features)), features)
 
 
 def first_step(config: Config, *, double: bool) -> dict[str, Tensor]:

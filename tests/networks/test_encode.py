@@ -68,7 +68,7 @@ def test_shards_are_whole_batches_and_come_together_again():
 @pytest.mark.parametrize("field", ["logits", "z"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_outputs_that_are_not_finite_are_refused(field, value):
-    good = Encoding(torch.zeros(3, 2), torch.ones(3, 4))
+    good = Encoding(torch.zeros(3, 2), torch.ones(3, 4), torch.ones(3, 5))
     refuse_non_finite([good, good], ["a", "b", "c"])
     bad = getattr(good, field).clone()
     bad[1, 0] = value

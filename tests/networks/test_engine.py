@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tdumpra.data.images.new import Framed
 from tdumpra.networks.build import Encoding
-from tdumpra.networks.engine import Batch, Engine
+from tdumpra.networks.engine import Batch, Engine, NetworkPass, Pass
 from tdumpra.networks.predict import Predictor
 
 
@@ -37,7 +37,8 @@ def framed(images) -> list[Framed]:
 def engine_of(model, batch_size: int, *, eager: bool = False) -> tuple[Engine, Counted, Counted]:
     predictor = Predictor(model)
     engine = predictor._engine(batch_size, eager=eager)
-    assert engine.retrieval is not None
+    assert isinstance(engine.classifier, NetworkPass)
+    assert isinstance(engine.retrieval, NetworkPass)
     first, second = Counted(engine.classifier.network), Counted(engine.retrieval.network)
     engine.classifier = engine.classifier._replace(network=first)
     engine.retrieval = engine.retrieval._replace(network=second)
@@ -80,3 +81,27 @@ def test_a_batch_that_waits_too_long_is_matched_with_fewer_rows(model, images):
     assert engine.rows_seen < 60
     list(stream)
     assert len(second.sizes) > 1
+
+
+def test_anything_that_encodes_framed_images_can_stand_for_a_network(model, images):
+    """Another runtime takes the place of PyTorch: here one that knows rows by their first pixel."""
+    own, _, _ = engine_of(model, 4)
+    seen: list[tuple[int, ...]] = []
+
+    class Elsewhere:
+        def __init__(self, known: Pass) -> None:
+            self.known = known
+
+        def __call__(self, pixels: Tensor) -> Encoding:
+            assert pixels.dtype == torch.uint8
+            seen.append(tuple(pixels.shape))
+            return Encoding(*(torch.from_numpy(column.numpy().copy()) for column in self.known(pixels)))
+
+    assert own.retrieval is not None
+    other = Engine(
+        own.decision, Elsewhere(own.classifier), Elsewhere(own.retrieval), device=own.device, batch_size=4, eager=False
+    )
+    expected, found = (joined(list(engine.decide(batches_of(images, 4)))) for engine in (own, other))
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])
+    assert len(seen) >= 2

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tdumpra.core.gate import GateThresholds
 from tdumpra.data.dataset import Dataset, open_data
-from tdumpra.data.images import new
+from tdumpra.data.images import new, workers
 from tdumpra.data.images.decode import decode_file
 from tdumpra.data.images.framing import Framing
 from tdumpra.data.manifest import Record
@@ -111,6 +111,44 @@ def test_evidence_is_that_of_the_row_alone(model, images):
         assert each.evidence.sentence == alone.sentence
         assert each.evidence.p == pytest.approx(alone.p)
         assert [match.prototype for match in each.evidence.matches] == [match.prototype for match in alone.matches]
+
+
+# --- neither the batch size nor the number of workers matters
+
+
+@pytest.mark.parametrize("share", [0.2, 0.45, 0.9])
+def test_results_depend_neither_on_the_batch_size_nor_on_the_workers(model, images, monkeypatch, share):
+    """Thresholds lie between two rows, so that none is within rounding of them."""
+    once = replace(model, decision=replace(model.decision, thresholds=GateThresholds.shut()))
+    top = np.sort(probabilities(list(Predictor(once).predict(images))).max(1))
+    row = max(range(1, len(top)), key=lambda i: (top[i] - top[i - 1] > 4 * BAND, -abs(i / len(top) - share)))
+    theta = float(top[row - 1 : row + 1].mean())
+    asking = replace(model, decision=replace(model.decision, thresholds=replace(OPEN, theta=theta)))
+    paths = [images[i % len(images)] for i in range(3 * len(images))]
+    expected: list[Any] = []
+    for batch_size, cores in ((16, 1), (1, 2), (7, 3), (64, 2)):
+        monkeypatch.setattr(workers, "available_cores", lambda cores=cores: cores)
+        predictor = Predictor(asking)
+        found = list(predictor.predict(paths, batch_size=batch_size))
+        expected = expected or found
+        assert [each.path for each in found] == list(map(str, paths))
+        assert predictor.rows_matched == 3 * row
+        assert [(a.label, a.opened) for a in found] == [(b.label, b.opened) for b in expected]
+        np.testing.assert_allclose(probabilities(found), probabilities(expected), rtol=0, atol=BAND)
+
+
+def test_embeddings_and_features_come_for_every_image(model, folder, config, images):
+    test = table_outputs(config, read_tables(folder)).test
+    predictor = Predictor(model)
+    found = list(predictor.predict(images, embeddings=True, batch_size=5))
+    assert predictor.rows_matched == len(images)
+    z = np.stack([each.embedding for each in found if each.embedding is not None])
+    np.testing.assert_allclose(z, test.z.numpy(), atol=1e-6)
+    head, bias = (model.classifier.state[f"classifier.{name}"].numpy() for name in ("weight", "bias"))
+    features = np.stack([each.features for each in found if each.features is not None])
+    shares = torch.from_numpy(features @ head.T + bias).double().softmax(1)
+    np.testing.assert_allclose(model.decision.classifier(shares), model.decision.classifier(test.p), atol=1e-6)
+    assert next(predictor.predict(images[:1])).embedding is None
 
 
 # --- outputs that are no numbers

@@ -29,7 +29,7 @@ class Corner(nn.Module):
     def forward(self, images: Tensor) -> Encoding:
         bright = images[:, 0, : SIZE // 2, : SIZE // 2].mean((1, 2))
         z = torch.stack([bright, torch.full_like(bright, 0.5)], 1)
-        return Encoding(z, nn.functional.normalize(z))
+        return Encoding(z, nn.functional.normalize(z), z)
 
 
 @pytest.fixture

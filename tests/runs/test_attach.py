@@ -143,7 +143,8 @@ def test_force_writes_over(tmp_path):
     assert model_in(tmp_path).n_prototypes == 2
 
 
-def test_a_damaged_model_is_made_again(tmp_path):
+def test_a_damaged_model_is_made_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")  # a model tells when it was made
     file, model = save_problem(tmp_path / "mine.npz"), tmp_path / "out" / "model.safetensors"
     attach(file, tmp_path / "out")
     before = model.read_bytes()

@@ -104,7 +104,7 @@ def test_nothing_is_computed_twice_after_a_run(tdumpra, tmp_path, computed, seed
 @pytest.mark.parametrize(
     ("change", "made"),
     [
-        ("bootstrap = 21", {"evaluation", "report"}),
+        ("bootstrap = 21", {"evaluation", "model", "report"}),  # whose figures it takes along
         pytest.param("[bank]\nthumbnails = false", {"model", "report"}, marks=pytest.mark.slow),
         ("[tune]\nobjective = 'accuracy'", {"gate", "evaluation", "model", "report"}),
         pytest.param(
@@ -128,7 +128,8 @@ def test_a_change_makes_again_what_depends_on_it(tdumpra, tmp_path, computed, ch
 
 
 @pytest.mark.filterwarnings("default")
-def test_stages_one_by_one_make_what_a_run_makes(tdumpra, tmp_path, computed):
+def test_stages_one_by_one_make_what_a_run_makes(tdumpra, tmp_path, computed, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")  # a model tells when it was made
     config = write_images(tmp_path / "run.toml", tmp_path / "cache")
     ask(tdumpra, "run", config, tmp_path / "whole")
     whole = computed.copy()
@@ -149,7 +150,8 @@ def test_stages_one_by_one_make_what_a_run_makes(tdumpra, tmp_path, computed):
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_second_network_is_made_once(tdumpra, tmp_path, computed):
+def test_a_second_network_is_made_once(tdumpra, tmp_path, computed, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     config = write_images(tmp_path / "run.toml", tmp_path / "cache")
     whole, steps = tmp_path / "whole", tmp_path / "steps"
     ask(tdumpra, "run", config, whole)

@@ -9,20 +9,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tdumpra.artifacts import make_folder, write_bytes
-from tdumpra.cli.predict import expand, load_predictor
+from tdumpra.cli.predict import Failures, expand, load_predictor
 from tdumpra.data.images.masks import find_masks, without_masks
 from tdumpra.data.images.new import Image, Pixels
 from tdumpra.errors import InputFileError
 from tdumpra.method.evidence import Match
-from tdumpra.networks.predict import Prediction, Predictor
+from tdumpra.networks.predict import Predictor
 from tdumpra.networks.training_images import TrainingImages
 from tdumpra.report import kit
 from tdumpra.report.evidence_page import Heatmap, evidence_page
-from tdumpra.screen import print_json, printable, say
+from tdumpra.runtime.prediction import Prediction
+from tdumpra.screen import print_json_list, printable, say
 
 FOLDER = Path("evidence")
 
-_BATCH = 16
+_BATCH = 16  # images at once: each keeps its picture until its page is written
 _SEEN = (
     "This image is itself one of the training images that stand for a prototype: the model has seen it, and looks "
     "surer than it would on a new case."
@@ -51,23 +52,28 @@ def explain_command(
     """Write the pages and print each case's sentence; fails only if there is no page for any image."""
     if sources is not None and not sources.is_dir():
         raise InputFileError(f"--training-images names the folder of the training images, and {sources} is no folder")
-    paths = without_masks(list(expand(images)), masks)
+    others: list[Path] = []
+    paths = without_masks(list(expand(images, others)), masks)
     if not paths:
         raise InputFileError(f"{', '.join(map(str, images))} holds no image")
     cases = [Image(path, mask) for path, mask in zip(paths, find_masks(masks, paths), strict=True)]
     predictor = load_predictor(model, **options)
-    written = []
-    for each in explain_images(
-        predictor, cases, out or FOLDER, group=group, sources=sources, heatmap_of=_heatmap if saliency else None
-    ):
-        written.append(each)
-        if not as_json:
-            _show(each)
+    failures = Failures(len(paths), "explained")
+
+    def explained() -> Iterator[Explained]:
+        heatmap_of = _heatmap if saliency else None
+        for each in explain_images(
+            predictor, cases, out or FOLDER, group=group, sources=sources, heatmap_of=heatmap_of
+        ):
+            failures.note(each.prediction)
+            yield each
+
     if as_json:
-        print_json([_document(each) for each in written])
-    if all(each.page is None for each in written):
-        first = written[0].prediction
-        raise InputFileError(f"none of {len(paths)} images could be explained; {first.path}: {first.error}")
+        print_json_list(_document(each) for each in explained())
+    else:
+        for each in explained():
+            _show(each)
+    failures.tell(others)
 
 
 def explain_images(

@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from tdumpra import __version__
-from tdumpra.cli import data, seals
+from tdumpra.cli import audit, bank, data, export, models, score, seals, search, serve
 from tdumpra.cli.messages import NotesOnce, is_ours
 from tdumpra.cli.options import (
     ConfigArgument,
@@ -49,8 +49,8 @@ app = typer.Typer(
     help="A classifier, a bank of class prototypes, and a conservative gate between them.",
 )
 
-_START, _STAGES, _EXPERIMENTS, _MODELS, _DATA, _PROJECT = (
-    "Start here", "Stages", "Experiments", "Models", "Data", "Project",
+_START, _STAGES, _EXPERIMENTS, _MODELS, _SERVER, _DATA, _PROJECT = (
+    "Start here", "Stages", "Experiments", "Models", "Server", "Data", "Project",
 )  # fmt: skip
 _INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended: 128 + SIGINT
 
@@ -125,6 +125,9 @@ def _attach(
     certify: Annotated[bool, typer.Option("--certify", help="Open the gate only if its benefit is proven.")] = False,
     folds: Annotated[int, typer.Option(help="For little validation data: cross-fit in so many folds.")] = 0,
     max_asked: Annotated[float, typer.Option(help="Largest share of rows that θ may leave to retrieval.")] = 1.0,
+    record: Annotated[
+        bool, typer.Option(help="Keep names and outputs of all rows in the model, for validate, adapt and bank.")
+    ] = True,
     force: Annotated[bool, typer.Option(help="Write over results of other settings.")] = False,
     report: Annotated[bool, typer.Option(help="Also write the HTML report.")] = True,
     as_json: JsonOption = False,
@@ -135,7 +138,7 @@ def _attach(
 
     folder = out if out is not None else Path("runs") / outputs.stem
     config = attach_config(
-        outputs, folder, {"n_prototypes": n_prototypes, "n_classes": n_classes, "seed": seed},
+        outputs, folder, {"n_prototypes": n_prototypes, "n_classes": n_classes, "seed": seed, "record": record},
         {"preset": preset, "objective": objective, "adjust_prior": adjust_prior, "certify": certify, "folds": folds,
          "max_asked": max_asked},
     )  # fmt: skip
@@ -172,9 +175,9 @@ def _stage(name: str, panel: str, about: str) -> None:
         as_json: JsonOption = False,
     ) -> None:
         run = settings(config, changes, seeds, out)
-        from tdumpra.cli.run import bank_command, embed_command, train_command
+        from tdumpra.cli.run import embed_command, train_command
 
-        work = {"train": train_command, "embed": embed_command, "bank": bank_command}[name]
+        work = {"train": train_command, "embed": embed_command}[name]
         work(run, as_json=as_json)
 
 
@@ -198,7 +201,7 @@ def _experiment(name: str, panel: str, about: str) -> None:
 
 _stage("train", _STAGES, "Train student and teacher; goes on where an earlier run stopped.")
 _stage("embed", _STAGES, "Write logits and embeddings of every image: everything afterwards stands on these tables.")
-_stage("bank", _STAGES, "Cluster the training embeddings into prototypes, and look them over.")
+app.add_typer(bank.app, name="bank", rich_help_panel=_STAGES)
 _experiment("tune", _STAGES, "Choose temperatures, thresholds and weight on validation outputs; write gate.json.")
 _experiment("evaluate", _STAGES, "Tune, then score every comparator on test outputs; write evaluation.json and tables.")
 
@@ -263,6 +266,9 @@ def _predict(
     precision: Annotated[
         str | None, typer.Option(help="float32 or bfloat16; that of tuning if left out.", show_default=False)
     ] = None,
+    engine: Annotated[
+        str, typer.Option(help="What computes: auto, torch, onnx or openvino; auto is what the file is for.")
+    ] = "auto",
     trust: TrustOption = None,
 ) -> None:
     """Predict images: label, probability, the classifier's own label, and what the gate did."""
@@ -271,7 +277,7 @@ def _predict(
     mode = "eager" if eager else "lazy"
     predict_command(
         model, images, masks=masks, as_json=as_json, as_csv=as_csv, batch_size=batch_size, mode=mode, device=device,
-        precision=precision, trusted=trust or (),
+        precision=precision, engine=engine, trusted=trust or (),
     )  # fmt: skip
 
 
@@ -301,7 +307,13 @@ def _explain(
     )  # fmt: skip
 
 
+score.register(app, _MODELS)
+export.register(app, _MODELS)
+search.register(app, _EXPERIMENTS)
+models.register(app, _MODELS)
 seals.register(app, _MODELS)
+serve.register(app, _SERVER)
+app.add_typer(audit.app, name="audit", rich_help_panel=_SERVER)
 app.add_typer(data.app, name="data", rich_help_panel=_DATA)
 
 

@@ -107,7 +107,7 @@ def run_stages(config: Config, *, quiet: bool = False) -> dict[int, dict[str, An
             outputs = _outputs_in(config, folder)
             if config.train.refit:
                 _show_bank(banked(outputs, second=True), folder.refit, console)
-            _make({folder.model: model_step(outputs, data), folder.evaluation: evaluate_step(outputs)}, console)
+            _make({folder.evaluation: evaluate_step(outputs), folder.model: model_step(outputs, data)}, console)
             has_results = True
         fabric.barrier()
 

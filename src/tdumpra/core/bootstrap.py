@@ -9,28 +9,67 @@ Symbols: ``p`` (n, C) probabilities, ``y`` (n,) labels, ``w`` (n, B) weights, on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from scipy.sparse import csr_array, vstack
 
 from tdumpra.core import metrics
+from tdumpra.core.groups import drawn_rows
 from tdumpra.core.metrics import ClassCounts
 
 Array = np.ndarray
+BOOTSTRAPPED_ROWS = 50_000  # of more, a part is drawn again
+_UNBOUNDED = frozenset({"nll", "brier", "cost"})  # all other figures lie between 0 and 1
 _CHUNK = 64  # replicates at once: the weights of some ten thousand rows stay in cache
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draws:
+    r"""How often each group is drawn in each replicate: made once, and the same for every posterior.
+
+    Of many rows, the replicates are those of a part of the groups, m of n drawn at random. A replicate of a part strays
+    further from the part's own figure than one of all rows would from theirs, by :math:`\sqrt{n/m}` (Bickel, Götze and
+    van Zwet, 1997); ``scale`` is the reciprocal.
+    """
+
+    rows: Int[Array, " m"] | None  # the rows that replicates are made of; None: all
+    member: Int[Array, " m"]  # the number of each row's group, among those that are drawn from
+    times: tuple[Integer[Array, "_ groups"], ...]  # some replicates after the other
+    scale: float = 1.0
+
+    @classmethod
+    def make(cls, member: Int[Array, " n"], *, n_replicates: int, seed: int) -> Draws:
+        """Draw groups, which ``member`` numbers; of groups with very many rows, those of a part."""
+        rows, scale = None, 1.0
+        if len(member) > BOOTSTRAPPED_ROWS:
+            rows = np.flatnonzero(drawn_rows(member, BOOTSTRAPPED_ROWS))
+            n_groups, member = int(member.max()) + 1, np.unique(member[rows], return_inverse=True)[1]
+            scale = float(np.sqrt((int(member.max()) + 1) / n_groups))
+        times = (counts.astype(np.min_scalar_type(counts.max())) for counts in _times(member, n_replicates, seed))
+        return cls(rows, member, tuple(times), scale)
+
+    def weights(self) -> Iterator[Float[Array, "m b"]]:
+        """Yield how often each row counts in each replicate, some replicates at a time."""
+        for counts in self.times:
+            yield np.ascontiguousarray(counts.T, dtype=np.float64)[self.member]
 
 
 def group_weights(member: Int[Array, " n"], *, n_replicates: int, seed: int) -> Iterator[Float[Array, "n b"]]:
     """Yield how often each row counts in each replicate, some replicates at a time; ``member`` numbers the groups."""
+    for counts in _times(member, n_replicates, seed):
+        yield np.ascontiguousarray(counts.T, dtype=np.float64)[member]
+
+
+def _times(member: Int[Array, " n"], n_replicates: int, seed: int) -> Iterator[Int[Array, "b groups"]]:
+    """Yield how often each group is drawn, some replicates at a time."""
     rng, n_groups = np.random.default_rng(seed), int(member.max()) + 1
     for start in range(0, n_replicates, _CHUNK):
         size = min(_CHUNK, n_replicates - start)
         drawn = rng.integers(n_groups, size=(size, n_groups)) + n_groups * np.arange(size)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=size * n_groups).reshape(size, n_groups)
-        yield np.ascontiguousarray(counts.T, dtype=np.float64)[member]
+        yield np.bincount(drawn.ravel(), minlength=size * n_groups).reshape(size, n_groups)
 
 
 def drawn_groups(member: Int[Array, " n"], rng: np.random.Generator) -> Int[Array, " n"]:
@@ -192,24 +231,22 @@ class _Curve:
 
 
 def bootstrap_metrics(
-    figures: Mapping[str, Callable[[Array], dict[str, Array]]],
-    member: Int[Array, " n"],
-    *,
-    n_replicates: int,
-    seed: int,
-) -> dict[str, dict[str, Float[Array, " replicates"]]]:
-    """Return replicates of every posterior's figures: functions of weights such as :meth:`MetricSums.metrics`.
+    figures: Callable[[Array], dict[str, Array]], weights: Iterable[Float[Array, "n b"]]
+) -> dict[str, Float[Array, " replicates"]]:
+    """Return the replicates of figures: of functions of the rows' weights, such as :meth:`MetricSums.metrics`."""
+    parts = [figures(w) for w in weights]
+    return {metric: np.concatenate([part[metric] for part in parts]) for metric in parts[0]}
 
-    All posteriors see the same replicates, so they can be paired.
-    """
-    parts: dict[str, list[dict[str, Array]]] = {name: [] for name in figures}
-    for w in group_weights(member, n_replicates=n_replicates, seed=seed):
-        for name, of_weights in figures.items():
-            parts[name].append(of_weights(w))
-    return {
-        name: {metric: np.concatenate([part[metric] for part in chunks]) for metric in chunks[0]}
-        for name, chunks in parts.items()
-    }
+
+def around_whole(
+    replicates: Mapping[str, Array], of_part: Mapping[str, Array], of_all: Mapping[str, float], scale: float
+) -> dict[str, Float[Array, " replicates"]]:
+    """Return replicates of a part of the rows as replicates of all rows, around the figures ``of_all``."""
+    found = {}
+    for metric, values in replicates.items():
+        moved = of_all[metric] + scale * (values - of_part[metric])
+        found[metric] = moved if metric in _UNBOUNDED else np.clip(moved, 0, 1)
+    return found
 
 
 def percentile_interval(replicates: Float[Array, " replicates"], level: float) -> tuple[float, float]:

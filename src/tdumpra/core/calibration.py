@@ -1,20 +1,19 @@
-r"""Calibrate a posterior on validation data: by a temperature, and by division by the class prior.
+r"""Calibrate a posterior on labelled data: by a temperature, a bias of each class, and division by the class prior.
 
-Symbols: ``p`` probabilities, ``log_p`` their logarithm up to a constant per row, :math:`T` ``temperature``,
-:math:`\pi` ``prior``, :math:`t` ``exponent``.
+Symbols: ``p`` probabilities, ``log_p`` their logarithm up to a constant per row, :math:`T` ``temperature``, :math:`b`
+``bias``, :math:`\pi` ``prior``, :math:`t` ``exponent``.
 """
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.optimize import minimize_scalar
-from scipy.special import softmax
 from torch import Tensor
 
-from tdumpra.core.metrics import negative_log_likelihood
+from tdumpra.core.metrics import SMALLEST_PROBABILITY, negative_log_likelihood
 from tdumpra.core.rowwise import softmax_rows
 
 TEMPERATURE_RANGE = (0.05, 20.0)  # a perfectly separated validation set must not sharpen to certainty
@@ -29,12 +28,13 @@ def apply_temperature(p: Float[Tensor, "n c"], temperature: float) -> Float[Tens
     if temperature == 1:
         return p
     scaled = softmax_rows(p.log() / temperature)
-    top, label = scaled.max(-1)
-    former = p.argmax(-1)
-    moved = label != former
-    if moved.any():
-        scaled[moved, former[moved]] = torch.nextafter(top[moved], torch.full_like(top[moved], math.inf))
-    return scaled
+    top, label = scaled.max(-1, keepdim=True)
+    former = p.argmax(-1, keepdim=True)
+    # The next number above a top probability, as ``nextafter`` gives it, which no exported graph has: what is added
+    # lies between half a unit in the last place and a whole one, and rounds up to it.
+    half = torch.finfo(p.dtype).eps / 2 * (1 + torch.finfo(p.dtype).eps)
+    kept = torch.where(label == former, scaled.gather(-1, former), top + top * half)
+    return scaled.scatter(-1, former, kept)
 
 
 def fit_temperature(log_p: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
@@ -45,6 +45,9 @@ def fit_temperature(log_p: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> f
     It fits the classifier (given ``log p``) and the similarity posterior (given its scores :math:`q_c`). The likelihood
     has one optimum in :math:`1/T`; a bounded search finds it.
     """
+    from scipy.optimize import minimize_scalar  # takes most of a second to import, and only fitting needs it
+    from scipy.special import softmax
+
     rows, y = log_p.double().cpu().numpy(), labels.cpu().numpy()
 
     def loss(log_temperature: float) -> float:
@@ -52,6 +55,49 @@ def fit_temperature(log_p: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> f
 
     low, high = (math.log(bound) for bound in TEMPERATURE_RANGE)
     return math.exp(minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-5}).x)
+
+
+def add_bias(p: Float[Tensor, "n c"], bias: tuple[float, ...]) -> Float[Tensor, "n c"]:
+    r"""Raise or lower each class: :math:`p \propto p \, e^{b}`. No bias returns ``p`` itself. It can change labels."""
+    if not bias:
+        return p
+    return softmax_rows(p.log() + torch.tensor(bias, dtype=p.dtype, device=p.device))
+
+
+def fit_temperature_and_bias(log_p: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> tuple[float, tuple[float, ...]]:
+    r"""Return the temperature and the biases under which the labels are most likely.
+
+    .. math:: \min_{T, b} \mathrm{NLL}(\mathrm{softmax}(\log p / T + b)) + \frac{1}{2n} \lVert b \rVert^2
+
+    The penalty is that of a bias with a standard deviation of one nat before any row was seen. A class without a row
+    keeps a bias of zero: nothing is known of it. Probabilities below the smallest that a log loss knows count as that.
+    """
+    from scipy.optimize import minimize
+
+    rows = np.maximum(log_p.double().cpu().numpy(), math.log(SMALLEST_PROBABILITY))
+    y = labels.cpu().numpy()
+    n, n_classes = rows.shape
+    each, seen = np.arange(n), np.bincount(y, minlength=n_classes) > 0
+
+    def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        inverse, bias = math.exp(-theta[0]), theta[1:]
+        scaled = rows * inverse
+        logits = scaled + bias
+        logits -= logits.max(1, keepdims=True)
+        p = np.exp(logits)
+        total = p.sum(1)
+        value = float((np.log(total) - logits[each, y]).mean() + (bias**2).sum() / (2 * n))
+        p /= total[:, None]
+        p[each, y] -= 1
+        gradient = np.append(-(p * scaled).sum() / n, seen * (p.mean(0) + bias / n))
+        return value, gradient
+
+    low, high = (math.log(bound) for bound in TEMPERATURE_RANGE)
+    found = minimize(
+        loss, np.zeros(n_classes + 1), jac=True, method="L-BFGS-B", bounds=[(low, high)] + [(None, None)] * n_classes,
+        options={"maxiter": 1000, "ftol": 1e-14, "gtol": 1e-8},
+    ).x  # fmt: skip
+    return math.exp(found[0]), tuple(found[1:].tolist())
 
 
 def adjust_prior(p: Float[Tensor, "n c"], prior: Float[Tensor, " c"], exponent: float) -> Float[Tensor, "n c"]:

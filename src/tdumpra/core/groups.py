@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 Array = np.ndarray
 
@@ -29,10 +29,23 @@ def count_by_lesion(lesions: Array) -> Int[Array, " g"]:
     return sum_by_lesion(np.ones(len(lesions), dtype=np.int64), lesions)
 
 
-def gained_by_lesion(gained: Int[Array, " n"], lesions: Array) -> dict[str, int]:
-    """Return the sums by name, without the lesions whose sum is zero."""
-    names, sums = np.unique(lesions), sum_by_lesion(gained, lesions)
+def gained_by_lesion(gained: Int[Array, " n"], names: Array, member: Int[Array, " n"]) -> dict[str, int]:
+    """Return the sums by name, without the lesions whose sum is zero; ``member`` numbers the lesion of each row."""
+    sums = np.bincount(member, weights=gained).astype(np.int64)
     return {str(names[i]): int(sums[i]) for i in np.flatnonzero(sums)}
+
+
+def drawn_rows(member: Int[Array, " n"], most: int, *, seed: int = 0) -> Bool[Array, " n"]:
+    """Mark the rows of groups that are drawn at random until another would make them more than ``most`` rows.
+
+    ``member`` numbers the groups. There is always one.
+    """
+    sizes = np.bincount(member)
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    drawn = np.zeros(len(sizes), dtype=bool)
+    drawn[order[: max(1, int(np.searchsorted(sizes[order].cumsum(), most, side="right")))]] = True
+    rows: Array = drawn[member]
+    return rows
 
 
 def group_folds(groups: Array | None, y: Int[Array, " n"], n_folds: int, *, seed: int) -> Int[Array, " n"]:

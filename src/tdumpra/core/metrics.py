@@ -7,11 +7,11 @@ it out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.stats import rankdata
 
 Array = np.ndarray
 Objective = Literal["balanced_accuracy", "accuracy", "macro_f1", "nll", "cost"]  # that tuning can improve
@@ -19,6 +19,7 @@ OBJECTIVES: tuple[Objective, ...] = ("balanced_accuracy", "accuracy", "macro_f1"
 _ONE_SIDED = 1.6448536269514722  # the normal quantile of 95 %
 METRICS = ("accuracy", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "nll", "brier")  # of every results table
 N_BINS = 15
+_RANKED_AT_ONCE = 2**21  # entries of a posterior
 SMALLEST_PROBABILITY = float(np.finfo(np.float64).eps)  # as in scikit-learn's log_loss
 
 
@@ -64,10 +65,14 @@ def macro_f1(counts: ClassCounts) -> Float[Array, "*many"]:
 
 def auroc_by_class(p: Float[Array, "n c"], y: Int[Array, " n"]) -> Float[Array, " c"]:
     """Return the area under each one-vs-rest ROC curve: the chance that a member outranks a non-member, ties half."""
-    member = y[:, None] == np.arange(p.shape[1])
-    positives = member.sum(0).astype(np.float64)
+    from scipy.stats import rankdata  # takes a second to import, and predictions need no ranks
+
+    positives = np.bincount(y, minlength=p.shape[1]).astype(np.float64)
     negatives = len(y) - positives
-    rank_sum = np.where(member, rankdata(p, axis=0), 0.0).sum(0)
+    if p.size <= _RANKED_AT_ONCE:
+        rank_sum = np.where(y[:, None] == np.arange(p.shape[1]), rankdata(p, axis=0), 0.0).sum(0)
+    else:  # sums of whole and half ranks, which are exact in any order
+        rank_sum = np.array([rankdata(p[:, c])[y == c].sum() for c in range(p.shape[1])])
     return ratio(rank_sum - positives * (positives + 1) / 2, positives * negatives)
 
 
@@ -166,13 +171,20 @@ def sensitivity_at_specificity(
 
     A row is called positive where its score is at least the threshold. NaN without positives or without negatives.
     """
+    return sensitivities_at_specificities(score, positive, (specificity,))[0]
+
+
+def sensitivities_at_specificities(
+    score: Float[Array, " n"], positive: Bool[Array, " n"], specificities: Sequence[float]
+) -> list[tuple[float, float]]:
+    """Return what :func:`sensitivity_at_specificity` does, for several of them at once."""
     negatives, positives = np.sort(score[~positive]), score[positive]
     if not len(negatives) or not len(positives):
-        return float("nan"), float("nan")
+        return [(float("nan"), float("nan"))] * len(specificities)
     thresholds = np.append(np.unique(score), np.inf)
-    specificities = np.searchsorted(negatives, thresholds, side="left") / len(negatives)
-    threshold = thresholds[np.argmax(specificities >= specificity)]  # the lowest that is specific enough
-    return float((positives >= threshold).mean()), float(threshold)
+    reached = np.searchsorted(negatives, thresholds, side="left") / len(negatives)
+    lowest = [thresholds[np.argmax(reached >= each)] for each in specificities]  # that are specific enough
+    return [(float((positives >= threshold).mean()), float(threshold)) for threshold in lowest]
 
 
 def classification_metrics(p: Float[Array, "n c"], y: Int[Array, " n"]) -> dict[str, float]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tdumpra.core.rowwise import normalise
+from tdumpra.core.rowwise import BLOCK, by_rows, normalise
 
 N_NEIGHBOURS = 16
 _CHUNK_ENTRIES = 2**23
@@ -25,15 +27,14 @@ def cache_affinity(
     It is 0 for a class without rows.
     """
     keys = normalise(z_train)
-    queries = normalise(z).to(keys)
     votes = torch.nn.functional.one_hot(y_train, n_classes).to(keys.dtype)
     votes = votes / votes.sum(0).clamp(min=1)
-    step = max(1, _CHUNK_ENTRIES // len(keys))
-    parts = []
-    for chunk in torch.split(queries, step):
-        closeness = chunk @ keys.T - 1
-        parts.append(torch.stack([(b * closeness).exp_() @ votes for b in sharpness]))
-    return torch.cat(parts, dim=1)
+    affinity = keys.new_empty(len(sharpness), len(z), n_classes)
+    for rows, cosine in _cosines(z, keys):
+        closeness = cosine.sub_(1)
+        for number, b in enumerate(sharpness):
+            affinity[number, rows] = (b * closeness).exp_() @ votes
+    return affinity
 
 
 def nearest_neighbour_shares(
@@ -46,9 +47,24 @@ def nearest_neighbour_shares(
 ) -> Float[Tensor, "n c"]:
     """Return class shares among the training rows with the largest cosine."""
     bank = normalise(z_train)
-    queries = normalise(z).to(bank)
     votes = torch.nn.functional.one_hot(y_train, n_classes).to(bank.dtype)
     k = min(n_neighbours, len(bank))
-    step = max(1, _CHUNK_ENTRIES // len(bank))
-    nearest = [(chunk @ bank.T).topk(k, dim=1).indices for chunk in torch.split(queries, step)]
-    return votes[torch.cat(nearest)].mean(1)
+    nearest = torch.empty(len(z), k, dtype=torch.int64)
+    for rows, cosine in _cosines(z, bank):
+        nearest[rows] = cosine.topk(k, dim=1).indices
+    return by_rows(lambda numbers: votes[numbers].mean(1), nearest)
+
+
+def _cosines(z: Float[Tensor, "n d"], keys: Float[Tensor, "m d"]) -> Iterator[tuple[slice, Float[Tensor, "b m"]]]:
+    """Yield the cosines of some rows of ``z`` with all keys, and which rows they are; the memory is used again.
+
+    One block of memory serves all of them: freed and asked for again, blocks of this size leave holes that add up.
+    """
+    step = max(1, _CHUNK_ENTRIES // len(keys))
+    room = keys.new_empty(min(step, len(z)), len(keys))
+    for start in range(0, len(z), BLOCK):
+        queries = normalise(z[start : start + BLOCK]).to(keys)
+        for first in range(0, len(queries), step):
+            chunk = queries[first : first + step]
+            cosine = torch.mm(chunk, keys.T, out=room[: len(chunk)])
+            yield slice(start + first, start + first + len(chunk)), cosine

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+BLOCK = 2**17  # rows worked on together: what is computed on the way takes megabytes, however many rows there are
+
+
+def by_rows(function: Callable[..., Tensor], *columns: Tensor) -> Tensor:
+    """Apply a function of each row to some rows after the other, in memory that does not grow with their number."""
+    if len(columns[0]) <= BLOCK:
+        return function(*columns)
+    return torch.cat([function(*parts) for parts in zip(*(column.split(BLOCK) for column in columns), strict=True)])
 
 
 def widen(x: Tensor) -> Tensor:

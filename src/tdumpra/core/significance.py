@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.stats import beta, binom, binomtest
+from scipy.stats import beta, binom, binomtest, norm
 
+_MULTIPLIED_OUT = 2000  # groups; the distribution of more takes seconds
 Array = Any  # of any shape; a number where there are no runs
 
 
@@ -43,6 +44,8 @@ def sign_flip_test(
     """
     sizes = np.abs(differences[differences != 0]).astype(np.int64)
     total = int(sizes.sum())
+    if len(sizes) > _MULTIPLIED_OUT:
+        return _sign_flip_by_size(sizes, int(differences.sum()), alternative)
     chance = np.zeros(2 * total + 1)  # chance[total + s] is the probability of the sum s
     chance[total] = 1.0
     for size in sizes:
@@ -52,6 +55,25 @@ def sign_flip_test(
         return min(1.0, float(chance[total + observed :].sum()))
     sums = np.abs(np.arange(-total, total + 1))
     return min(1.0, float(chance[sums >= abs(observed)].sum()))
+
+
+def _sign_flip_by_size(
+    sizes: Int[np.ndarray, " groups"], observed: int, alternative: Literal["two-sided", "greater"]
+) -> float:
+    r"""Return the same p-value for many groups, in a time that does not grow with their square.
+
+    Under symmetry the groups of one size add up to that size times twice a binomial number less their count. Where
+    all sizes are alike the binomial tail is exact. Otherwise the sum is nearly normal: its skewness is zero, so that
+    the error is of the order of one over the number of groups; half a step of the sum's lattice is taken off.
+    """
+    reached = abs(observed) if alternative == "two-sided" else observed
+    if sizes.min() == sizes.max():
+        fewest = (reached // int(sizes[0]) + len(sizes)) // 2
+        tail = float(binom.sf(fewest - 1, len(sizes), 0.5))
+    else:
+        step = 2 * int(np.gcd.reduce(sizes))
+        tail = float(norm.sf((reached - step / 2) / np.sqrt((sizes.astype(np.float64) ** 2).sum())))
+    return min(1.0, (2 if alternative == "two-sided" else 1) * tail)
 
 
 def betting_stakes(

@@ -30,23 +30,30 @@ def audit_leakage(split: Any, groups: Any, labels: Any = None) -> dict[str, Any]
     if names is None:
         raise TypeError("groups must name each image's group; None names none")
     in_test = codes == _TEST
-    leaked = in_test & np.isin(names, names[~in_test])
-    into_validation = (codes == 1) & np.isin(names, names[codes == 0])
-    crossing = np.unique(names[leaked | into_validation])
+    distinct, member = np.unique(names, return_inverse=True)  # names are compared once, their numbers from here on
+
+    def shared_with(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        found = np.zeros(len(distinct), dtype=bool)
+        found[member[rows]] = True
+        return found[member]
+
+    leaked = in_test & shared_with(~in_test)
+    into_validation = (codes == 1) & shared_with(codes == 0)
+    crossing = np.unique(member[leaked | into_validation])
     audit: dict[str, Any] = {
         **_counts(leaked, in_test),
-        "groups": len(np.unique(names[leaked])),
+        "groups": len(np.unique(member[leaked])),
         "by_class": {},
         "validation": _counts(into_validation, codes == 1),
         "crossing_groups": len(crossing),
-        "example": str(crossing[0]) if len(crossing) else None,
+        "example": str(distinct[crossing[0]]) if len(crossing) else None,
     }
     if labels is not None:
         classes = check_labels(labels, "labels", n_rows=len(codes)).numpy()
         audit["by_class"] = {
             int(c): {
                 **_counts(leaked & (classes == c), in_test & (classes == c)),
-                "groups": len(np.unique(names[leaked & (classes == c)])),
+                "groups": len(np.unique(member[leaked & (classes == c)])),
             }
             for c in np.unique(classes)
         }

@@ -40,33 +40,30 @@ def operating_points(
     """Return the sensitivity for the chosen classes at fixed specificities; intervals need replicates."""
     names, found = settings.names(p.shape[1]), {}
     for c in settings.chosen_classes(p.shape[1]):
+        reached = metrics.sensitivities_at_specificities(p[:, c], y == c, settings.specificities)
         found[names[c]] = {
             f"{specificity:g}": {
-                "sensitivity": metrics.sensitivity_at_specificity(p[:, c], y == c, specificity)[0],
+                "sensitivity": sensitivity,
                 "interval": list(percentile_interval(replicates[point_name(c, specificity)], settings.level))
                 if replicates
                 else [float("nan")] * 2,
             }
-            for specificity in settings.specificities
+            for specificity, (sensitivity, _) in zip(settings.specificities, reached, strict=True)
         }
     return found
 
 
-def part(posteriors: Mapping[str, Array], y: Int[Array, " n"], keep: Bool[Array, " n"]) -> dict[str, Any]:
-    """Score all comparators on some rows; where there are none, every figure is undefined."""
+def part(p: Float[Array, "n c"], y: Int[Array, " n"], keep: Bool[Array, " n"]) -> dict[str, float]:
+    """Score a posterior on some rows; where there are none, every figure is undefined."""
     if not keep.any():
-        undefined = dict.fromkeys(metrics.METRICS, float("nan"))
-        return {"n": 0, "comparators": dict.fromkeys(posteriors, undefined)}
-    scores = {name: metrics.classification_metrics(p[keep], y[keep]) for name, p in posteriors.items()}
-    return {"n": int(keep.sum()), "comparators": scores}
+        return dict.fromkeys(metrics.METRICS, float("nan"))
+    return metrics.classification_metrics(p[keep], y[keep])
 
 
-def by_subgroup(
-    posteriors: Mapping[str, Array], y: Int[Array, " n"], columns: Mapping[str, Array]
-) -> dict[str, dict[str, Any]]:
-    """Score all comparators within each value of each column; numbers with many values are cut into quarters."""
+def subgroups(columns: Mapping[str, Array]) -> dict[str, dict[str, Bool[Array, " n"]]]:
+    """Return the rows of each value of each column; numbers with many values are cut into quarters."""
     return {
-        name: {value: part(posteriors, y, banded == value) for value in _in_order(banded)}
+        name: {value: banded == value for value in _in_order(banded)}
         for name, banded in ((name, banded_column(column)) for name, column in columns.items())
     }
 

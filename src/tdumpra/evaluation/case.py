@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tdumpra.core.bootstrap import Draws
 from tdumpra.core.gate import GateSignals
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decided, Decision
@@ -18,6 +19,7 @@ from tdumpra.tuning.goal import Goal
 
 Array = np.ndarray
 T = TypeVar("T")
+CACHED_ROWS = 25_000  # training rows
 _CHOSEN = "settings of "  # names the fits that are a comparator's own settings
 
 
@@ -42,6 +44,19 @@ class Case:
     def choice(self) -> ValidationOutputs | None:
         """Return the rows on which the decision, and thus a comparator's own settings, are chosen."""
         return self.pool if self.pool is not None else self.validation
+
+    def cached_rows(self) -> tuple[Tensor, Tensor] | None:
+        """Return embeddings and labels of the training rows that a query is compared with, one by one.
+
+        Of more than :data:`CACHED_ROWS` it is so many, drawn at random: what it costs must not grow with the square of
+        the rows.
+        """
+        if self.train is None:
+            return None
+        if len(self.train) <= CACHED_ROWS:
+            return self.train.z, self.train.y
+        drawn = np.sort(np.random.default_rng(0).choice(len(self.train), CACHED_ROWS, replace=False))
+        return self.train.z[drawn], self.train.y[drawn]
 
     def fitted(self, name: str, fit: Callable[[], T]) -> T:
         """Return what a comparator fits on train and validation rows, fitting it at the first call only."""
@@ -102,13 +117,13 @@ class Case:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Scored:
-    """Test rows with every comparator's posterior; of several cases, one after the other."""
+    """What is scored: the test rows of all cases, one case after the other, and what the decisions did to them."""
 
     cases: tuple[Case, ...]
     test: ScoredOutputs
     decided: Decided
-    posteriors: Mapping[str, Array]
-    on_validation: tuple[Mapping[str, Tensor], ...]  # by case; empty where a case has no validation rows
+    lesion: Array  # the number of each row's group
+    unsure: Array  # whether the classifier is unsure of a row
 
     @property
     def y(self) -> Array:
@@ -119,14 +134,6 @@ class Scored:
     def goal(self) -> Goal:
         """Return what everything was tuned for."""
         return self.cases[0].goal
-
-    def put_together(self, names: Sequence[str]) -> Array:
-        """Return a posterior that follows another comparator in each case."""
-        if len(set(names)) == 1:
-            return self.posteriors[names[0]]
-        ends = np.cumsum([len(case.test) for case in self.cases])[:-1]
-        parts = [np.split(self.posteriors[name], ends)[i] for i, name in enumerate(names)]
-        return np.concatenate(parts)
 
 
 def joined_test(cases: Sequence[Case]) -> ScoredOutputs:
@@ -159,3 +166,19 @@ def joined_decided(cases: Sequence[Case]) -> Decided:
     p, opened, signals, p_cls, p_sim = zip(*(case.decided for case in cases), strict=True)
     each = GateSignals(*(torch.cat(column) for column in zip(*signals, strict=True)))
     return Decided(torch.cat(p), torch.cat(opened), each, torch.cat(p_cls), torch.cat(p_sim))
+
+
+def part_notes(cases: Sequence[Case], draws: Draws | None) -> list[str]:
+    """Say where a part of the rows stands for all of them."""
+    notes = []
+    if any(case.train is not None and len(case.train) > CACHED_ROWS for case in cases):
+        notes.append(
+            f"knn and tip_adapter, which compare a case with training cases one by one, have {CACHED_ROWS:,} of them, "
+            "drawn at random"
+        )
+    if draws is not None and draws.rows is not None:
+        notes.append(
+            f"the intervals are those of {len(draws.rows):,} test rows, whole groups drawn at random, narrowed to the "
+            "number of all groups (m out of n bootstrap)"
+        )
+    return notes

@@ -12,7 +12,7 @@ are absent. To add one, put it into a dictionary beside :data:`COMPARATORS`. Thi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from torch import Tensor
 from tdumpra.core.calibration import fit_temperature
 from tdumpra.core.neighbours import cache_affinity, nearest_neighbour_shares
 from tdumpra.core.risk import bayes_gate
-from tdumpra.core.rowwise import normalise, widen
+from tdumpra.core.rowwise import BLOCK, by_rows, normalise, widen
 from tdumpra.evaluation.case import Case as Case
 from tdumpra.evaluation.rivals import (
     Parts,
@@ -57,9 +57,10 @@ class Comparator(NamedTuple):
 
 def knn(case: Case) -> Tensor | None:
     """Return the shares of the classes among the nearest training rows, in the bank's space."""
-    if case.train is None:
+    cached = case.cached_rows()
+    if cached is None:
         return None
-    return nearest_neighbour_shares(case.train.z, case.train.y, case.test.z, n_classes=case.test.n_classes)
+    return nearest_neighbour_shares(*cached, case.test.z, n_classes=case.test.n_classes)
 
 
 def single_prototype(case: Case) -> Tensor | None:
@@ -67,17 +68,25 @@ def single_prototype(case: Case) -> Tensor | None:
     train, validation = case.train, case.validation
     if train is None or validation is None:
         return None
-    votes = torch.nn.functional.one_hot(train.y, case.test.n_classes).to(normalise(train.z).dtype)
-    means = votes.T @ normalise(train.z)
+    means = torch.stack([_class_sums(*rows, case.test.n_classes) for rows in _blocks(train.z, train.y)]).sum(0)
     present = means.norm(dim=1) > 0
     means[present] = normalise(means[present])
 
     def scores(z: Tensor) -> Tensor:
-        return (normalise(z).to(means) @ means.T).masked_fill(~present, -torch.inf)
+        return by_rows(lambda rows: (normalise(rows).to(means) @ means.T).masked_fill(~present, -torch.inf), z)
 
     chosen = case.chosen("single_prototype", lambda: {"tau": fit_temperature(scores(validation.z), validation.y)})
     tau: float = chosen["tau"]
     return (scores(case.test.z) / tau).softmax(1)
+
+
+def _blocks(*columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    return zip(*(column.split(BLOCK) for column in columns), strict=True)
+
+
+def _class_sums(z: Tensor, y: Tensor, n_classes: int) -> Tensor:
+    unit = normalise(z)
+    return torch.nn.functional.one_hot(y, n_classes).to(unit.dtype).T @ unit
 
 
 def tip_adapter(case: Case) -> Tensor | None:
@@ -86,12 +95,12 @@ def tip_adapter(case: Case) -> Tensor | None:
     Its few-shot cache has as many rows of each class; where classes are unequal, their affinities are averaged.
     Sharpness and weight are tuned on validation, which the original did on test.
     """
-    train, validation = case.train, case.validation
-    if train is None or validation is None:
+    cached, validation = case.cached_rows(), case.validation
+    if cached is None or validation is None:
         return None
 
     def affinity(z: Tensor, sharpness: tuple[float, ...]) -> Tensor:
-        return cache_affinity(train.z, train.y, z, sharpness=sharpness, n_classes=case.test.n_classes)
+        return cache_affinity(*cached, z, sharpness=sharpness, n_classes=case.test.n_classes)
 
     def adapted(p: Tensor, affinities: Tensor, weight: float) -> Tensor:
         return (p.log() + weight * affinities.to(p)).softmax(1)
@@ -105,7 +114,8 @@ def tip_adapter(case: Case) -> Tensor | None:
         return {"sharpness": sharpness, "weight": weight}
 
     chosen = case.chosen("tip_adapter", choose)
-    return adapted(widen(case.test.p), affinity(case.test.z, (chosen["sharpness"],))[0], chosen["weight"])
+    of_test = affinity(case.test.z, (chosen["sharpness"],))[0]
+    return by_rows(lambda p, rows: adapted(p, rows, chosen["weight"]), widen(case.test.p), of_test)
 
 
 def _gate_of(case: Case, name: str, preset: Preset) -> Tensor | None:
@@ -117,7 +127,8 @@ def _gate_of(case: Case, name: str, preset: Preset) -> Tensor | None:
 
     decision = case.fitted(name, lambda: tune(bank, validation, prior, Search(preset, case.goal)).decision)
     case.chosen(name, decision.to_json)
-    return replace(decision, bank=case.decision.bank, prior=prior).decide(case.test.p, case.test.z).p
+    of_case = replace(decision, bank=case.decision.bank, prior=prior)
+    return torch.cat([part.p for part in of_case.chunks(case.test.p, case.test.z)])
 
 
 def oracle(case: Case) -> Tensor:

@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from tdumpra.artifacts import fingerprint
-from tdumpra.core import metrics, selective
-from tdumpra.core.bootstrap import percentile_interval, point_name
+from tdumpra.artifacts import fingerprint_of
+from tdumpra.core.bootstrap import Draws, percentile_interval, point_name
 from tdumpra.core.groups import gained_by_lesion, lesion_numbers
 from tdumpra.evaluation import breakdown
-from tdumpra.evaluation.case import Case, Scored, joined_decided, joined_test
+from tdumpra.evaluation.case import Case, Scored, joined_decided, joined_test, part_notes
 from tdumpra.evaluation.comparators import COMPARATORS, Comparator
 from tdumpra.evaluation.gate_report import cost_curve, per_thousand
 from tdumpra.evaluation.gate_report import gate_report as gate_report
+from tdumpra.evaluation.judged import Draw, Judged, judge, replicates_of, scores_of
 from tdumpra.evaluation.over_seeds import SeedResult
 from tdumpra.evaluation.paired import compare
-from tdumpra.evaluation.replicates import (
-    ambiguous_below,
-    figures_of,
-    joined_posteriors,
-    posteriors_of,
-    replicates_of,
-    tuned_replicates,
-    unsure_rows,
-)
+from tdumpra.evaluation.replicates import ambiguous_below, one_by_one, put_together, tuned_replicates, unsure_rows
 from tdumpra.evaluation.rivals import calibrated
 from tdumpra.evaluation.settings import EvaluateConfig
 from tdumpra.evaluation.undefined import undefined_figures
 from tdumpra.evaluation.worth import champions, retrieval_worth
-from tdumpra.method.decision import Decided, Decision
+from tdumpra.method.decision import Decision
 from tdumpra.method.outputs import ScoredOutputs
 
 Array = np.ndarray
@@ -62,32 +54,55 @@ def evaluate(
     test = joined_test(cases)
     settings.chosen_classes(test.n_classes)  # find a misspelt name before the work, not after it
     settings.check_subgroups(test.metadata)
-    scored = _scored(cases, test, comparators)
-    rivals = [name for name in scored.posteriors if comparators[name].rival]
-    pairs = [name for name in ("gate", *rivals, "oracle") if name in scored.posteriors] if paired else []
-    figures = figures_of(scored, pairs, settings)
-    lesions = test.lesions()
-    member, by_lesion = (lesion_numbers(groups, len(test)) for groups in (test.groups, lesions))
-    replicates = replicates_of(figures, member, settings)
+    scored = Scored(
+        cases=cases,
+        test=test,
+        decided=joined_decided(cases),
+        lesion=lesion_numbers(test.groups, len(test)),
+        unsure=unsure_rows(cases, settings),
+    )
+    lesions, by_lesion = np.unique(test.lesions(), return_inverse=True)
+    draw = _draw(scored, by_lesion, settings)
+    parts = breakdown.subgroups({name: np.asarray(test.metadata[name]) for name in settings.subgroups})
+
+    def is_paired(name: str) -> bool:
+        return paired and (name in ("gate", "oracle") or comparators[name].rival)
+
+    judged = {
+        each.name: judge(scored, each, settings, draw, parts, paired=is_paired(each.name))
+        for each in one_by_one(cases, comparators)
+    }
+    rivals = [name for name in judged if comparators[name].rival]
+    sides = {name: judged[name].side for name in ("gate", *rivals, "oracle") if name in judged}
     compared = None
-    if "gate" in pairs:
-        # Rows without groups are numbered by place in a document, and by id where several seeds are compared.
-        drawn = replicates
-        if not np.array_equal(member, by_lesion):
-            drawn = replicates_of({name: figures[name] for name in pairs}, by_lesion, settings)
-        compared = compare({name: scored.posteriors[name] for name in pairs}, scored.y, lesions, figures, drawn)
+    if paired and "gate" in sides:
+        compared = compare({name: side for name, side in sides.items() if side is not None}, lesions, by_lesion)
+        drawn = {name: found.replicates for name, found in judged.items()}
+        if draw.lesions is not draw.groups:
+            drawn = {name: side.replicates for name, side in sides.items() if side is not None}
         compared["points"] = _points(drawn, settings, test.n_classes)
         if settings.tuning_replicates:
-            redone = {name: comparators[name] for name in pairs if name != "oracle"}
+            redone = {name: comparators[name] for name in sides if name != "oracle"}
             compared["tuned"] = tuned_replicates(scored, redone, by_lesion, settings)
-    document = _document(scored, comparators, replicates, settings)
-    return SeedResult({**document, "test_set": _name_of(test)}, gained(scored.decided, test), compared)
+    document = _document(scored, comparators, judged, settings, draw, parts)
+    return SeedResult({**document, "test_set": _name_of(test)}, gained(scored, lesions, by_lesion), compared)
 
 
-def gained(decided: Decided, rows: ScoredOutputs) -> dict[str, int]:
+def _draw(scored: Scored, by_lesion: Array, settings: EvaluateConfig) -> Draw:
+    """Draw groups. Rows without groups are numbered by place, and by id where several seeds are compared."""
+    if not settings.bootstrap:
+        return Draw(None, None)
+    groups = Draws.make(scored.lesion, n_replicates=settings.bootstrap, seed=settings.seed)
+    if np.array_equal(scored.lesion, by_lesion):
+        return Draw(groups, groups)
+    return Draw(groups, Draws.make(by_lesion, n_replicates=settings.bootstrap, seed=settings.seed))
+
+
+def gained(scored: Scored, lesions: Array, by_lesion: Array) -> dict[str, int]:
     """Return fixed minus broken predictions of each lesion in which they differ."""
-    right, right_before = ((p.argmax(1) == rows.y).long() for p in (decided.p, decided.p_cls))
-    return gained_by_lesion((right - right_before).numpy(), rows.lesions())
+    decided, y = scored.decided, scored.test.y
+    right, right_before = ((p.argmax(1) == y).long() for p in (decided.p, decided.p_cls))
+    return gained_by_lesion((right - right_before).numpy(), lesions, by_lesion)
 
 
 def _points(replicates: Mapping[str, Mapping[str, Array]], settings: EvaluateConfig, n_classes: int) -> dict[str, Any]:
@@ -99,133 +114,120 @@ def _points(replicates: Mapping[str, Mapping[str, Array]], settings: EvaluateCon
             for c in settings.chosen_classes(n_classes)
         }
         for name, of_name in replicates.items()
+        if of_name
     }
 
 
 def _name_of(test: ScoredOutputs) -> str:
     """Return a name for the test rows, whatever their order: models that share it were tested on the same cases."""
-    ids = [""] * len(test) if test.own_ids is None else test.own_ids.tolist()
-    rows = sorted(zip(test.lesions().tolist(), ids, test.y.tolist(), strict=True))
-    return fingerprint(*(f"{lesion}\n{name}\n{label}" for lesion, name, label in rows))
+    lesions, ids, y = test.lesions(), test.own_ids, test.y.numpy()
 
+    def rows() -> Iterator[str]:
+        for i in np.lexsort((y, lesions) if ids is None else (y, ids, lesions)):
+            yield f"{lesions[i]}\n{'' if ids is None else ids[i]}\n{y[i]}"
 
-def _scored(cases: tuple[Case, ...], test: ScoredOutputs, comparators: Mapping[str, Comparator]) -> Scored:
-    """Compute the posteriors by case, and join those that every case has."""
-    posteriors = joined_posteriors(cases, comparators)
-    held_out = [case.on_validation() for case in cases]  # with what was fitted for the test rows
-    return Scored(
-        cases=cases,
-        test=test,
-        decided=joined_decided(cases),
-        posteriors=posteriors,
-        on_validation=tuple({} if case is None else posteriors_of(case, comparators) for case in held_out),
-    )
+    return fingerprint_of(rows())
 
 
 def _document(
     scored: Scored,
     comparators: Mapping[str, Comparator],
-    replicates: Mapping[str, Mapping[str, Array]],
+    judged: Mapping[str, Judged],
     settings: EvaluateConfig,
+    draw: Draw,
+    parts: Mapping[str, Mapping[str, Array]],
 ) -> dict[str, Any]:
-    y, costs, posteriors = scored.y, scored.goal.costs, scored.posteriors
-    scores = {name: _scores(p, scored) for name, p in posteriors.items()}
-    document: dict[str, Any] = {"comparators": scores, "gate": _gate_section(scored)}
-    if replicates:
+    costs = scored.goal.costs
+
+    def section(name: str) -> dict[str, Any]:
+        return {each: found.sections[name] for each, found in judged.items()}
+
+    document: dict[str, Any] = {
+        "comparators": {name: found.scores for name, found in judged.items()},
+        "gate": _gate_section(scored),
+    }
+    if draw.groups is not None:
         document["intervals"] = {
-            name: {metric: list(percentile_interval(replicates[name][metric], settings.level)) for metric in of_name}
-            for name, of_name in scores.items()
+            name: {
+                metric: list(percentile_interval(found.replicates[metric], settings.level)) for metric in found.scores
+            }
+            for name, found in judged.items()
         }
         document["bootstrap"] = {
             "replicates": settings.bootstrap, "level": settings.level, "seed": settings.seed,
-            "groups": int(_member(scored).max()) + 1,
+            "groups": int(scored.lesion.max()) + 1,
         }  # fmt: skip
-    names = settings.names(scored.test.n_classes)
-    document["per_class"] = {name: breakdown.by_class(p, y, names) for name, p in posteriors.items()}
-    document["operating_points"] = {
-        name: breakdown.operating_points(p, y, settings, replicates.get(name, {})) for name, p in posteriors.items()
-    }
+    document |= {name: section(name) for name in ("per_class", "operating_points")}
     below = [ambiguous_below(case, settings) for case in scored.cases]
     document["ambiguous"] = {
         "below": below[0] if len(set(below)) == 1 else below,
-        **breakdown.part(posteriors, y, unsure_rows(scored, settings)),
+        "n": int(scored.unsure.sum()),
+        "comparators": {name: found.unsure for name, found in judged.items()},
     }
-    if settings.subgroups:
-        columns = {name: np.asarray(scored.test.metadata[name]) for name in settings.subgroups}
-        document["subgroups"] = breakdown.by_subgroup(posteriors, y, columns)
-    lesion = _member(scored)
-    document["calibration"] = {name: breakdown.calibration(p, y, lesion) for name, p in posteriors.items()}
-    document["selective"] = {
-        name: breakdown.selective_figures(
-            p, y, lesion, _refer_below(scored, name, settings), refer_risk=settings.refer_risk
-        )
-        for name, p in posteriors.items()
-    }
+    if parts:
+        document["subgroups"] = {
+            column: {
+                value: {
+                    "n": int(rows.sum()),
+                    "comparators": {name: found.subgroups[column][value] for name, found in judged.items()},
+                }
+                for value, rows in values.items()
+            }
+            for column, values in parts.items()
+        }
+    document |= {name: section(name) for name in ("calibration", "selective")}
     document["per_1000"] = {"test": _per_1000(scored, settings), "validation": None}
     document["cost_curve"] = _cost_curve(scored)
-    document["rivals"] = _rivals(scored)
+    document["rivals"] = _rivals(scored, judged)
     if costs is not None:
-        document["costs"] = {name: breakdown.decision_costs(p, y, costs) for name, p in posteriors.items()}
-    if all("student" in of_case for of_case in scored.on_validation):
-        document["retrieval_worth"] = _worth(scored, comparators, replicates, settings)
+        document["costs"] = section("costs")
+    if "student" in judged and None not in judged["student"].on_validation:
+        document["retrieval_worth"] = _worth(scored, comparators, judged, settings, draw)
     document["undefined"] = [each.to_json() for each in undefined_figures(document)]
+    if notes := part_notes(scored.cases, draw.groups):
+        document["notes"] = notes
     return document
 
 
-def _rivals(scored: Scored) -> dict[str, Any]:
+def _rivals(scored: Scored, judged: Mapping[str, Judged]) -> dict[str, Any]:
     """Return what each rival chose on validation; of several folds, a list."""
     chosen = [case.choices() for case in scored.cases]
     if len(chosen) == 1:
         return chosen[0]
-    return {name: [of_case[name] for of_case in chosen] for name in chosen[0] if name in scored.posteriors}
+    return {name: [of_case[name] for of_case in chosen] for name in chosen[0] if name in judged}
 
 
 def _worth(
     scored: Scored,
     comparators: Mapping[str, Comparator],
-    replicates: Mapping[str, Mapping[str, Array]],
+    judged: Mapping[str, Judged],
     settings: EvaluateConfig,
+    draw: Draw,
 ) -> dict[str, Any]:
     """Compare the champions of both sides, which each fold chooses on its own validation rows."""
-    with_bank = {name for name in scored.posteriors if comparators[name].needs_bank}
+    with_bank = {name for name in judged if comparators[name].needs_bank}
     by_case = [
-        champions(held_out, case.validation.y, scored.goal, with_bank, among=scored.posteriors.keys())
-        for case, held_out in zip(scored.cases, scored.on_validation, strict=True)
-        if case.validation is not None
+        champions(
+            {
+                name: score
+                for name, found in judged.items()
+                if name != "oracle" and (score := found.on_validation[number]) is not None
+            },
+            with_bank,
+        )
+        for number in range(len(scored.cases))
     ]
     sides = [tuple(names) for names in zip(*by_case, strict=True)]
     ours, rival = (", ".join(dict.fromkeys(names)) for names in sides)
-    joined = {ours: scored.put_together(sides[0]), rival: scored.put_together(sides[1])}
-    known = dict(replicates)
-    mixed = {name: p for name, p in joined.items() if name not in known}
-    if replicates and mixed:
-        known |= replicates_of(figures_of(replace(scored, posteriors=mixed), [], settings), _member(scored), settings)
-    scores = {name: _scores(p, scored) for name, p in joined.items()}
-    return retrieval_worth(ours, rival, scores, known, scored.goal, level=settings.level)
-
-
-def _scores(p: Array, scored: Scored) -> dict[str, float]:
-    """Return the metrics of every results table, and the mean cost where costs are known."""
-    found, costs = metrics.classification_metrics(p, scored.y), scored.goal.costs
-    if costs is not None:
-        found["cost"] = float(metrics.cost_by_row(p.argmax(1), scored.y, costs).mean())
-    return found
-
-
-def _member(scored: Scored) -> Array:
-    return lesion_numbers(scored.test.groups, len(scored.test))
-
-
-def _refer_below(scored: Scored, name: str, settings: EvaluateConfig) -> Array | None:
-    """Return for each test row the confidence below which its case refers, chosen on that case's validation rows."""
-    thresholds = []
-    for case, held_out in zip(scored.cases, scored.on_validation, strict=True):
-        if case.validation is None or name not in held_out:
-            return None
-        p, y = held_out[name].double().numpy(), case.validation.y.numpy()
-        threshold = selective.refer_below(p.max(1), p.argmax(1) != y, risk=settings.refer_risk)
-        thresholds.append(np.full(len(case.test), threshold))
-    return np.concatenate(thresholds)
+    known = {name: (judged[name].scores, judged[name].replicates) for name in {ours, rival} & judged.keys()}
+    for name, names in zip((ours, rival), sides, strict=True):
+        if name not in known:  # the folds follow different ones
+            p = put_together(scored.cases, [comparators[each] for each in names])
+            known[name] = scores_of(p, scored), replicates_of(scored, p, settings, draw.groups)
+    scores, replicates = ({name: found[i] for name, found in known.items()} for i in range(2))
+    return retrieval_worth(
+        ours, rival, scores, replicates if draw.groups is not None else {}, scored.goal, level=settings.level
+    )
 
 
 def _gate_section(scored: Scored) -> dict[str, Any]:

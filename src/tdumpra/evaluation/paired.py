@@ -7,7 +7,7 @@ seeds, each replicate draws the seeds again as well: the interval holds for othe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,34 +35,35 @@ def with_selective_figures(figures: Figures, p: Array, y: Array, unsure: Array) 
     return more
 
 
-def compare(
-    posteriors: Mapping[str, Array],
-    y: Array,
-    lesions: Array,
-    figures: Mapping[str, Figures],
-    replicates: Mapping[str, Mapping[str, Array]],
-) -> dict[str, Any]:
+class Side(NamedTuple):
+    """What is compared of a posterior, row by row."""
+
+    figures: Mapping[str, float]
+    replicates: Mapping[str, Array]  # of the figures; empty without a bootstrap
+    right: Array  # whether each row is
+
+
+def compare(sides: Mapping[str, Side], lesions: Array, member: Array) -> dict[str, Any]:
     """Return one seed's figures of the gate and its rivals, their replicates, and the gate's gain in each lesion.
 
-    ``figures`` are functions of the rows' weights; ``replicates`` are empty without a bootstrap.
+    ``lesions`` are names, and ``member`` is the number of each row's lesion among them.
     """
-    scores = {name: figures[name](np.ones((len(y), 1))) for name in posteriors}
-    shown = [metric for metric in scores["gate"] if metric in METRICS and metric != "cost"]
-    right = {name: p.argmax(1) == y for name, p in posteriors.items()}
+    gate = sides["gate"]
+    shown = [metric for metric in gate.figures if metric in METRICS and metric != "cost"]
 
-    def gained(rival: str) -> dict[str, int]:
-        return gained_by_lesion(right["gate"].astype(np.int64) - right[rival], lesions)
+    def gained(rival: Side) -> dict[str, int]:
+        return gained_by_lesion(gate.right.astype(np.int64) - rival.right, lesions, member)
 
     return {
-        "scores": {name: {metric: float(of[metric][0]) for metric in shown} for name, of in scores.items()},
+        "scores": {name: {metric: side.figures[metric] for metric in shown} for name, side in sides.items()},
         "replicates": {
-            name: {metric: replicates[name][metric].tolist() for metric in shown}
-            for name in posteriors
-            if name != "oracle" and replicates
+            name: {metric: side.replicates[metric].tolist() for metric in shown}
+            for name, side in sides.items()
+            if name != "oracle" and side.replicates
         },
-        "gained": {name: gained(name) for name in posteriors if name not in ("gate", "oracle")},
-        "fixed": {name: int((right["gate"] & ~right[name]).sum()) for name in posteriors},
-        "broken": {name: int((~right["gate"] & right[name]).sum()) for name in posteriors},
+        "gained": {name: gained(side) for name, side in sides.items() if name not in ("gate", "oracle")},
+        "fixed": {name: int((gate.right & ~side.right).sum()) for name, side in sides.items()},
+        "broken": {name: int((~gate.right & side.right).sum()) for name, side in sides.items()},
     }
 
 

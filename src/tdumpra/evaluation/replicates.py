@@ -1,4 +1,4 @@
-"""Figures of the posteriors as functions of the rows' weights, and their replicates.
+"""The comparators' posteriors, one after the other, and their figures as functions of the rows' weights.
 
 A replicate draws the test lesions again. Where the choice is to be part of the interval, it draws the validation
 lesions too: the gate and every rival are chosen again on them, as the run chose them.
@@ -6,8 +6,9 @@ lesions too: the gate and every rival are chosen again on them, as the run chose
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from tdumpra.core import metrics
-from tdumpra.core.bootstrap import MetricSums, bootstrap_metrics, drawn_groups
+from tdumpra.core.bootstrap import MetricSums, drawn_groups
 from tdumpra.core.groups import lesion_numbers
 from tdumpra.evaluation.case import Case, Scored
 from tdumpra.evaluation.comparators import Comparator
@@ -27,50 +28,75 @@ MIDDLE_THETA = 0.7
 _TEST, _VALIDATION = 1, 2  # streams of random numbers beside the bootstrap's own
 
 
-def posteriors_of(case: Case, comparators: Mapping[str, Comparator]) -> dict[str, Tensor]:
-    """Return the posteriors of the comparators whose inputs are there.
+class Posteriors(NamedTuple):
+    """One comparator's posteriors."""
 
+    name: str
+    test: Array  # on the rows of all cases, one case after the other
+    validation: tuple[Tensor | None, ...]  # by case; absent where a case has no validation rows, or cannot have it
+
+
+def one_by_one(cases: Sequence[Case], comparators: Mapping[str, Comparator]) -> Iterator[Posteriors]:
+    """Yield the posteriors of the comparators that every case has inputs for.
+
+    Of millions of rows a posterior takes a gigabyte: whoever asks for the next one should have let go of the last.
     What a second network's comparators need is fitted with the first network, on rows that it has not seen.
     """
-    if case.first is not None and (before := case.first.on_validation()) is not None:
-        posteriors_of(before, comparators)  # fits everything
-        case.first.fits.update(before.fits)
-        case.fits.update(before.fits)
-    results = {name: comparator.posterior(case) for name, comparator in comparators.items()}
-    given = {name: p for name, p in results.items() if p is not None}
-    for name, p in given.items():
-        if p.shape != case.test.p.shape:
-            raise ValueError(f"the comparator {name} returned shape {tuple(p.shape)}, not {tuple(case.test.p.shape)}")
-    return given
+    for case in cases:
+        if case.first is not None and (before := case.first.on_validation()) is not None:
+            for name, comparator in comparators.items():
+                _posterior(before, name, comparator)  # fits what there is to fit
+            case.first.fits.update(before.fits)
+            case.fits.update(before.fits)
+    held_out = [case.on_validation() for case in cases]
+    for name, comparator in comparators.items():
+        joined = _joined([_posterior(case, name, comparator) for case in cases])
+        if joined is None:
+            continue
+        on_validation: list[Tensor | None] = []
+        for case, rows in zip(cases, held_out, strict=True):
+            if rows is not None:
+                rows.fits.update((case.first or case).fits)  # with what was fitted for the test rows
+            on_validation.append(None if rows is None else _posterior(rows, name, comparator))
+        yield Posteriors(name, joined, tuple(on_validation))
+        del joined, on_validation
 
 
-def joined_posteriors(cases: Sequence[Case], comparators: Mapping[str, Comparator]) -> dict[str, Array]:
-    """Return the posteriors on the test rows of all cases, of the comparators that each of them has."""
-    by_case = [posteriors_of(case, comparators) for case in cases]
-    shared = [name for name in by_case[0] if all(name in of_case for of_case in by_case)]
-    return {name: torch.cat([of_case[name].double().cpu() for of_case in by_case]).numpy() for name in shared}
+def _posterior(case: Case, name: str, comparator: Comparator) -> Tensor | None:
+    p = comparator.posterior(case)
+    if p is not None and p.shape != case.test.p.shape:
+        raise ValueError(f"the comparator {name} returned shape {tuple(p.shape)}, not {tuple(case.test.p.shape)}")
+    return p
 
 
-def figures_of(scored: Scored, pairs: Sequence[str], settings: EvaluateConfig) -> dict[str, Figures]:
-    """Return the figures of each posterior as functions of the rows' weights, more of them for ``pairs``."""
-    y, costs, unsure = scored.y, scored.goal.costs, unsure_rows(scored, settings)
+def _joined(by_case: list[Tensor | None]) -> Array | None:
+    """Join the posteriors of all cases, in float64; ``None`` if one of them has none."""
+    parts = [p.double().cpu() for p in by_case if p is not None]
+    if len(parts) < len(by_case):
+        return None
+    joined: Array = (parts[0] if len(parts) == 1 else torch.cat(parts)).numpy()
+    return joined
+
+
+def put_together(cases: Sequence[Case], comparators: Sequence[Comparator]) -> Array:
+    """Return a posterior on the test rows that follows another comparator in each case."""
+    joined = _joined([_posterior(case, each.words, each) for case, each in zip(cases, comparators, strict=True)])
+    assert joined is not None  # each of them was scored before
+    return joined
+
+
+def figures_of(
+    scored: Scored, p: Array, settings: EvaluateConfig, *, paired: bool, rows: Array | slice = slice(None)
+) -> Figures:
+    """Return the figures of a posterior as functions of the rows' weights; more of them if it is to be ``paired``.
+
+    They are of all rows, or of some ``rows``.
+    """
+    p, y, costs = p[rows], scored.y[rows], scored.goal.costs
     points = dict.fromkeys(settings.chosen_classes(scored.test.n_classes), settings.specificities)
-    figures: dict[str, Figures] = {}
-    for name in scored.posteriors if settings.bootstrap else pairs:
-        p = scored.posteriors[name]
-        means = {} if costs is None else {"cost": metrics.cost_by_row(p.argmax(1), y, costs)}
-        of_name = MetricSums.prepare(p, y, means, points).metrics
-        figures[name] = with_selective_figures(of_name, p, y, unsure) if name in pairs else of_name
-    return figures
-
-
-def replicates_of(
-    figures: Mapping[str, Figures], member: Int[Array, " n"], settings: EvaluateConfig
-) -> dict[str, dict[str, Array]]:
-    """Return the replicates of all figures over the groups that ``member`` numbers; none without a bootstrap."""
-    if not settings.bootstrap:
-        return {}
-    return bootstrap_metrics(figures, member, n_replicates=settings.bootstrap, seed=settings.seed)
+    means = {} if costs is None else {"cost": metrics.cost_by_row(p.argmax(1), y, costs)}
+    of_rows = MetricSums.prepare(p, y, means, points).metrics
+    return with_selective_figures(of_rows, p, y, scored.unsure[rows]) if paired else of_rows
 
 
 def tuned_replicates(
@@ -87,10 +113,12 @@ def tuned_replicates(
     found: dict[str, dict[str, list[float]]] = {}
     for _ in range(settings.tuning_replicates):
         again = [_chosen_again(case, by_validation) for case in scored.cases]
-        redone = replace(scored, posteriors=joined_posteriors(again, comparators))
         weights = drawn_groups(member, by_test)[:, None].astype(np.float64)
-        for name, figures in figures_of(redone, list(redone.posteriors), plain).items():
-            for metric, value in figures(weights).items():
+        for name, comparator in comparators.items():
+            p = _joined([_posterior(case, name, comparator) for case in again])
+            if p is None:
+                continue
+            for metric, value in figures_of(scored, p, plain, paired=True)(weights).items():
                 found.setdefault(name, {}).setdefault(metric, []).append(float(value[0]))
     return found
 
@@ -119,6 +147,6 @@ def ambiguous_rows(case: Case, settings: EvaluateConfig) -> Array:
     return unsure
 
 
-def unsure_rows(scored: Scored, settings: EvaluateConfig) -> Array:
+def unsure_rows(cases: Sequence[Case], settings: EvaluateConfig) -> Array:
     """Mark the ambiguous rows of all cases."""
-    return np.concatenate([ambiguous_rows(case, settings) for case in scored.cases])
+    return np.concatenate([ambiguous_rows(case, settings) for case in cases])

@@ -15,7 +15,7 @@ from torch import Tensor
 from tdumpra.core.calibration import adjust_prior, apply_temperature, fit_temperature
 from tdumpra.core.gate import FUSION_RULES, FusionRule, fuse_rows
 from tdumpra.core.posterior import similarity_posterior
-from tdumpra.core.rowwise import widen
+from tdumpra.core.rowwise import by_rows, widen
 from tdumpra.evaluation.case import Case
 from tdumpra.tuning.goal import Goal
 from tdumpra.tuning.tune import PRIOR_EXPONENTS
@@ -54,7 +54,8 @@ def calibrated(case: Case, column: str) -> Parts | None:
         return None
     chosen_on, test = widen(chosen_on), widen(test)
     fitted = case.fitted(f"temperature of {column}", lambda: fit_temperature(chosen_on.log(), rows.y))
-    return Parts(apply_temperature(chosen_on, fitted), apply_temperature(test, fitted), {"temperature": fitted})
+    scaled = by_rows(lambda p: apply_temperature(p, fitted), test)
+    return Parts(apply_temperature(chosen_on, fitted), scaled, {"temperature": fitted})
 
 
 def mean_of_networks(case: Case) -> Parts | None:
@@ -100,7 +101,9 @@ def adjusted(case: Case, name: str, parts: Parts | None) -> Parts | None:
 
     chosen = case.fitted(f"power of {name}", choose)
     exponent = chosen["exponent"]
-    on_choice, test = (adjust_prior(p, prior, exponent) for p in (parts.choice, parts.test))
+    on_choice, test = (
+        by_rows(lambda p: adjust_prior(p, prior, exponent), posterior) for posterior in (parts.choice, parts.test)
+    )
     return Parts(on_choice, test, {**parts.chosen, **chosen})
 
 
@@ -124,7 +127,7 @@ def ungated(case: Case) -> Parts | None:
     chosen = case.fitted("ungated", choose)
     alpha, rule, exponent = (chosen[name] for name in ("alpha", "rule", "exponent"))
     on_choice, test = (
-        fuse_rows(*each, alpha=alpha, rule=rule, prior=prior, exponent=exponent)
+        by_rows(lambda p, q: fuse_rows(p, q, alpha=alpha, rule=rule, prior=prior, exponent=exponent), *each)
         for each in ((cls.choice, sim.choice), (cls.test, sim.test))
     )
     return Parts(on_choice, test, {**cls.chosen, **chosen})

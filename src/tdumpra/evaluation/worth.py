@@ -6,23 +6,19 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from tdumpra.core.bootstrap import percentile_interval
-from tdumpra.tuning.goal import LOSSES, Goal, objective_name
+from tdumpra.tuning.goal import LOSSES, Goal, Score, objective_name
 
 Array = np.ndarray
 
 
-def champions(
-    on_validation: Mapping[str, Tensor], y: Tensor, goal: Goal, with_bank: Set[str], *, among: Set[str]
-) -> tuple[str, str]:
+def champions(scored: Mapping[str, Score], with_bank: Set[str]) -> tuple[str, str]:
     """Return the best comparator with the bank and the best without, at no lower accuracy than the classifier's.
 
-    Validation chooses them, for the goal of the gate; the oracle, which sees labels, does not take part.
+    They are chosen by their scores on validation, for the goal of the gate; the oracle, which sees labels, has none.
     """
-    floor = goal.score(on_validation["student"], y).accuracy
-    scored = {name: goal.score(p, y) for name, p in on_validation.items() if name in among and name != "oracle"}
+    floor = scored["student"].accuracy
 
     def champion(names: Set[str]) -> str:
         harmless = [name for name in scored if name in names and scored[name].accuracy >= floor]

@@ -15,12 +15,20 @@ from torch import Tensor
 
 from tdumpra import checks
 from tdumpra.artifacts import Artifact, read_artifact, write_artifact
-from tdumpra.core.kmeans import Engine, spherical_kmeans
+from tdumpra.core.kmeans import Engine
 from tdumpra.core.posterior import prototype_similarity, similarity_posterior, vmf_class_scores
-from tdumpra.core.rowwise import normalise, widen
+from tdumpra.core.rowwise import widen
 from tdumpra.errors import ArtifactError
 from tdumpra.foreign import reading
 from tdumpra.method.arrays import like
+from tdumpra.method.clusters import (
+    FIRST_ROWS,
+    Clusters,
+    Directions,
+    cluster_class,
+    count_groups,
+    warn_of_large_classes,
+)
 from tdumpra.method.schema import check_bank
 
 KIND, SCHEMA = "bank", 1
@@ -76,6 +84,7 @@ class PrototypeBank:
         merge_above: float | None = MERGE_ABOVE,
         engine: Engine | None = None,
         class_names: Sequence[str] | None = None,
+        weights: Any = None,
     ) -> PrototypeBank:
         """Cluster each class's training embeddings by spherical k-means.
 
@@ -90,6 +99,7 @@ class PrototypeBank:
             merge_above: merge prototypes of a class with a larger cosine than this; ``None`` or 1 keeps all.
             engine: another k-means engine, for instance :func:`tdumpra.method.bank_faiss.faiss_lloyd`.
             class_names: for warnings; numbers if left out.
+            weights: how much each row counts; a weight of two equals two copies. All alike if left out.
         """
         checks.check_count(n_prototypes, "n_prototypes")
         checks.check_count(seed, "seed", least=0)
@@ -105,12 +115,14 @@ class PrototypeBank:
         lesions = checks.check_groups(groups, "groups", n_rows=len(rows))
         names = _check_ids(ids, len(rows))
         lesions = names if lesions is None else lesions
-        unit = normalise(rows).cpu()
-        wanted = [min(int(n_prototypes), len(np.unique(lesions[(y == c).numpy()]))) for c in range(n_classes)]
+        mass = _check_weights(weights, len(rows))
+        unit, of_class = Directions(rows), [(y == c).nonzero().squeeze(1) for c in range(n_classes)]
+        wanted = [count_groups(lesions, members.numpy(), int(n_prototypes)) for members in of_class]
         _warn_of_small_classes(n_prototypes, wanted, class_names)
+        warn_of_large_classes(of_class, class_names)
         clusters = [
-            _cluster(unit, (y == c).nonzero().squeeze(1), k, seed=int(seed), merge_above=merge_above, engine=engine)
-            for c, k in enumerate(wanted)
+            cluster_class(unit, mass, members, k, seed=int(seed), merge_above=merge_above, engine=engine)
+            for members, k in zip(of_class, wanted, strict=True)
         ]
         return _assemble(unit, clusters, names, lesions, n_prototypes)
 
@@ -182,15 +194,6 @@ class PrototypeBank:
         return cls(merged=tuple(artifact.meta["merged"]), exemplars=exemplars, **tensors)
 
 
-class _Clusters(NamedTuple):
-    """One class's clusters: the numbers of its training rows, the centres, each row's centre, and how many merged."""
-
-    rows: Tensor
-    centers: Tensor
-    assignment: Tensor
-    merged: int
-
-
 def _count_classes(y: Tensor, n_classes: int | None) -> int:
     largest = int(y.max())
     if n_classes is None and largest >= max(len(y), 2**20):  # one label would ask for gigabytes of counts
@@ -217,10 +220,21 @@ def _count_classes(y: Tensor, n_classes: int | None) -> int:
 
 
 def _check_ids(ids: Any, n_rows: int) -> np.ndarray:
-    names = np.arange(n_rows) if ids is None else np.asarray(ids)
+    if ids is None:
+        return np.arange(n_rows).astype(f"<U{len(str(n_rows))}")
+    names = np.asarray(ids)
     if names.shape != (n_rows,):
         raise ValueError(f"ids needs one entry per row: {n_rows}, not shape {names.shape}")
-    return names.astype(np.str_)
+    return names.astype(np.str_, copy=False)
+
+
+def _check_weights(weights: Any, n_rows: int) -> Tensor | None:
+    if weights is None:
+        return None
+    mass = checks.to_tensor(weights, "weights").float().cpu()
+    if mass.shape != (n_rows,) or not bool(torch.isfinite(mass).all() and (mass > 0).all()):
+        raise ValueError(f"weights needs one positive number per row: {n_rows}")
+    return mass
 
 
 def _warn_of_small_classes(n_prototypes: int, wanted: list[int], class_names: Sequence[str] | None) -> None:
@@ -234,55 +248,31 @@ def _warn_of_small_classes(n_prototypes: int, wanted: list[int], class_names: Se
         )
 
 
-def _cluster(
-    z: Tensor, rows: Tensor, k: int, *, seed: int, merge_above: float | None, engine: Engine | None
-) -> _Clusters:
-    if not len(rows):
-        return _Clusters(rows, z[:0], rows, 0)
-    with warnings.catch_warnings():  # fewer distinct directions than asked for: the mask says so
-        warnings.filterwarnings("ignore", message=".*distinct directions")
-        result = spherical_kmeans(z[rows], k, seed=seed, engine=engine)
-    centers, assignment = result.centers, result.assignment
-    if merge_above is not None and merge_above < 1:
-        centers, assignment = _merge_near_duplicates(z[rows], centers, assignment, merge_above)
-    return _Clusters(rows, centers, assignment, len(result.centers) - len(centers))
-
-
-def _merge_near_duplicates(z: Tensor, centers: Tensor, assignment: Tensor, above: float) -> tuple[Tensor, Tensor]:
-    """Join the closest pair of clusters until no two centres are closer than ``above``."""
-    while len(centers) > 1:
-        closeness = (centers @ centers.T).fill_diagonal_(-1)
-        if closeness.max() <= above:
-            break
-        keep, drop = sorted(divmod(int(closeness.argmax()), len(centers)))
-        assignment = torch.where(assignment == drop, keep, assignment)
-        assignment = assignment - (assignment > drop).long()
-        centers = normalise(torch.zeros_like(centers[1:]).index_add_(0, assignment, z))
-    return centers, assignment
-
-
 def _assemble(
-    z: Tensor, clusters: list[_Clusters], names: np.ndarray, groups: np.ndarray, n_prototypes: int
+    z: Directions, clusters: list[Clusters], names: np.ndarray, groups: np.ndarray, n_prototypes: int
 ) -> PrototypeBank:
     shape = (len(clusters), n_prototypes)
-    prototypes = z.new_zeros(*shape, z.shape[1])
+    prototypes = clusters[0].centers.new_zeros(*shape, z.width)
     mask = torch.zeros(shape, dtype=torch.bool)
-    weight, cohesion = z.new_zeros(shape), z.new_zeros(shape)
+    weight, cohesion = prototypes.new_zeros(shape), prototypes.new_zeros(shape)
     exemplars: list[tuple[tuple[Exemplar, ...], ...]] = []
     for c, cluster in enumerate(clusters):
-        sizes = torch.bincount(cluster.assignment, minlength=len(cluster.centers))
+        sizes = torch.bincount(cluster.assignment, cluster.mass, minlength=len(cluster.centers))
         of_class: list[tuple[Exemplar, ...]] = []
         for slot, k in enumerate(sizes.argsort(descending=True, stable=True).tolist()):
             rows = cluster.rows[cluster.assignment == k]
-            cosine = z[rows] @ cluster.centers[k]
+            cosine = torch.cat([block @ cluster.centers[k] for block in z.blocks(rows)])
             prototypes[c, slot], mask[c, slot] = cluster.centers[k], True
-            weight[c, slot], cohesion[c, slot] = len(rows) / len(cluster.rows), cosine.mean()
+            weight[c, slot], cohesion[c, slot] = float(sizes[k]) / float(sizes.sum()), cosine.mean()
             of_class.append(_nearest_of_each_group(rows.numpy(), cosine.numpy(), names, groups))
         exemplars.append(tuple(of_class))
-    top = prototype_similarity(z, prototypes).masked_fill(~mask, -torch.inf).amax((1, 2))
+    nearest = [
+        prototype_similarity(block, prototypes).masked_fill(~mask, -torch.inf).amax((1, 2)) for block in z.blocks()
+    ]
+    top = torch.cat(nearest)
     quantiles = np.quantile(top.numpy(), np.linspace(0, 1, min(_REFERENCE_QUANTILES, len(top))))
     merged = tuple(cluster.merged for cluster in clusters)
-    reference = torch.from_numpy(quantiles).to(z.dtype)
+    reference = torch.from_numpy(quantiles).to(prototypes.dtype)
     return PrototypeBank(prototypes, mask, weight, cohesion, merged, tuple(exemplars), reference)
 
 
@@ -290,6 +280,11 @@ def _nearest_of_each_group(
     rows: np.ndarray, cosine: np.ndarray, names: np.ndarray, groups: np.ndarray
 ) -> tuple[Exemplar, ...]:
     order = np.argsort(-cosine, kind="stable")
-    _, first = np.unique(groups[rows[order]], return_index=True)  # each group's best place in that order
+    for looked_at in (FIRST_ROWS, len(order)):  # the nearest few are nearly always of groups enough
+        _, first = np.unique(
+            groups[rows[order[:looked_at]]], return_index=True
+        )  # each group's best place in that order
+        if len(first) >= _EXEMPLARS:
+            break
     best = order[np.sort(first)[:_EXEMPLARS]]
     return tuple(Exemplar(str(names[rows[i]]), str(groups[rows[i]]), round(float(cosine[i]), 6)) for i in best)

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from tdumpra.artifacts import Artifact
-from tdumpra.core.calibration import adjust_prior, apply_temperature
+from tdumpra.core.calibration import add_bias, adjust_prior, apply_temperature
 from tdumpra.core.chances import CalibratedGate, calibrated_gate_opens
 from tdumpra.core.gate import (
     FusionRule,
@@ -22,7 +23,7 @@ from tdumpra.core.gate import (
     gate_signals,
     is_first_choice,
 )
-from tdumpra.core.posterior import similarity_posterior
+from tdumpra.core.posterior import similarity_posterior, vmf_class_scores
 from tdumpra.core.rowwise import widen
 from tdumpra.errors import ArtifactError
 from tdumpra.foreign import reading
@@ -44,6 +45,15 @@ class Decided(NamedTuple):
     p_cls: Float[Tensor, "n c"]
     p_sim: Float[Tensor, "n c"]
 
+    def columns(self) -> tuple[Tensor, ...]:
+        """Return everything, signals one by one."""
+        return (self.p, self.opened, *self.signals, self.p_cls, self.p_sim)
+
+    def stretched(self, n_rows: int) -> Decided:
+        """Return room for so many rows of the same kind."""
+        p, opened, *signals, p_cls, p_sim = (each.new_empty(n_rows, *each.shape[1:]) for each in self.columns())
+        return Decided(p, opened, GateSignals(*signals), p_cls, p_sim)
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Decision:
@@ -56,10 +66,17 @@ class Decision:
     temperature: float = 1.0  # of the classifier
     rule: FusionRule = "linear"
     prior: Float[Tensor, " c"]  # class shares of the training labels
+    class_bias: tuple[float, ...] = ()  # of the classifier, in nats, fitted where the model was adapted to; (): none
     prior_exponent: float = 0.0  # of the classifier's posterior, on every row; 0: no adjustment
     fused_exponent: float = 0.0  # of the fused posterior, where the gate is open
     calibrated: CalibratedGate | None = None  # one more clause: retrieval's fitted chance of being right is ahead
     first_choices_only: bool = False  # one more: the fused label is the first choice of one of the paths
+    known: int | None = None  # how many classes the classifier tells apart, the bank's first; None: all of them
+
+    @property
+    def columns(self) -> int:
+        """Return the number of classes of the classifier's posterior."""
+        return self.bank.n_classes if self.known is None else self.known
 
     @property
     def guarantees_similarity(self) -> bool:
@@ -74,20 +91,35 @@ class Decision:
         return self.thresholds.guarantees_similarity if self.rule == "linear" else self.thresholds.alpha == 0
 
     def classifier(self, p: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
-        """Return the classifier's calibrated posterior; ``p`` itself where nothing was fitted."""
-        calibrated = apply_temperature(p, self.temperature)
-        return adjust_prior(calibrated, self.prior.to(p.device), self.prior_exponent)
+        """Return the classifier's calibrated posterior; ``p`` itself where nothing was fitted.
+
+        Classes that the bank alone knows follow with probability zero: the classifier has nothing to say of them.
+        """
+        calibrated = add_bias(apply_temperature(p, self.temperature), self.class_bias)
+        adjusted = adjust_prior(calibrated, self.prior[: self.columns].to(p.device), self.prior_exponent)
+        return adjusted if self.known is None else pad(adjusted, (0, self.bank.n_classes - self.known))
 
     def similarity(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "n c"]:
         """Return retrieval's posterior."""
-        return similarity_posterior(self.bank.class_scores(z, kappa=self.kappa), tau=self.tau)
+        return self.retrieval(self.bank.similarity(z))
+
+    def retrieval(self, similarity: Float[Tensor, "n c k"]) -> Float[Tensor, "n c"]:
+        """Return retrieval's posterior from the cosines with all prototypes."""
+        scores = vmf_class_scores(similarity, self.bank.mask.to(similarity.device), kappa=self.kappa)
+        return similarity_posterior(scores, tau=self.tau)
 
     def decide(self, p: Float[Tensor, "n c"], z: Float[Tensor, "n d"]) -> Decided:
         """Fuse checked rows, all signals kept."""
-        parts = list(self.chunks(p, z)) or [self.decide_posteriors(p, self.similarity(z))]
-        p_final, opened, signals, *paths = zip(*parts, strict=True)
-        joined = GateSignals(*(torch.cat(column) for column in zip(*signals, strict=True)))
-        return Decided(torch.cat(p_final), torch.cat(opened), joined, *(torch.cat(each) for each in paths))
+        if len(p) <= _CHUNK:
+            return self.decide_posteriors(p, self.similarity(z))
+        start, whole = 0, None
+        for part in self.chunks(p, z):
+            whole = whole or part.stretched(len(p))
+            for column, values in zip(whole.columns(), part.columns(), strict=True):
+                column[start : start + len(values)] = values
+            start += len(part.p)
+        assert whole is not None  # there were rows
+        return whole
 
     def chunks(self, p: Float[Tensor, "n c"], z: Float[Tensor, "n d"]) -> Iterator[Decided]:
         """Fuse checked rows some thousands at a time, in order, in bounded memory."""
@@ -128,6 +160,8 @@ class Decision:
             "calibrated": self.calibrated and asdict(self.calibrated),
             "guarantees_similarity": self.guarantees_similarity,
             "first_choices_only": self.first_choices_only,
+            **({} if self.known is None else {"known": self.known}),
+            **({"class_bias": list(self.class_bias)} if self.class_bias else {}),
             **{name: getattr(self, name) for name in _SETTINGS},
         }
 
@@ -148,6 +182,9 @@ class Decision:
                 prior=tensors["prior"],
                 thresholds=GateThresholds(**settings["thresholds"]),
                 calibrated=settings["calibrated"] and from_plain(settings["calibrated"], CalibratedGate),
-                first_choices_only=settings.get("first_choices_only", False),  # a clause that older files do not know
+                # what older files do not know
+                first_choices_only=settings.get("first_choices_only", False),
+                known=settings.get("known"),
+                class_bias=tuple(settings.get("class_bias", ())),
                 **{name: settings[name] for name in _SETTINGS},
             )

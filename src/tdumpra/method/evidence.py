@@ -103,7 +103,7 @@ def explain(
     ``decided`` is what ``decision`` gave for this row, where that is known already.
     """
     decided = decision.decide(p, z) if decided is None else decided
-    names = tuple(class_names) if class_names is not None else tuple(str(c) for c in range(p.shape[1]))
+    names = tuple(class_names) if class_names is not None else tuple(str(c) for c in range(decision.bank.n_classes))
     similarity = decision.bank.similarity(z)
     own = None if group is None else str(group)  # the bank keeps groups as strings, whatever they were
     matches = _matches(decision, similarity[0], decided.p_sim[0], names, own)

@@ -1,6 +1,7 @@
 """Reading a user's saved outputs: ``.npz``, ``.csv`` or ``.parquet`` into the three typed splits.
 
-A file holds ``p`` or ``logits``, ``z``, ``y`` and ``split``, and may hold ``pt``, ``zt``, ``group`` and ``id``; an
+A file holds ``p`` or ``logits``, ``z``, ``y`` and ``split``, and may hold ``pt``, ``zt``, ``features``, ``group`` and
+``id``; an
 archive also ``p_second``, the classifier of the network in whose space the bank lives, where that is another one. In a
 table the columns of a matrix are called ``p_0, p_1, …``. ``y`` may hold names of classes where the file says which
 column of ``p`` is which class: a table by its columns ``p_NAME``, an archive by an array ``classes``. The bank lives in
@@ -11,32 +12,33 @@ column (sex, site, …) is kept as metadata.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
-from scipy.special import softmax
 
 from tdumpra import checks
 from tdumpra.artifacts import fingerprint
 from tdumpra.data.leakage import refuse_crossing_groups
 from tdumpra.data.sources.tables import read_frame
 from tdumpra.errors import InputFileError, MissingExtraError
-from tdumpra.foreign import open_npz, reading, refuse_large_table
-from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs, are_names, class_numbers
+from tdumpra.foreign import Header, open_npz, reading, refuse_large_table
+from tdumpra.method.outputs import ScoredOutputs, TestOutputs, TrainOutputs, ValidationOutputs, are_names, class_numbers
+from tdumpra.method.probabilities import probabilities, renormalised
 
 Array = np.ndarray
-_MATRICES = ("p", "logits", "z", "pt", "zt")
+Rows = TypeVar("Rows", bound=ScoredOutputs)
+_FEATURES = "features"  # pooled, as the classifier's head gets them: for the model's record
+_MATRICES = ("p", "logits", "z", "pt", "zt", _FEATURES)
+_SPACES = ("z", "zt")
 _BY_CLASS = ("p", "logits", "pt")  # a column for each class
 _COLUMNS = ("y", "split", "group", "id")
 _CLASSES = "classes"  # names, in the order of p's columns
 _SECOND = "p_second"  # of .npz files: the classifier of the network in whose space z is
 _KNOWN = (*_MATRICES, *_COLUMNS, _CLASSES, _SECOND)
-_ALIKE = 0.02  # p is taken for the softmax of logits up to so much
-_ODD_SHARE = 0.05  # of rows to which the two give other labels: more than calibration or averaging does
 _SHOWN = 8  # names of columns in a message
 SPACES = ("teacher", "student")
 
@@ -50,6 +52,12 @@ class SplitOutputs(NamedTuple):
     n_classes: int
     fingerprint: str
     class_names: tuple[str, ...] = ()  # empty where the source has only numbers
+    drawn_from: int | None = None  # validation rows of the source, where ``validation`` is a part of them
+
+    def searched(self) -> SplitOutputs:
+        """Return the splits with the validation rows that everything is chosen on."""
+        part = self.validation.searched()
+        return self if part is self.validation else self._replace(validation=part, drawn_from=len(self.validation))
 
 
 def read_outputs(path: str | Path, *, space: str = "teacher") -> SplitOutputs:
@@ -63,16 +71,17 @@ def read_outputs(path: str | Path, *, space: str = "teacher") -> SplitOutputs:
             f"saved outputs hold the teacher's and the student's space, not {space!r}: put the other encoder's "
             "embeddings into the file as zt, and leave bank.space out"
         )
-    arrays = _read_arrays(path)
+    arrays = read_arrays(path, ("p", "z", "y", "split"))
     if note := checks.misnamed_group(arrays):
         warnings.warn(f"{path}: {note}", stacklevel=2)
     try:
-        return _split(arrays, fingerprint(path.read_bytes(), space), space)
+        return _split(arrays, fingerprint(path, space), space)
     except (ValueError, TypeError) as error:
         raise InputFileError(f"{path}: {error}") from error
 
 
-def _read_arrays(path: Path) -> dict[str, Array]:
+def read_arrays(path: Path, needed: Collection[str]) -> dict[str, Any]:
+    """Read the known arrays of a file and its further columns; refuse a file that lacks one of ``needed``."""
     readers = {".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}
     if path.suffix.lower() not in readers:
         raise InputFileError(
@@ -80,23 +89,46 @@ def _read_arrays(path: Path) -> dict[str, Array]:
         )
     if not path.is_file():
         raise InputFileError(f"{path} does not exist, or is not a file")
-    return readers[path.suffix.lower()](path)
+    return readers[path.suffix.lower()](path, needed)
 
 
-def _read_npz(path: Path) -> dict[str, Array]:
+class _Embeddings(NamedTuple):
+    """Embeddings in an archive, by far its largest array: read where each row has its place, and not before."""
+
+    path: Path
+    name: str
+    header: Header
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.header.shape
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def parts(self, codes: Array) -> list[Array]:
+        with open_npz(self.path) as archive:
+            return archive.load_parts(self.name, codes, len(checks.SPLITS))
+
+
+def _read_npz(path: Path, needed: Collection[str]) -> dict[str, Any]:
     with open_npz(path) as archive:
         headers = archive.headers
-        _require(path, headers, list(headers))
-        # a further column is one-dimensional, with a row for each label; other arrays are not even unpacked
-        of_rows = headers["y"].shape
-        return archive.load([name for name, header in headers.items() if name in _KNOWN or header.shape == of_rows])
+        _require(path, headers, list(headers), needed)
+        # a further column is one-dimensional, with as many entries as there are rows; others are not even unpacked
+        of_rows = headers["p" if "p" in headers else "logits"].shape[:1]
+        wanted = [name for name, header in headers.items() if name in _KNOWN or header.shape == of_rows]
+        later = [name for name in wanted if name in _SPACES and "split" in needed]  # dealt into splits when read
+        loaded = archive.load([name for name in wanted if name not in later], later=later)
+    return {name: loaded[name] if name in loaded else _Embeddings(path, name, headers[name]) for name in wanted}
 
 
-def _read_csv(path: Path) -> dict[str, Array]:
-    return _from_frame(path, read_frame(path, strings=("group", "id", "split")))
+def _read_csv(path: Path, needed: Collection[str]) -> dict[str, Array]:
+    return _from_frame(path, read_frame(path, strings=("group", "id", "split")), needed)
 
 
-def _read_parquet(path: Path) -> dict[str, Array]:
+def _read_parquet(path: Path, needed: Collection[str]) -> dict[str, Array]:
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -107,10 +139,10 @@ def _read_parquet(path: Path) -> dict[str, Array]:
         packed = sum(header.row_group(i).total_byte_size for i in range(header.num_row_groups))
         refuse_large_table(path, rows=header.num_rows, columns=header.num_columns, size=max(8 * cells, packed))
         frame = pd.read_parquet(path, page_checksum_verification=True)  # of pages that carry a checksum
-        return _from_frame(path, frame)  # Arrow looks at text only when it is asked for
+        return _from_frame(path, frame, needed)  # Arrow looks at text only when it is asked for
 
 
-def _from_frame(path: Path, frame: pd.DataFrame) -> dict[str, Array]:
+def _from_frame(path: Path, frame: pd.DataFrame, needed: Collection[str]) -> dict[str, Array]:
     if frame.empty:
         raise InputFileError(f"{path} names columns and has no rows")
     columns = {name: _numbered(path, frame, name) for name in _MATRICES}
@@ -120,7 +152,7 @@ def _from_frame(path: Path, frame: pd.DataFrame) -> dict[str, Array]:
     arrays = {name: frame[of_matrix].to_numpy() for name, of_matrix in columns.items() if of_matrix}
     taken = {column for of_matrix in columns.values() for column in of_matrix}
     arrays |= {name: frame[name].to_numpy() for name in frame.columns if name not in taken}
-    _require(path, arrays, list(frame.columns), of_matrix="_0, …")
+    _require(path, arrays, list(frame.columns), needed, of_matrix="_0, …")
     return {**arrays, _CLASSES: np.array(classes, dtype=np.str_)} if classes else arrays
 
 
@@ -133,18 +165,21 @@ def _numbered(path: Path, frame: pd.DataFrame, name: str) -> list[str]:
 
 
 def _named_classes(frame: pd.DataFrame) -> tuple[str, ...]:
-    """Return the classes that the columns of p, or else of logits, are named after, if labels are names."""
-    if "y" not in frame or not are_names(frame["y"].to_numpy()):
+    """Return the classes that the columns of p, or else of logits, are named after, unless labels are numbers."""
+    if "y" in frame and not are_names(frame["y"].to_numpy()):
         return ()
     found = ([name.removeprefix(f"{of}_") for name in frame if name.startswith(f"{of}_")] for of in ("p", "logits"))
     return tuple(next(filter(None, found), ()))
 
 
-def _require(path: Path, arrays: Mapping[str, Any], found: list[str], of_matrix: str = "") -> None:
-    needed = {
+def _require(
+    path: Path, arrays: Mapping[str, Any], found: list[str], asked: Collection[str], of_matrix: str = ""
+) -> None:
+    names = {
         f"p{of_matrix} (or logits{of_matrix})": ("p", "logits"), f"z{of_matrix}": ("z", "zt"), "y": ("y",),
         "split": ("split",),
     }  # fmt: skip
+    needed = {name: any_of for name, any_of in names.items() if any_of[0] in asked}
     missing = [name for name, any_of in needed.items() if not any(key in arrays for key in any_of)]
     if missing:
         more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
@@ -154,59 +189,80 @@ def _require(path: Path, arrays: Mapping[str, Any], found: list[str], of_matrix:
         )
 
 
-def _split(arrays: Mapping[str, Array], digest: str, space: str) -> SplitOutputs:
-    p = _probabilities(arrays)
+def _split(arrays: dict[str, Any], digest: str, space: str) -> SplitOutputs:
+    """Deal the rows into splits. ``arrays`` is emptied before the embeddings are read: both would be more than fits."""
     z = arrays.get("zt", arrays.get("z")) if space == "teacher" else arrays.get("z")
+    n_classes, class_names, codes, columns, metadata = _columns(arrays, z)
+    arrays.clear()
+    embeddings = z.parts(codes) if isinstance(z, _Embeddings) else _dealt(z, codes)
+
+    def scored(kind: type[Rows], code: int) -> Rows:
+        rows = kind.check(
+            columns["p"][code], embeddings[code], columns["y"][code], columns["groups"][code], ids=columns["ids"][code],
+            p_teacher=columns["p_teacher"][code], metadata={name: column[code] for name, column in metadata.items()},
+            n_classes=n_classes, suffix=f" ({checks.SPLITS[code]})",
+        )  # fmt: skip
+        return replace(rows, p_second=columns["p_second"][code])
+
+    return SplitOutputs(
+        train=replace(
+            TrainOutputs.check(
+                embeddings[0], columns["y"][0], columns["groups"][0], ids=columns["ids"][0], p=columns["p"][0],
+                n_classes=n_classes, suffix=" (train)",
+            ),
+            features=columns["features"][0],
+        ),
+        validation=replace(scored(ValidationOutputs, 1), features=columns["features"][1]),
+        test=scored(TestOutputs, 2),
+        n_classes=n_classes,
+        fingerprint=digest,
+        class_names=class_names,
+    )  # fmt: skip
+
+
+class _Columns(NamedTuple):
+    """All that a file says of its rows but their embeddings, by split: lists of three."""
+
+    n_classes: int
+    class_names: tuple[str, ...]
+    codes: Array  # the split of each row of the file
+    columns: dict[str, list[Any]]
+    metadata: dict[str, list[Any]]
+
+
+def _columns(arrays: Mapping[str, Any], z: Any) -> _Columns:
+    p = probabilities(arrays)
     if z is None:
         raise ValueError("a bank in the student's space needs z, and there is only zt")
     n_rows, n_classes = p.shape
     y, class_names = _class_numbers(arrays, n_classes)
     for name, array in arrays.items():
-        if name == _CLASSES:
-            continue
-        if array.ndim == 0 or len(array) != n_rows:
-            raise ValueError(f"{name} has {len(array) if array.ndim else 'no'} rows where p has {n_rows}")
+        if name != _CLASSES and (length := array.shape[0] if array.ndim else "no") != n_rows:
+            raise ValueError(f"{name} has {length} rows where p has {n_rows}")
     codes = check_all_splits(arrays["split"])
-    groups, ids = arrays.get("group"), arrays.get("id")
+    groups = arrays.get("group")
     if groups is not None:
         refuse_crossing_groups(codes, checks.check_groups(groups, "group", n_rows=n_rows))
-    teacher = None if "pt" not in arrays else _renormalised(arrays["pt"], "pt")
+    teacher = None if "pt" not in arrays else renormalised(arrays["pt"], "pt")
     second: Any = None
     if _SECOND in arrays:
-        second = checks.check_probabilities(_renormalised(arrays[_SECOND], _SECOND), _SECOND, n_classes=n_classes)
-
-    def rows(array: Array | None, code: int) -> Any:
-        return None if array is None else array[codes == code]
-
-    metadata = {name: column for name, column in arrays.items() if name not in _KNOWN}
-
-    def scored(code: int) -> dict[str, Any]:
-        return {
-            "ids": rows(ids, code),
-            "p_teacher": rows(teacher, code),
-            "metadata": {name: column[codes == code] for name, column in metadata.items()},
-            "n_classes": n_classes,
-        }
-
-    return SplitOutputs(
-        train=TrainOutputs.check(
-            rows(z, 0), rows(y, 0), rows(groups, 0), ids=rows(ids, 0), p=rows(p, 0), n_classes=n_classes,
-            suffix=" (train)",
-        ),
-        validation=replace(
-            ValidationOutputs.check(
-                rows(p, 1), rows(z, 1), rows(y, 1), rows(groups, 1), suffix=" (val)", **scored(1)
-            ),
-            p_second=rows(second, 1),
-        ),
-        test=replace(
-            TestOutputs.check(rows(p, 2), rows(z, 2), rows(y, 2), rows(groups, 2), suffix=" (test)", **scored(2)),
-            p_second=rows(second, 2),
-        ),
+        second = checks.check_probabilities(renormalised(arrays[_SECOND], _SECOND), _SECOND, n_classes=n_classes)
+    features = checks.check_embeddings(arrays[_FEATURES], _FEATURES) if _FEATURES in arrays else None
+    known = {
+        "p": p, "y": y, "groups": groups, "ids": arrays.get("id"), "p_teacher": teacher, "p_second": second,
+        "features": features,
+    }  # fmt: skip
+    return _Columns(
         n_classes=n_classes,
-        fingerprint=digest,
         class_names=class_names,
-    )  # fmt: skip
+        codes=codes,
+        columns={name: _dealt(column, codes) for name, column in known.items()},
+        metadata={name: _dealt(column, codes) for name, column in arrays.items() if name not in _KNOWN},
+    )
+
+
+def _dealt(column: Any, codes: Array) -> list[Any]:
+    return [None if column is None else column[codes == code] for code in range(len(checks.SPLITS))]
 
 
 def _class_numbers(arrays: Mapping[str, Array], n_classes: int) -> tuple[Array, tuple[str, ...]]:
@@ -232,40 +288,3 @@ def check_all_splits(split: Any) -> Array:
     if empty:
         raise ValueError(f"split leaves {' and '.join(empty)} empty; train, val and test all need rows")
     return codes
-
-
-def _probabilities(arrays: Mapping[str, Array]) -> Array:
-    if "logits" not in arrays:
-        return _renormalised(arrays["p"], "p")
-    logits = arrays["logits"]
-    if "p" in arrays:
-        p = _renormalised(arrays["p"], "p")
-        _compare(p, logits)
-        return p
-    if logits.ndim != 2 or not np.issubdtype(logits.dtype, np.floating) or not np.isfinite(logits).all():
-        raise ValueError("logits must be a matrix of finite floating-point numbers")
-    of_logits: Array = softmax(logits.astype(np.float64), axis=1)
-    return of_logits
-
-
-def _compare(p: Array, logits: Array) -> None:
-    """Refuse logits that contradict ``p``; those from before its calibration are ignored with a warning."""
-    if p.shape != logits.shape or not np.issubdtype(logits.dtype, np.floating):
-        raise ValueError(f"p has shape {p.shape} and logits have shape {logits.shape}: keep one of the two")
-    of_logits = softmax(logits.astype(np.float64), axis=1)
-    rows, label = np.arange(len(p)), p.argmax(1)
-    odd = p[rows, label] - p[rows, of_logits.argmax(1)] > _ALIKE
-    if odd.mean() > _ODD_SHARE:
-        row = int(odd.argmax())
-        raise ValueError(
-            f"p and logits contradict each other in {int(odd.sum())} of {len(p)} rows: in row {row} p gives class "
-            f"{label[row]} {p[row, label[row]]:.3f}, and softmax(logits) {of_logits[row, label[row]]:.3f}; keep one"
-        )
-    if np.abs(p - of_logits).max(initial=0) > _ALIKE:
-        warnings.warn("p is not the softmax of logits (calibrated, or averaged?): p is used", stacklevel=2)
-
-
-def _renormalised(values: Array, name: str) -> Array:
-    p = checks.check_probabilities(values, name).double()
-    renormalised: Array = (p / p.sum(1, keepdim=True)).numpy()
-    return renormalised

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tdumpra import checks
-from tdumpra.core.groups import lesion_of_each_row
+from tdumpra.core.groups import drawn_rows, lesion_numbers, lesion_of_each_row
+
+SEARCHED_ROWS = 100_000  # validation rows; of more, so many are searched
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -26,6 +28,7 @@ class _Rows:
     y: Tensor  # (n,)
     groups: NDArray[np.str_] | None = None
     ids: NDArray[np.str_] | None = None
+    features: Tensor | None = None  # (n, F) pooled, for the model's record alone
 
     def __len__(self) -> int:
         return len(self.y)
@@ -145,6 +148,15 @@ class ValidationOutputs(ScoredOutputs):
 
     __slots__ = ()
 
+    def searched(self) -> ValidationOutputs:
+        """Return the rows that everything is chosen on: these, or, of more than so many, groups drawn at random.
+
+        A search over a hundred thousand rows tells gates apart that differ by a thousandth of them.
+        """
+        if len(self) <= SEARCHED_ROWS:
+            return self
+        return self.rows(drawn_rows(lesion_numbers(self.lesions(), len(self)), SEARCHED_ROWS))
+
 
 class TestOutputs(ScoredOutputs):
     """Test rows, which are only ever scored."""
@@ -196,12 +208,15 @@ def class_numbers(y: Any, names: Sequence[str], name: str = "y") -> Any:
     """Return the place of each label in ``names``; labels that are numbers are returned as they are."""
     if not are_names(y):
         return y
-    number = {word: c for c, word in enumerate(names)}
-    words = [word.decode() if isinstance(word, bytes) else word for word in np.asarray(y).tolist()]
+    number, labels = {word: c for c, word in enumerate(names)}, np.asarray(y)
+    found, place = labels, np.arange(len(labels))
+    if labels.dtype.kind in "US":  # millions of labels are a few names
+        found, place = np.unique(labels, return_inverse=True)
+    words = [word.decode() if isinstance(word, bytes) else word for word in found.tolist()]
     unknown = next((word for word in words if word not in number), None)
     if unknown is not None:
         raise ValueError(f"{name} holds {unknown!r}, which is none of the classes of p: {', '.join(names)}")
-    return np.array([number[word] for word in words], dtype=np.int64)
+    return np.array([number[word] for word in words], dtype=np.int64)[place]
 
 
 def check_groups_apart(

@@ -32,6 +32,7 @@ class Encoding(NamedTuple):
 
     logits: Float[Tensor, "n c"]
     z: Float[Tensor, "n d"]  # rows of length one, float32
+    features: Float[Tensor, "n f"]  # pooled, as the classifier's head gets them, float32
 
 
 class _ExactFloat32:
@@ -90,12 +91,13 @@ class DualHeadNetwork(nn.Module):
 
     def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
         """Return logits and unit embeddings. The classifier and the norm are float32, also under autocast."""
-        features = _pooled(self.backbone(images))
-        nothing = features.new_empty(len(features), 0, dtype=torch.float32)
-        projected = None if self.projection is None else self.projection(features)
+        pooled = _pooled(self.backbone(images))
+        nothing = pooled.new_empty(pooled.shape[0], 0, dtype=torch.float32)
+        projected = None if self.projection is None else self.projection(pooled)
         with torch.autocast(images.device.type, enabled=False):
-            logits = nothing if self.classifier is None else self.classifier(features.float())
-            return Encoding(logits, nothing if projected is None else normalise(projected))
+            features = pooled.float()
+            logits = nothing if self.classifier is None else self.classifier(features)
+            return Encoding(logits, nothing if projected is None else normalise(projected), features)
 
 
 class AttachedClassifier(nn.Module):
@@ -113,10 +115,10 @@ class AttachedClassifier(nn.Module):
         """Return logits and normalised penultimate features."""
         self._captured.clear()
         logits = self.classifier(images)
-        features = self._captured[-1]
+        features = self._captured[-1].flatten(1)
         self._captured.clear()
         with torch.autocast(images.device.type, enabled=False):
-            return Encoding(logits.float(), normalise(features.flatten(1)))
+            return Encoding(logits.float(), normalise(features), features.float())
 
 
 class FrozenEncoder(nn.Module):
@@ -131,14 +133,15 @@ class FrozenEncoder(nn.Module):
         """Return normalised pooled features."""
         features = _pooled(self.backbone(images))
         with torch.autocast(images.device.type, enabled=False):
-            return Encoding(features.new_zeros(len(features), self.n_classes).float(), normalise(features))
+            logits = features.new_zeros(features.shape[0], self.n_classes).float()
+            return Encoding(logits, normalise(features), features.float())
 
 
 class SeveralViews(nn.Module):
     """Average a network's outputs over mirrored and turned views of each image.
 
     Two views: the image and its mirror image; four: upside down too; eight: all of these with rows and columns
-    exchanged. Probabilities are averaged, and so are embeddings, back onto the sphere.
+    exchanged. Probabilities are averaged, and so are features, and embeddings, back onto the sphere.
     """
 
     def __init__(self, network: nn.Module, views: int) -> None:
@@ -154,7 +157,24 @@ class SeveralViews(nn.Module):
         with torch.autocast(images.device.type, enabled=False):
             log_p = torch.stack([each.logits.float().log_softmax(1) for each in seen]).logsumexp(0)
             z = torch.stack([each.z for each in seen]).mean(0)
-            return Encoding(log_p - math.log(self.views), normalise(z) if z.shape[1] else z)
+            features = torch.stack([each.features for each in seen]).mean(0)
+            return Encoding(log_p - math.log(self.views), normalise(z) if z.shape[1] else z, features)
+
+
+class NewHead(nn.Module):
+    """A network whose logits come from another linear layer on its pooled features: it was adapted to a new place."""
+
+    def __init__(self, network: nn.Module, weight: Float[Tensor, "c f"], bias: Float[Tensor, " c"]) -> None:
+        super().__init__()
+        self.network = network
+        self.head = nn.Linear(weight.shape[1], weight.shape[0])
+        self.head.load_state_dict({"weight": weight, "bias": bias})
+
+    def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
+        """Return the network's features and embedding, and the head's logits, which are float32 under autocast too."""
+        seen: Encoding = self.network(images)
+        with torch.autocast(images.device.type, enabled=False):
+            return seen._replace(logits=self.head(seen.features))
 
 
 class BuiltNetwork(NamedTuple):

@@ -1,8 +1,9 @@
-"""Run networks over images in order: logits and embeddings, sharded over processes and joined again."""
+"""Run networks over images in order: logits, embeddings and features, sharded over processes and joined again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -10,8 +11,10 @@ from jaxtyping import Int64
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from tdumpra.allocator import keep_freed_memory
 from tdumpra.data.batches.pipeline import Pipeline
-from tdumpra.networks.build import Encoding, NetworkError, arithmetic
+from tdumpra.networks.build import Encoding, NetworkError
+from tdumpra.networks.engine import NetworkPass
 from tdumpra.networks.settings import Precision
 
 
@@ -29,6 +32,7 @@ def encode(
     """Return each network's outputs on the images ``numbers``, on the CPU, in that order, the same on every process.
 
     The ``precision`` is training's unless given. ``on_batch`` gets the number of images that all processes did.
+    Features are rounded to half precision: there are many of them, and a fit on them has more noise than that.
 
     Process r of w takes every w-th batch from the r-th on. Any number of processes thus runs exactly the batches of
     one, and rounding cannot differ. Shards are padded to equal length for the gather, and the padding is dropped.
@@ -36,19 +40,21 @@ def encode(
     modes = [network.training for network in networks]
     for network in networks:
         network.eval()
+    if fabric.device.type == "cpu":
+        keep_freed_memory()
     mine = _shard(numbers, batch_size, fabric)
+    passes = [NetworkPass(network, pipeline.evaluation, precision, channels_last=True) for network in networks]
     parts: list[list[Encoding]] = [[] for _ in networks]
     for batch in pipeline.evaluate(mine, batch_size):
-        images = batch.images.to(memory_format=torch.channels_last)
-        with fabric.autocast() if precision is None else arithmetic(precision, fabric.device):
-            for collected, network in zip(parts, networks, strict=True):
-                encoding = network(images)
-                collected.append(Encoding(encoding.logits.float(), encoding.z.float()))
+        with fabric.autocast() if precision is None else nullcontext():
+            for collected, each in zip(parts, passes, strict=True):
+                encoding = each.encode(batch.images)
+                collected.append(Encoding(encoding.logits.float(), encoding.z.float(), encoding.features.half()))
         if on_batch is not None:
             on_batch(len(batch.numbers) * fabric.world_size)
     for network, mode in zip(networks, modes, strict=True):
         network.train(mode)
-    joined = [Encoding(*(torch.cat(column) for column in zip(*each, strict=True))) for each in parts if each]
+    joined = [Encoding(*(torch.cat(column) for column in zip(*part, strict=True))) for part in parts if part]
     return [Encoding(*(_gather(column, len(numbers), batch_size, fabric).cpu() for column in each)) for each in joined]
 
 

@@ -1,4 +1,4 @@
-"""The model file: networks with their preprocessing, bank, thresholds and small pictures."""
+"""The model file: networks with their preprocessing, bank, thresholds, small pictures, its record and its history."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from tdumpra.artifacts import Artifact, fingerprint, prefixed, read_artifact, unprefixed, write_artifact
-from tdumpra.checks import check_choice, check_count
 from tdumpra.data.images.framing import EvalTransform
 from tdumpra.errors import ArtifactError, OtherKindError, UntrustedCodeError
 from tdumpra.foreign import reading
+from tdumpra.method import lineage
 from tdumpra.method.decision import Decision
-from tdumpra.method.schema import check_list, check_table, check_tensor, check_text
-from tdumpra.networks.build import Encoding, NetworkError, SeveralViews, build_network
+from tdumpra.method.record import Record
+from tdumpra.method.schema import check_tensor
+from tdumpra.networks.build import Encoding, NetworkError, NewHead, SeveralViews, build_network
 from tdumpra.networks.settings import VIEWS, NetworkConfig, Precision
 from tdumpra.toml import from_plain
+from tdumpra.values import check_choice, check_count, check_list, check_table, check_text
 
 KIND, SCHEMA = "model", 3
 
@@ -31,6 +33,7 @@ _REMEDY = {  # by the kind of file that was given instead
     "with  tdumpra run",
     "bank": ": name model.safetensors, which lies beside it once the run was tuned",
 }
+_HEAD = ("adapted_head.weight", "adapted_head.bias")  # among the weights of an adapted classifier
 _MOST_SIDE = 4096  # pixels of a network's input, of the frame before it, and of the picture of an exemplar
 _MOST_WIDTH = 65_536  # of an embedding
 
@@ -73,18 +76,26 @@ class Encoder:
         if "classifier.weight" in self.state and not self.network.finished:
             n_classes = len(self.state["classifier.weight"])
         network = build_network(self.network, n_classes, load=False).network
+        head = {key: tensor for key, tensor in self.state.items() if key in _HEAD}
+        state = {key: tensor for key, tensor in self.state.items() if key not in _HEAD}
         if not self.network.as_it_is:
-            present = {name.split(".")[0] for name in self.state}
-            for head in {"classifier", "projection"} - present:  # dropped because nobody uses it
-                setattr(network, head, None)
+            present = {key.split(".")[0] for key in state}
+            for unused in {"classifier", "projection"} - present:
+                setattr(network, unused, None)
         try:
-            network.load_state_dict(self.state)
+            network.load_state_dict(state)
         except RuntimeError as error:
             raise NetworkError(
                 f"the model's weights do not fit {name!r}, which builds another network now than when "
                 "they were trained: restore its code, or train again"
             ) from error
-        return (network if self.views == 1 else SeveralViews(network, self.views)).eval().to(device)
+        built: nn.Module = network if self.views == 1 else SeveralViews(network, self.views)
+        return (NewHead(built, *(head[key] for key in _HEAD)) if head else built).eval().to(device)
+
+    def with_head(self, weight: Any, bias: Any) -> Encoder:
+        """Let another linear layer on the pooled features give the logits; an earlier one of this kind is replaced."""
+        head = (torch.as_tensor(each).float() for each in (weight, bias))
+        return replace(self, state={**self.state, **dict(zip(_HEAD, head, strict=True))})
 
     def without(self, head: Literal["classifier", "projection"]) -> Encoder:
         """Drop an unused head. A finished or frozen network stays as it is."""
@@ -103,6 +114,9 @@ class Model:
     retrieval: Encoder | None  # None: the classifier's own embeddings are matched, in one pass
     thumbnails: Mapping[str, Tensor]  # exemplar id -> (h, w, 3) uint8; empty where privacy forbids them
     identity: Mapping[str, str]
+    record: Record | None = None  # None where privacy forbids it, and in older files
+    lineage: tuple[lineage.Entry, ...] = ()  # empty in older files
+    evaluation: Mapping[str, Any] | None = None  # in brief, of the model as it was first made; None in older files
 
     def write(self, path: Path) -> None:
         """Write one sealed file."""
@@ -118,17 +132,22 @@ class Model:
                 "precision": encoder.precision,
             }  # fmt: skip
         tensors |= prefixed("thumbnail", self.thumbnails)
+        record = Artifact({}, {}) if self.record is None else self.record.to_artifact()
+        tensors |= prefixed("record", record.tensors)
         meta = {
             "decision": decision.meta,
             "class_names": self.class_names,
             "encoders": encoders,
             "identity": dict(self.identity),
+            "record": record.meta or None,
+            "lineage": lineage.to_json(self.lineage),
+            "evaluation": None if self.evaluation is None else dict(self.evaluation),
         }
         write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
 
     def build(self, device: torch.device, *, trusted: Collection[str] = ()) -> tuple[nn.Module, nn.Module | None]:
         """Build the networks, and refuse those that do not fit the classes and the bank."""
-        n_classes, width = len(self.class_names), self.decision.bank.width
+        n_classes, width = self.decision.columns, self.decision.bank.width
         classifier = self.classifier.build(n_classes, device, trusted=trusted)
         given = _blank_pass(classifier, self.classifier, device)
         _check_columns("classifier", "logits", given.logits, n_classes)
@@ -152,6 +171,7 @@ class Model:
             encoders = check_table(meta["encoders"], "encoders")
             names = check_list(meta["class_names"], "class_names", decision.bank.n_classes)
             identity = check_table(meta["identity"], "identity")
+            bank, kept = decision.bank, Artifact(unprefixed("record", tensors), meta.get("record") or {})
             return cls(
                 decision=decision,
                 class_names=tuple(check_text(name, "a class") for name in names),
@@ -161,6 +181,9 @@ class Model:
                 else None,
                 thumbnails=_read_thumbnails(unprefixed("thumbnail", tensors)),
                 identity={key: check_text(value, f"identity.{key}") for key, value in identity.items()},
+                record=Record.from_artifact(kept, n_classes=bank.n_classes, width=bank.width) if kept.meta else None,
+                lineage=lineage.from_json(meta.get("lineage", [])),
+                evaluation=check_table(meta["evaluation"], "evaluation") if meta.get("evaluation") else None,
             )
 
 
@@ -204,6 +227,9 @@ def _read_encoder(role: str, said: Any, tensors: Mapping[str, Tensor]) -> Encode
     state = unprefixed(role, tensors)
     if not state:
         raise ValueError(f"there are no weights of the {role}")
+    if any(key in state for key in _HEAD):
+        weight = check_tensor(state, _HEAD[0], (None, None))
+        check_tensor(state, _HEAD[1], (len(weight),))
     if "classifier.weight" in state and not network.finished:
         check_tensor(state, "classifier.weight", (None, None), finite=False)  # predictions tell
     return Encoder(network=network, transform=transform, state=state, views=views, precision=precision)

@@ -8,7 +8,6 @@ size of a batch, in float32 by less than 1e-5.
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -20,42 +19,34 @@ from torch import Tensor, nn
 
 from tdumpra import checks
 from tdumpra.core.gate import GateSignals
-from tdumpra.data.images.framing import EvalTransform
-from tdumpra.data.images.new import Framed, Image, Pixels, read_batches
+from tdumpra.data.images.framing import EvalTransform, Framing
+from tdumpra.data.images.new import Framed, Image, Pixels, list_images, read_batches, record_batches
+from tdumpra.data.manifest import Manifest
 from tdumpra.errors import BrokenImageError
 from tdumpra.method.bank import Exemplar
 from tdumpra.method.decision import Decided
 from tdumpra.method.evidence import Evidence, explain
-from tdumpra.networks.build import arithmetic
-from tdumpra.networks.engine import Batch, Engine, Pass, usual_batch_size
+from tdumpra.networks.build import Encoding
+from tdumpra.networks.engine import Batch, Engine, NetworkPass, usual_batch_size
 from tdumpra.networks.model_file import Encoder, Model
 from tdumpra.networks.settings import Precision
+from tdumpra.networks.shared import Shared
+from tdumpra.runtime.prediction import NOT_FINITE, Prediction, failed
 
 Mode = Literal["lazy", "eager"]
-
-_NOT_FINITE = "the network's output for this image is not finite: its weights may be damaged, or the precision too low"
-
-
-class Prediction(NamedTuple):
-    """The outcome for one image."""
-
-    path: str
-    label: str
-    probabilities: dict[str, float]
-    opened: bool
-    signals: dict[str, float] | None  # None where the bank was not asked; ``label_cls`` and ``label_sim`` are integers
-    evidence: Evidence | None  # None unless asked for
-    error: str | None = None  # why there is no prediction
-    # with evidence:
-    pixels: Pixels | None = None  # the framed image, as the network that matches prototypes gets it
-    picture: Pixels | None = None  # the image as it was decoded, scaled down if it is large
-    exemplar: Exemplar | None = None  # the training image that it was recognised as
-
 
 Recognise = Callable[[Image, Pixels], Exemplar | None]
 
 
-class Predictor:
+class _Wanted(NamedTuple):
+    """What a prediction is to carry beside the decision."""
+
+    evidence: bool
+    embeddings: bool
+    recognise: Recognise | None
+
+
+class Predictor(Shared):
     """Predict images. Load one with :meth:`load`.
 
     Args:
@@ -104,6 +95,7 @@ class Predictor:
         groups: Sequence[str | None] | None = None,
         masks: Sequence[str | Path | None] | None = None,
         recognise: Recognise | None = None,
+        embeddings: bool = False,
     ) -> Iterator[Prediction]:
         """Yield predictions in order. An image that cannot be read or decided gives one with its ``error``.
 
@@ -116,22 +108,50 @@ class Predictor:
                 image without one is seen whole.
             recognise: with evidence, tells from an image and its pixels, framed for the classifier, which training
                 image it is. Without a group of its own, it gets that image's.
+            embeddings: ask the bank about every image, and attach its embedding and the classifier's features.
         """
         if batch_size is not None:
             checks.check_count(batch_size, "batch_size")
-        paths = _listed(images)
-        own = _one_each(groups, "groups", len(paths))
-        outlines = [None if mask is None else Path(mask) for mask in _one_each(masks, "masks", len(paths))]
-        if self.cuts_out and None in outlines:
-            warnings.warn(
-                "the model was trained on lesions that were cut out along their masks: an image without a mask is seen "
-                "whole, as few were in training",
-                stacklevel=2,
-            )
-        if not self.cuts_out and any(outlines):
-            warnings.warn("the model looks at whole images: their masks change nothing", stacklevel=2)
-        cases = [Image(Path(path), mask) for path, mask in zip(paths, outlines, strict=True)]
-        yield from self._predict(cases, own, batch_size or usual_batch_size(self.device), evidence, recognise)
+        cases = list_images(images, masks, cuts_out=self.cuts_out)
+        own = _one_each(groups, "groups", len(cases))
+        wanted = _Wanted(evidence, embeddings, recognise)
+        yield from self._predict(cases, own, batch_size or usual_batch_size(self.device), wanted)
+
+    def decide(
+        self, framed: Sequence[Framed], *, evidence: bool = False, groups: Sequence[str | None] | None = None
+    ) -> list[Prediction]:
+        """Predict images that are read already, as one batch. Several threads may call this at a time.
+
+        Args:
+            framed: as :attr:`framings` frame them.
+            evidence: as in :meth:`predict`.
+            groups: as in :meth:`predict`.
+        """
+        own = _one_each(groups, "groups", len(framed))
+        [batch] = self._engine(len(framed), eager=evidence).decide([list(framed)])
+        rows = enumerate(zip(self._outcomes(batch), own, framed, strict=True))
+        nowhere, wanted = Image(Path()), _Wanted(evidence, False, None)
+        return [
+            self._with_extras(outcome, batch, i, nowhere, group, each, wanted)
+            if evidence and outcome.error is None
+            else outcome
+            for i, (outcome, group, each) in rows
+        ]
+
+    @property
+    def framings(self) -> tuple[Framing, Framing]:
+        """How images are cut and scaled for the classifier, and for the network that matches prototypes."""
+        return self.model.classifier.transform.framing, self.matcher[1].framing
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes, in the order of the probabilities."""
+        return self.model.class_names
+
+    @property
+    def has_two_networks(self) -> bool:
+        """Return whether prototypes are matched by a network of their own."""
+        return self.model.retrieval is not None
 
     @property
     def cuts_out(self) -> bool:
@@ -148,9 +168,22 @@ class Predictor:
 
     def embed(self, pixels: Tensor) -> Tensor:
         """Return embeddings of transformed images (n, 3, s, s) in the bank's space."""
-        with arithmetic(self.precision or (self.model.retrieval or self.model.classifier).precision, self.device):
-            z: Tensor = self.matcher[0](pixels).z
-        return z
+        encoder = self.model.retrieval or self.model.classifier
+        return self._ready(self.matcher[0], encoder).encode(pixels).z
+
+    def outputs(
+        self, manifest: Manifest, *, batch_size: int | None = None
+    ) -> Iterator[list[BrokenImageError | tuple[Framed, Encoding]]]:
+        """Yield the outputs of both networks for the records of a source, in order, a batch at a time.
+
+        Each image comes as it was framed, with the outputs of one row; one that cannot be read comes as its error.
+        """
+        size = batch_size or usual_batch_size(self.device)
+        engine = self._engine(size, eager=True)
+        for read in record_batches(manifest, *self.framings, batch_size=size):
+            framed = [each for each in read if isinstance(each, Framed)]
+            rows = iter(zip(*engine.outputs(framed), strict=True)) if framed else iter(())
+            yield [each if isinstance(each, BrokenImageError) else (each, Encoding(*next(rows))) for each in read]
 
     def pictures(self, evidence: Evidence) -> dict[str, np.ndarray]:
         """Return small pictures (h, w, 3) of the training images behind ``evidence``, where the model holds them."""
@@ -158,79 +191,76 @@ class Predictor:
         return {name: held[name].numpy() for name in evidence.exemplar_ids if name in held}
 
     def _predict(
-        self,
-        images: list[Image],
-        groups: list[str | None],
-        batch_size: int,
-        evidence: bool,
-        recognise: Recognise | None,
+        self, images: list[Image], groups: list[str | None], batch_size: int, wanted: _Wanted
     ) -> Iterator[Prediction]:
-        engine = self._engine(batch_size, eager=evidence)
-        framings = self.model.classifier.transform.framing, self.matcher[1].framing
+        engine = self._engine(batch_size, eager=wanted.evidence or wanted.embeddings, features=wanted.embeddings)
         under_way: deque[list[Framed | BrokenImageError | None]] = deque()
+        keep = wanted.evidence  # pixels are kept for evidence alone
 
         def batches() -> Iterator[list[Framed]]:
-            for read in read_batches(images, *framings, batch_size=batch_size, picture=evidence):
+            for read in read_batches(images, *self.framings, batch_size=batch_size, picture=keep):
                 framed = [each for each in read if isinstance(each, Framed)]
-                # pixels are kept for evidence alone
-                under_way.append([each if evidence or isinstance(each, BrokenImageError) else None for each in read])
+                under_way.append([each if keep or isinstance(each, BrokenImageError) else None for each in read])
                 if framed:
                     yield framed
 
         todo = zip(images, groups, strict=True)
         try:
             for batch in engine.decide(batches()):
-                i = 0
+                outcomes = enumerate(self._outcomes(batch))
                 for found in under_way.popleft():
                     image, group = next(todo)
                     if isinstance(found, BrokenImageError):
-                        yield _failed(image.path, str(found))
+                        yield failed(image.path, str(found))
                         continue
-                    prediction = self._prediction(image.path, batch, i)
-                    if found is not None and prediction.error is None:
-                        prediction = self._with_evidence(prediction, batch, i, image, group, found, recognise)
+                    i, outcome = next(outcomes)
+                    prediction = outcome._replace(path=str(image.path))
+                    if prediction.error is None:
+                        prediction = self._with_extras(prediction, batch, i, image, group, found, wanted)
                     yield prediction
-                    i += 1
             last = [each for read in under_way for each in read]  # none of which could be read
             for (image, _), reason in zip(todo, last, strict=True):
-                yield _failed(image.path, str(reason))
+                yield failed(image.path, str(reason))
         finally:
             self.rows_seen += engine.rows_seen
             self.rows_matched += engine.rows_matched
 
-    def _engine(self, batch_size: int, *, eager: bool) -> Engine:
-        def ready(network: nn.Module, encoder: Encoder) -> Pass:
-            return Pass(network, encoder.transform, self.precision or encoder.precision)
-
+    def _engine(self, batch_size: int, *, eager: bool, features: bool = False) -> Engine:
         model, retrieval = self.model, None
         if model.retrieval is not None and self._retrieval is not None:
-            retrieval = ready(self._retrieval, model.retrieval)
+            retrieval = self._ready(self._retrieval, model.retrieval)
         return Engine(
-            model.decision, ready(self._classifier, model.classifier), retrieval, device=self.device,
-            batch_size=batch_size, eager=eager or self.mode == "eager",
+            model.decision, self._ready(self._classifier, model.classifier), retrieval, device=self.device,
+            batch_size=batch_size, eager=eager or self.mode == "eager", features=features,
         )  # fmt: skip
 
-    def _prediction(self, path: Path, batch: Batch, i: int) -> Prediction:
-        if not batch.finite[i]:
-            return _failed(path, _NOT_FINITE)
-        names, p, signals = self.model.class_names, batch.p[i].tolist(), None
-        if batch.decided is not None and i in batch.place:
-            columns = batch.decided.signals._asdict().items()
-            signals = {name: column[batch.place[i]].item() for name, column in columns}
-        label = names[int(batch.p[i].argmax())]
-        return Prediction(str(path), label, dict(zip(names, p, strict=True)), bool(batch.opened[i]), signals, None)
+    def _ready(self, network: nn.Module, encoder: Encoder) -> NetworkPass:
+        return NetworkPass(network, encoder.transform, self.precision or encoder.precision)
 
-    def _with_evidence(
-        self,
-        prediction: Prediction,
-        batch: Batch,
-        i: int,
-        image: Image,
-        group: str | None,
-        framed: Framed,
-        recognise: Recognise | None,
-    ) -> Prediction:
-        exemplar = None if recognise is None else recognise(image, framed.first)
+    def _outcomes(self, batch: Batch) -> Iterator[Prediction]:
+        """Yield the rows of a batch, without their paths. Whole columns leave the tensors at once."""
+        names = self.model.class_names
+        signals = {} if batch.decided is None else batch.decided.signals._asdict()
+        columns = {name: column.tolist() for name, column in signals.items()}
+        rows = zip(*(each.tolist() for each in (batch.p, batch.p.argmax(1), batch.opened, batch.finite)), strict=True)
+        for i, (p, label, opened, finite) in enumerate(rows):
+            if not finite:
+                yield failed("", NOT_FINITE)
+                continue
+            place = batch.place.get(i)
+            own = None if place is None else {name: column[place] for name, column in columns.items()}
+            yield Prediction("", names[label], dict(zip(names, p, strict=True)), opened, own, None)
+
+    def _with_extras(
+        self, prediction: Prediction, batch: Batch, i: int, image: Image, group: str | None, framed: Framed | None,
+        wanted: _Wanted,
+    ) -> Prediction:  # fmt: skip
+        if batch.z is not None and batch.features is not None:
+            embedding, features = batch.z[batch.place[i]].numpy(), batch.features[i].numpy()
+            prediction = prediction._replace(embedding=embedding, features=features)
+        if framed is None:
+            return prediction
+        exemplar = None if wanted.recognise is None else wanted.recognise(image, framed.first)
         own = exemplar.group if exemplar is not None and group is None else group
         return prediction._replace(
             evidence=self._explain(batch, i, own), pixels=framed.second, picture=framed.picture, exemplar=exemplar
@@ -245,17 +275,9 @@ class Predictor:
         return explain(self.model.decision, p[row], batch.z[row], class_names=names, group=group, decided=decided)
 
 
-def _failed(path: Path, reason: str) -> Prediction:
-    return Prediction(str(path), "", {}, False, None, None, reason)
-
-
-def _listed(values: str | Path | Sequence[Any]) -> list[Any]:
-    return [values] if isinstance(values, str | Path) else list(values)
-
-
 def _one_each(values: Any, name: str, n: int) -> list[Any]:
     """Return one value for each image, ``None`` for all where nothing was given."""
-    each = [None] * n if values is None else _listed(values)
+    each = [None] * n if values is None else [values] if isinstance(values, str) else list(values)
     if len(each) != n:
         raise ValueError(f"{name} needs one entry per image: {n}, not {len(each)}")
     return each

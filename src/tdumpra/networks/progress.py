@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,12 +14,23 @@ from tdumpra import screen
 from tdumpra.core.losses import JointLoss
 from tdumpra.networks.checkpoint import Progress, TrainingFiles
 
+OnValidated = Callable[[int, Mapping[str, float]], None]  # the epoch, and the student's scores
+
 
 class Screen:
     """Show and log the progress of training; silent on processes other than the first."""
 
-    def __init__(self, console: Console, *, name: str, quiet: bool = False, tensorboard: Any = None) -> None:
+    def __init__(
+        self,
+        console: Console,
+        *,
+        name: str,
+        quiet: bool = False,
+        tensorboard: Any = None,
+        on_validated: OnValidated | None = None,
+    ) -> None:
         self.console, self.name, self.quiet, self.tensorboard = console, name, quiet, tensorboard
+        self._on_validated = on_validated
         self._step: Callable[..., None] = lambda *_, **__: None
         self._text = ""
         self._mark = (time.monotonic(), 0)
@@ -68,7 +79,9 @@ class Screen:
             self._track({f"train/{key}": value for key, value in row.items() if key not in ("step", "epoch")}, progress)
 
     def validated(self, progress: Progress, scores: dict[str, dict[str, float]]) -> None:
-        """Show the validation scores of an epoch."""
+        """Show the validation scores of an epoch, and tell whoever watches the training."""
+        if self._on_validated is not None:
+            self._on_validated(progress.epoch, scores["student"])
         if self.quiet:
             return
         student, teacher = scores["student"], scores["teacher"]

@@ -218,7 +218,7 @@ def _joined_loss(
     Each process computes all of it. The gather's gradient sums over processes and DDP's averages over them, so every
     parameter gets exactly the gradient that one process would compute on the joined batch.
     """
-    logits, z = encoding
+    logits, z, _ = encoding
     if fabric.world_size > 1:
         logits, z = (_flat_gather(fabric, part, sync_grads=True) for part in (logits, z))
         labels = _flat_gather(fabric, labels, sync_grads=False)

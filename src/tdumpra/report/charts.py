@@ -282,3 +282,24 @@ def _columns(points: Points, split: str, *names: str) -> list[np.ndarray]:
 def _one_panel(height: float) -> tuple[Figure, Axes]:
     figure = new_figure(WIDTH, height)
     return figure, figure.subplots()
+
+
+@styled
+def search_history(rows: Points, objective: str) -> Chart:
+    """Draw what each trial of a search was worth, and the best so far; trials that were ended early as ticks."""
+    figure = new_figure(WIDTH, 2.8)
+    axes = figure.subplots()
+    worth = [(row["trial"], row["value"]) for row in rows if row.get("value") is not None]
+    ended = [row["trial"] for row in rows if row["state"] == "pruned"]
+    best = [(row["trial"], row["best"]) for row in rows if row.get("best") is not None]
+    if worth:
+        axes.plot(*zip(*worth, strict=True), "o", color=COLOURS["c4"], markersize=4, label="a trial")
+        axes.step(*zip(*best, strict=True), where="post", color=COLOURS["c0"], label="best so far")
+    for trial in ended:
+        axes.axvline(trial, ymax=0.04, color=COLOURS["muted"])
+    axes.set(xlabel="trial", ylabel=f"{objective}, validation")
+    if worth:
+        axes.legend(loc="lower right")
+    last = f"; the best is {best[-1][1]:.4f}" if best else ""
+    alt = f"History of the search: {len(worth)} trials to the end, {len(ended)} ended early{last}."
+    return Chart(figure, alt, rows)

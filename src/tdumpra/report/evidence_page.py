@@ -55,7 +55,23 @@ def evidence_page(
     training images by id; those that are missing are named with ``missing_reason``. ``notes`` are shown under the
     verdict; ``back_link`` is the address and the words of a link to where the reader came from.
     """
-    pictures = pictures or {}
+    values = evidence_values(evidence, case_id=case_id, truth=truth, pictures=pictures or {})
+    return kit.render(
+        "evidence.html",
+        image=None if image is None else kit.data_uri(image, size=_IMAGE_SIZE),
+        no_image=no_image,
+        heatmap=saliency and {"src": kit.data_uri(saliency.picture, size=_IMAGE_SIZE), "sentence": saliency.sentence},
+        notes=notes,
+        missing_reason=missing_reason,
+        back_link=back_link,
+        **values,
+    )
+
+
+def evidence_values(
+    evidence: Evidence, *, case_id: str, truth: str | None, pictures: Mapping[str, Picture]
+) -> dict[str, Any]:
+    """Return what ``evidence.html`` shows of the evidence itself."""
     nearest = len(evidence.matches)
     prototypes = [
         _prototype(rank if rank <= nearest else None, match, match == evidence.opposing, pictures)
@@ -64,36 +80,29 @@ def evidence_page(
     shown, hidden = _classes(evidence)
     ids = dict.fromkeys(each["id"] for row in prototypes for each in row["exemplars"])
     content = {"id": case_id, "reference_label": truth, **jsonable(asdict(evidence))}
-    return kit.render(
-        "evidence.html",
-        evidence=evidence,
-        case_id=case_id,
-        final=evidence.class_names[evidence.label],
-        said_classifier=evidence.class_names[evidence.label_classifier],
-        headline=reading.headline(evidence),
-        truth=truth,
-        outcome=reading.outcome(evidence, truth),
-        image=None if image is None else kit.data_uri(image, size=_IMAGE_SIZE),
-        no_image=no_image,
-        heatmap=saliency and {"src": kit.data_uri(saliency.picture, size=_IMAGE_SIZE), "sentence": saliency.sentence},
-        notes=notes,
-        classes=shown,
-        hidden_classes=hidden,
-        clauses=[_clause_row(clause) for clause in evidence.clauses if clause.asked],
-        unasked=reading.unasked(evidence),
-        prototypes=prototypes,
-        hardly_apart=reading.hardly_apart(evidence),
-        shares_out_of_order=reading.shares_out_of_order(evidence),
-        missing=[name for name in ids if name not in pictures],
-        missing_reason=missing_reason,
-        own_group=reading.own_group(evidence),
-        familiarity=reading.familiarity(evidence),
-        guarantee=reading.guarantee(evidence),
-        spread=reading.spread(evidence),
-        download=kit.download(json.dumps(content, indent=2, ensure_ascii=False), "application/json"),
-        download_name=kit.page_name(case_id).removesuffix(".html") + ".json",
-        back_link=back_link,
-    )
+    return {
+        "evidence": evidence,
+        "case_id": case_id,
+        "final": evidence.class_names[evidence.label],
+        "said_classifier": evidence.class_names[evidence.label_classifier],
+        "headline": reading.headline(evidence),
+        "truth": truth,
+        "outcome": reading.outcome(evidence, truth),
+        "classes": shown,
+        "hidden_classes": hidden,
+        "clauses": [_clause_row(clause) for clause in evidence.clauses if clause.asked],
+        "unasked": reading.unasked(evidence),
+        "prototypes": prototypes,
+        "hardly_apart": reading.hardly_apart(evidence),
+        "shares_out_of_order": reading.shares_out_of_order(evidence),
+        "missing": [name for name in ids if name not in pictures],
+        "own_group": reading.own_group(evidence),
+        "familiarity": reading.familiarity(evidence),
+        "guarantee": reading.guarantee(evidence),
+        "spread": reading.spread(evidence),
+        "download": kit.download(json.dumps(content, indent=2, ensure_ascii=False), "application/json"),
+        "download_name": kit.page_name(case_id).removesuffix(".html") + ".json",
+    }
 
 
 def heatmap(saliency: Saliency, match: Match) -> Heatmap:

@@ -34,18 +34,20 @@ _LONGEST_SLUG = 48
 
 def render(template: str, *, scripts: Sequence[str] = (), **values: Any) -> str:
     """Return a page from a template that extends ``base.html``; ``values`` are escaped, ``scripts`` run at its end."""
-    sources = [(TEMPLATES / name).read_text(encoding="utf-8").strip() for name in ("theme.js", *scripts)]
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            style=raw((TEMPLATES / "style.css").read_text(encoding="utf-8")),
-            scripts=[raw(source) for source in sources],
-            policy=_POLICY.format(scripts=" ".join(map(_hash_of, sources))),
-            version=__version__,
-            **values,
-        )
-    )
+    sources = _sources(("theme.js", *scripts), TEMPLATES)
+    return _fill(_environment(), template, sources, policy=_POLICY.format(scripts=_hashes(sources)), **values)
+
+
+def render_served(
+    template: str, *, folder: Path, policy: str, scripts: Sequence[str] = (), **values: Any
+) -> tuple[str, str]:
+    """Return a page of a server, and the content security policy that goes into its header.
+
+    ``folder`` holds further templates and scripts; ``policy`` has ``{scripts}`` where the hashes of the scripts go.
+    """
+    sources = _sources(("theme.js", *scripts), folder, TEMPLATES)
+    html = _fill(_environment(folder), template, sources, policy=None, **values)
+    return html, policy.format(scripts=_hashes(sources))
 
 
 def require() -> None:
@@ -105,14 +107,25 @@ def raw(markup: str) -> str:
     return Markup(markup)
 
 
+def _fill(environment: Environment, template: str, sources: Sequence[str], /, **values: Any) -> str:
+    style = raw((TEMPLATES / "style.css").read_text(encoding="utf-8"))
+    scripts = [raw(source) for source in sources]
+    return environment.get_template(template).render(style=style, scripts=scripts, version=__version__, **values)
+
+
+def _sources(names: Sequence[str], *folders: Path) -> list[str]:
+    places = [next(folder / name for folder in folders if (folder / name).is_file()) for name in names]
+    return [place.read_text(encoding="utf-8").strip() for place in places]
+
+
 @cache
-def _environment() -> Environment:
+def _environment(*folders: Path) -> Environment:
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ImportError as error:
         raise MissingExtraError("jinja2", "report", "writing pages") from error
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=FileSystemLoader([*folders, TEMPLATES]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -122,5 +135,6 @@ def _environment() -> Environment:
     return environment
 
 
-def _hash_of(script: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+def _hashes(scripts: Sequence[str]) -> str:
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    return " ".join(f"'sha256-{digest}'" for digest in digests)

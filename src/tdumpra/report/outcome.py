@@ -15,15 +15,17 @@ from tdumpra.experiments import reproduce as reproduction
 from tdumpra.experiments import sweep as sweeps
 from tdumpra.experiments.pretraining import Weights
 from tdumpra.experiments.results import ResultTable, comparator_table
+from tdumpra.experiments.search import Study
 from tdumpra.experiments.together import refuse_strangers
 from tdumpra.report import charts
 from tdumpra.report.drawing import Chart
-from tdumpra.runs.attach import array_model_step
+from tdumpra.runs.attach import is_current as array_model_is_current
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder, refuse_results_of_another
 from tdumpra.runs.outputs import Outputs, TrainedOutputs, all_outputs, folds_of_seeds, place_of
 from tdumpra.runs.steps import Step
 from tdumpra.runs.table_stages import evaluate_step, gate_of, over_models, refit_step, tune_step, write_overall
+from tdumpra.tuning.goal import objective_name
 
 Results = Mapping[str, Any]
 
@@ -114,7 +116,7 @@ def _is_current(outputs: Outputs) -> bool:
         from tdumpra.runs.model import is_current  # networks are loaded only where there is a model
 
         return is_current(outputs)
-    return array_model_step(outputs).kept() is not None
+    return array_model_is_current(outputs)
 
 
 def _stale_evaluations(outputs: Sequence[Outputs]) -> list[str]:
@@ -207,6 +209,20 @@ def _write_reproduction(dataset: str, weights: Weights, config: Config, results:
     table = reproduction.table(dataset, weights, config, results, images)
     files = [path.name for path in table.write(out, f"table_{dataset}")]
     return Found(table.to_json(), [table], [], files)
+
+
+def search(study: Study, tried: Any) -> Found:
+    """Write the history of a search, and the configuration that did best."""
+    table = study.write(tried)
+    files = [path.name for path in table.write(study.folder, "search")]
+    draw = partial(charts.search_history, table.rows, objective_name(study.config.tune.objective))
+    drawn, sentences = _draw({"search.png": draw}, study.folder)
+    if study.best.exists():
+        files.append(study.best.name)
+        sentences.append(f"The best settings are in {study.best}:  tdumpra run {study.best}  trains them again.")
+    else:
+        sentences.append("No trial came to its end: there is no best configuration.")
+    return Found(table.to_json(), [table], sentences, [*files, *drawn])
 
 
 def _draw(drawings: Mapping[str, Callable[[], Chart]], folder: Path) -> tuple[list[str], list[str]]:

@@ -54,8 +54,8 @@ def write_page(
         qualitative=qualitative(material, out),
         per_class=sections.per_class(material),
         confusion=gate_sections.confusion(splits, decided, material.class_names) if splits and decided else no_cases,
-        calibration=_calibration(evaluation),
-        coverage=_coverage(evaluation),
+        calibration=calibration(evaluation),
+        coverage=coverage(evaluation),
         sweeps=gate_sections.curves(splits, decision, material.tuned) if splits and decision else no_cases,
         parts=subgroups(material),
         bank=sections.prototypes(material, decision.bank) if decision else no_cases,
@@ -94,7 +94,8 @@ def _gallery(material: Material, out: Path, limit: int) -> dict[str, Any]:
     return {**found, "intro": intro, "page_size": _CARDS_PER_PAGE, "table": "data/cases.csv"}
 
 
-def _calibration(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+def calibration(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how far confidence can be taken at its word, before and after the gate."""
     scores = evaluation["comparators"]
     fitted = f" A temperature alone brings it to {scores['temperature']['ece']:.3f}." if "temperature" in scores else ""
     noise = evaluation["calibration"]["gate"]["ece_if_calibrated"]
@@ -111,7 +112,8 @@ def _calibration(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _coverage(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+def coverage(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what comes of answering only the surest cases."""
     refer = evaluation["selective"]["gate"].get("refer")
     words = "If only the surest cases are answered and the rest go to a human, fewer answers are wrong."
     if refer and refer["risk"] is not None:

@@ -10,8 +10,9 @@ from tdumpra.errors import ArtifactError
 from tdumpra.estimator import DualPathClassifier, read_made_from
 from tdumpra.runs.config import Config, read_config
 from tdumpra.runs.folder import RunFolder, differences
+from tdumpra.runs.kept_rows import evaluation_in_brief, first_entry, record_of
 from tdumpra.runs.outputs import Outputs, all_outputs
-from tdumpra.runs.steps import Step, read_document
+from tdumpra.runs.steps import Step, digest, read_document
 from tdumpra.runs.table_stages import evaluation_made_from, gate_made_from, tune_step
 from tdumpra.toml import from_plain
 
@@ -43,15 +44,26 @@ def refuse_other_results(config: Config) -> None:
         )
 
 
+def _made_from(outputs: Outputs) -> str:
+    """Name everything that the model depends on."""
+    return digest({"gate": gate_made_from(outputs), "record": outputs.config.bank.record})
+
+
+def is_current(outputs: Outputs, *, evaluated: bool = False) -> bool:
+    """Return whether the model was made from these outputs and settings; ``evaluated`` asks for its figures too."""
+    try:
+        made_from, figures = read_made_from(RunFolder(outputs.place).model)
+    except ArtifactError:
+        return False
+    return made_from == _made_from(outputs) and (not evaluated or figures == evaluation_made_from(outputs))
+
+
 def array_model_step(outputs: Outputs) -> Step[Path]:
     """Write ``model.safetensors`` for outputs from a file: a :class:`DualPathClassifier`, without networks."""
     path = RunFolder(outputs.place).model
 
     def kept() -> Path | None:
-        try:
-            return path if read_made_from(path) == gate_made_from(outputs) else None
-        except ArtifactError:
-            return None
+        return path if is_current(outputs, evaluated=True) else None
 
     def make() -> Path:
         bank, tune = outputs.config.bank, outputs.config.tune
@@ -70,7 +82,10 @@ def array_model_step(outputs: Outputs) -> Step[Path]:
             max_asked=tune.max_asked,
             tolerance=tune.tolerance,
         )
-        classifier.save(path, made_from=gate_made_from(outputs))
+        classifier.record_ = record_of(outputs)
+        classifier.lineage_ = first_entry(outputs, "attach", {"outputs": digest(outputs.own_identity())})
+        classifier.evaluation_ = evaluation_in_brief(outputs)
+        classifier.save(path, made_from=_made_from(outputs))
         return path
 
     return Step(name=f"{outputs.name}: model", kept=kept, make=make)

@@ -31,6 +31,7 @@ _PATHS = {  # settings that name files; relative ones count from the configurati
     "network": ("weights",),
     "evaluate": ("metadata",),
 }
+_SEARCHED = ("augment", "network", "train", "embed", "bank", "tune")  # sections whose settings may be searched
 _NO_FILES = ("none", "timm", "lite")  # words for weights that are not a path
 
 
@@ -70,6 +71,51 @@ class SweepConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRange:
+    """A setting that is searched: between two numbers, or among choices."""
+
+    key: str  # the setting, as in train.learning_rate
+    low: int | float | None = None
+    high: int | float | None = None
+    log: bool = False  # draw orders of magnitude alike
+    choices: tuple[str | int | float | bool, ...] = ()
+
+    def __post_init__(self) -> None:
+        section, dot, name = self.key.partition(".")
+        if section not in _SEARCHED or not dot or not name:
+            raise ValueError(f"key must be a setting of {', '.join(_SEARCHED)}, not {self.key!r}")
+        between = self.low is not None and self.high is not None
+        if between == bool(self.choices):
+            raise ValueError(f"{self.key} needs low and high, or choices")
+        if self.low is not None and self.high is not None and not self.low < self.high:
+            raise ValueError(f"{self.key} needs low below high, not {self.low} and {self.high}")
+        if self.log and not (self.low is not None and self.low > 0):
+            raise ValueError(f"{self.key}: orders of magnitude (log) need low above 0")
+
+    @property
+    def ends(self) -> tuple[str | int | float | bool, ...]:
+        """Return the values that must be possible if all are: both ends, or every choice."""
+        return self.choices or tuple(each for each in (self.low, self.high) if each is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchConfig:
+    """What ``tdumpra search`` tries."""
+
+    ranges: tuple[SearchRange, ...] = ()
+    trials: int = 40
+    seed: int = 0  # of the draws
+    prune: bool = True  # end a training early that is below the median of the others
+
+    def __post_init__(self) -> None:
+        check_count(self.trials, "trials")
+        check_count(self.seed, "seed", least=0)
+        keys = [each.key for each in self.ranges]
+        if len(set(keys)) != len(keys):
+            raise ValueError(f"ranges must name each setting once, not {keys}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Everything about a run."""
 
@@ -87,6 +133,7 @@ class Config:
     tune: TuneConfig = field(default_factory=TuneConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
 
     def __post_init__(self) -> None:
         if self.folder is None or len(self.outputs) > 1:  # several outputs have folders called after them

@@ -193,6 +193,7 @@ def evaluated(parts: Sequence[Part], config: Config, seed: int) -> SeedResult:
         "notes": [
             *notes_apart("fold", {number: [*map(str, fitted.tuning.notes)] for number, fitted in by_fold.items()}),
             *([_REFIT] if refit else []),
+            *found.document.pop("notes", []),
         ],
         **found.document,
         "per_1000": per_1000,

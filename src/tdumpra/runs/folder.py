@@ -196,7 +196,7 @@ def file_digest(path: Path) -> str:
 
 @lru_cache(maxsize=1024)
 def _digest(path: Path, stamp: tuple[int, int, int]) -> str:
-    return fingerprint(path.read_bytes())
+    return fingerprint(path)
 
 
 def settings_of_outputs(config: Config) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,26 +17,34 @@ from tdumpra.networks.model_file import Encoder, Model
 from tdumpra.networks.training_images import thumbnail
 from tdumpra.runs.config import Config, read_config
 from tdumpra.runs.folder import RunFolder
+from tdumpra.runs.kept_rows import evaluation_in_brief, first_entry, record_of
 from tdumpra.runs.outputs import Outputs, TrainedOutputs
 from tdumpra.runs.pixel_stages import Encoders, load_encoders, read_encoders
 from tdumpra.runs.refit import folder_in_use, refit_identity
 from tdumpra.runs.steps import Step, digest
-from tdumpra.runs.table_stages import gate_made_from, refitted, tune_step
+from tdumpra.runs.table_stages import MODEL_ONLY, evaluation_made_from, gate_made_from, refitted, tune_step
 from tdumpra.runs.tables import OutputsTable, run_with_tables
 
 
 def model_made_from(outputs: Outputs) -> str:
     """Name everything that the model depends on; its weights are named by the tables behind the gate."""
-    thumbnails = outputs.config.bank.thumbnails
-    return digest({"gate": gate_made_from(outputs), "thumbnails": thumbnails, **refit_identity(outputs)})
+    asked = {name: getattr(outputs.config.bank, name) for name in MODEL_ONLY}
+    return digest({"gate": gate_made_from(outputs), **asked, **refit_identity(outputs)})
 
 
-def is_current(outputs: Outputs) -> bool:
-    """Return whether the model was made from this gate and these settings; a damaged one was not."""
+def is_current(outputs: Outputs, *, evaluated: bool = False) -> bool:
+    """Return whether the model was made from this gate and these settings; a damaged one was not.
+
+    ``evaluated`` asks also whether the figures that it takes along are those of these settings.
+    """
     try:
-        return Model.read(RunFolder(outputs.place).model).identity.get("made_from") == model_made_from(outputs)
+        model = Model.read(RunFolder(outputs.place).model)
     except ArtifactError:
         return False
+    figures = (model.evaluation or {}).get("made_from")
+    return model.identity.get("made_from") == model_made_from(outputs) and (
+        not evaluated or figures == evaluation_made_from(outputs)
+    )
 
 
 def model_step(outputs: TrainedOutputs, dataset: Dataset) -> Step[Path]:
@@ -43,13 +52,14 @@ def model_step(outputs: TrainedOutputs, dataset: Dataset) -> Step[Path]:
     path = RunFolder(outputs.place).model
 
     def kept() -> Path | None:
-        return path if is_current(outputs) else None
+        return path if is_current(outputs, evaluated=True) else None
 
     def make() -> Path:
         decision = tune_step(outputs).result().tuning.decision
         second = refitted(outputs, decision)
         decision = decision if second is None else second.decision
-        assemble_model(outputs, dataset, decision, made_from=model_made_from(outputs)).write(path)
+        model = assemble_model(outputs, dataset, decision, made_from=model_made_from(outputs))
+        replace(model, evaluation=evaluation_in_brief(outputs)).write(path)
         return path
 
     return Step(name=f"{outputs.name}: model", kept=kept, make=make)
@@ -71,6 +81,7 @@ def assemble_model(outputs: TrainedOutputs, dataset: Dataset, decision: Decision
         raise ArtifactError(
             f"the bank has {decision.bank.n_classes} classes, and the data have {len(dataset.manifest.class_names)}"
         )
+    inputs = {**own.identity, "outputs": digest(outputs.own_identity())}
     return Model(
         decision=decision,
         class_names=dataset.manifest.class_names,
@@ -83,6 +94,8 @@ def assemble_model(outputs: TrainedOutputs, dataset: Dataset, decision: Decision
             "classifier": classifier.fingerprint,
             "retrieval": matched.fingerprint,
         },
+        record=record_of(outputs),
+        lineage=first_entry(outputs, "run", inputs),
     )
 
 

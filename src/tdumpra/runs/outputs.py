@@ -7,7 +7,7 @@ gives the three splits, ``identity`` a name for their contents, ``place`` the fo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -117,6 +117,7 @@ class TrainedOutputs(Outputs):
 
     folder: RunFolder
     may_train: bool = False  # an experiment's variant: train it if nobody has
+    on_validated: Callable[[int, Mapping[str, float]], None] | None = None  # watches that training
 
     @property
     def origin(self) -> Path:
@@ -129,8 +130,8 @@ class TrainedOutputs(Outputs):
             from tdumpra.runs.pixel_stages import train_and_embed  # networks are loaded only where something is trained
 
             trainings.lend_checkpoints(self.config, self.folder, self.seed)
-            train_and_embed(self.config, self.folder, self.seed)
-        return folder_outputs(self.config, self.folder, self.seed)
+            train_and_embed(self.config, self.folder, self.seed, self.on_validated)
+        return folder_outputs(self.config, self.folder, self.seed).searched()
 
     def own_identity(self) -> dict[str, Any]:
         """Name the tables' contents, or the place where they are to be made."""
@@ -278,7 +279,7 @@ def _has_teacher_space(outputs: SavedOutputs) -> bool:
 
 @lru_cache(maxsize=4)
 def _read(path: Path, digest: str, space: str, classifier: str, n_classes: int | None) -> SplitOutputs:
-    splits = read_outputs(path, space=space)
+    splits = read_outputs(path, space=space).searched()
     try:
         if n_classes is None:
             n = splits.n_classes

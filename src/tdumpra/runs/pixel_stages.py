@@ -22,6 +22,7 @@ from torch import Tensor
 from tdumpra.artifacts import fingerprint
 from tdumpra.data.batches.pipeline import Pipeline, make_pipeline
 from tdumpra.data.dataset import Dataset, open_data
+from tdumpra.data.images.appearance import appearance_of
 from tdumpra.data.images.framing import EvalTransform
 from tdumpra.data.manifest import Record
 from tdumpra.errors import ArtifactError, MissingExtraError, TdumpraError
@@ -29,10 +30,11 @@ from tdumpra.networks.build import BuiltNetwork, Encoding, build_network
 from tdumpra.networks.checkpoint import is_finished, read_networks, refuse_other_identity, training_identity
 from tdumpra.networks.encode import encode, refuse_non_finite
 from tdumpra.networks.model_file import Encoder
-from tdumpra.networks.progress import Screen
+from tdumpra.networks.progress import OnValidated, Screen
 from tdumpra.networks.train import Task, TrainingError, make_fabric, train
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder
+from tdumpra.runs.shared_state import share_state
 from tdumpra.runs.tables import OutputsTable, how_made
 from tdumpra.screen import progress, say, show_notes
 
@@ -47,14 +49,16 @@ class Encoders(NamedTuple):
 
 def train_stage(
     config: Config, dataset: Dataset, folder: RunFolder, *, seed: int, fabric: Fabric, console: Console,
-    epochs: int | None = None,
+    epochs: int | None = None, on_validated: OnValidated | None = None,
 ) -> bool:  # fmt: skip
     """Train student and teacher, from the last checkpoint if there is one; whether there was anything to do.
 
-    With ``epochs``, end after so many, on the learning rates of a training to the end.
+    With ``epochs``, end after so many, on the learning rates of a training to the end. ``on_validated`` is told the
+    validation scores of each epoch; what it raises ends the training.
     """
     if config.network.as_it_is:
         return False
+    share_state(folder, fabric)
     last, best = folder.checkpoint("last"), folder.checkpoint("best")
     if is_finished(last, training_identity(config.train, seed, epochs)):
         if best.exists():  # nobody may look at it before somebody takes it for this training's
@@ -78,7 +82,7 @@ def train_stage(
     )
     writer = _tensorboard(config, folder, fabric)
     name = f"seed {seed}" if config.data.fold is None else f"seed {seed}, fold {config.data.fold}"
-    screen = Screen(console, name=name, quiet=not fabric.is_global_zero, tensorboard=writer)
+    screen = Screen(console, name=name, quiet=not fabric.is_global_zero, tensorboard=writer, on_validated=on_validated)
     try:
         with _memory_in_a_sentence(_training_memory(config)):
             train(built.network, task, config.train, folder, seed=seed, fabric=fabric, screen=screen)
@@ -88,7 +92,7 @@ def train_stage(
     return True
 
 
-def train_and_embed(config: Config, folder: RunFolder, seed: int) -> None:
+def train_and_embed(config: Config, folder: RunFolder, seed: int, on_validated: OnValidated | None = None) -> None:
     """Data, training and tables in one, where an experiment needs a variant that nobody has trained."""
     fabric = make_fabric(config.train)
     fabric.launch()
@@ -98,7 +102,7 @@ def train_and_embed(config: Config, folder: RunFolder, seed: int) -> None:
     with claimed_by_first(folder, config, seed, fabric):
         if fabric.is_global_zero:
             data.split.write(folder.split)
-        train_stage(config, data, folder, seed=seed, fabric=fabric, console=console)
+        train_stage(config, data, folder, seed=seed, fabric=fabric, console=console, on_validated=on_validated)
         embed_stage(config, data, folder, seed=seed, fabric=fabric, console=console)
 
 
@@ -169,6 +173,7 @@ def embed_stage(
     epochs: int | None = None,
 ) -> bool:  # fmt: skip
     """Write the tables of the folder; whether there was anything to do."""
+    share_state(folder, fabric)
     encoders = load_encoders(config, dataset, folder, seed, epochs)
     last = folder.checkpoint("last")
     finished = config.network.as_it_is or not last.exists() or is_finished(last)  # who keeps the best alone is done
@@ -267,15 +272,20 @@ def _metadata(records: list[Record]) -> dict[str, tuple[str, ...]]:
 
 def _table(dataset: Dataset, rows: np.ndarray, encodings: list[Encoding], identity: dict[str, str]) -> OutputsTable:
     records = [dataset.manifest.records[row] for row in rows]
-    teacher = encodings[1] if len(encodings) > 1 else None
+    student, teacher = encodings[0], encodings[1] if len(encodings) > 1 else None
+    looks = appearance_of(dataset.prepared.images, rows)
     return OutputsTable(
         ids=tuple(record.id for record in records),
         groups=tuple(record.group for record in records),
         labels=torch.tensor([record.label for record in records]),
-        logits=encodings[0].logits,
-        z_student=encodings[0].z,
+        logits=student.logits,
+        z_student=student.z,
         logits_teacher=None if teacher is None else teacher.logits,
         z_teacher=None if teacher is None else teacher.z,
+        features=student.features,
+        features_teacher=None if teacher is None else teacher.features,
+        colours=torch.from_numpy(looks.colours),
+        content=looks.content,
         class_names=dataset.manifest.class_names,
         metadata=_metadata(records),
         identity=identity,

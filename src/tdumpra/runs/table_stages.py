@@ -33,6 +33,7 @@ from tdumpra.tuning.fit import Fitted, cluster, fit
 from tdumpra.tuning.presets import Preset
 
 GATE_KIND, GATE_SCHEMA = "gate", 1
+MODEL_ONLY = ("thumbnails", "record")  # settings of [bank] that only the model file depends on
 T = TypeVar("T")
 
 
@@ -67,7 +68,7 @@ def health_of(bank: PrototypeBank, train: TrainOutputs, names: Sequence[str], ta
 
 def _bank_made_from(outputs: Outputs, *, second: bool) -> str:
     config = outputs.config
-    settings = {name: value for name, value in asdict(config.bank).items() if name != "thumbnails"}
+    settings = {name: value for name, value in asdict(config.bank).items() if name not in MODEL_ONLY}
     merge_above = config.tune.searched().merge_above
     rows = refit_identity(outputs) if second else outputs.own_identity()
     return digest({**rows, "bank": settings, "merge_above": merge_above})
@@ -117,7 +118,7 @@ def _keep_artifact(path: Path, kind: str, schema: int, artifact: Artifact, made_
 def gate_made_from(outputs: Outputs, preset: Preset | None = None) -> str:
     """Name everything that the tuned gate depends on."""
     config = outputs.config
-    bank = {name: value for name, value in asdict(config.bank).items() if name != "thumbnails"}
+    bank = {name: value for name, value in asdict(config.bank).items() if name not in MODEL_ONLY}
     tune = {**asdict(config.tune), "preset": asdict(preset or config.tune.searched())}  # what its name stands for
     return digest({**outputs.identity(), "bank": bank, "tune": tune})
 

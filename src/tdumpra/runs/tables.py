@@ -24,6 +24,7 @@ from tdumpra.runs.config import Config, EmbedConfig, read_config
 from tdumpra.runs.folder import RunFolder, fold_place
 
 KIND, SCHEMA = "outputs table", 1
+_KEPT = ("features", "features_teacher", "colours")  # that the model's record is made of
 Rows = TypeVar("Rows", bound=ScoredOutputs)
 
 
@@ -39,6 +40,11 @@ class OutputsTable:
     logits_teacher: Float[Tensor, "n c"] | None = None
     z_teacher: Float[Tensor, "n d"] | None = None
     logits_second: Float[Tensor, "n c"] | None = None  # of the network that gave the embedding, if another run's
+    # for the model's record; tables of before lack them
+    features: Float[Tensor, "n f"] | None = None  # pooled, half precision
+    features_teacher: Float[Tensor, "n f"] | None = None
+    colours: Float[Tensor, "n 6"] | None = None
+    content: tuple[str, ...] | None = None  # names of the framed pixels
     class_names: tuple[str, ...]
     metadata: Mapping[str, tuple[str, ...]]  # columns for subgroups: sex, age, site, source, ...
     identity: Mapping[str, str]  # fingerprints of encoder, preprocessing, data and split
@@ -52,6 +58,9 @@ class OutputsTable:
         tensors = {"labels": self.labels, "logits": self.logits, "z_student": self.z_student}
         if self.logits_teacher is not None and self.z_teacher is not None:
             tensors |= {"logits_teacher": self.logits_teacher, "z_teacher": self.z_teacher}
+        for name in _KEPT:
+            if (column := getattr(self, name)) is not None:
+                tensors[name] = column
         meta = {
             "ids": self.ids,
             "groups": self.groups,
@@ -59,6 +68,7 @@ class OutputsTable:
             "metadata": dict(self.metadata),
             "identity": dict(self.identity),
             "made": dict(self.made),
+            "content": self.content,
         }
         write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
 
@@ -76,6 +86,7 @@ class OutputsTable:
                 metadata=columns,
                 identity={name: check_text(value, name) for name, value in meta["identity"].items()},
                 made=check_table(meta.get("made", {}), "made"),  # tables of before know nothing of it
+                content=_names(meta["content"], "content", n_rows) if meta.get("content") else None,
                 **tensors,
             )
 

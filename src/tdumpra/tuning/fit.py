@@ -46,6 +46,13 @@ class Fitted(NamedTuple):
             return self.estimate
         return self.estimate.untaken()
 
+    def told(self, searched: ValidationOutputs, drawn_from: int | None) -> Fitted:
+        """Return the same with a note, if the rows that were searched were drawn from so many."""
+        if drawn_from is None:
+            return self
+        note = Note("part of validation", {"rows": len(searched), "of": drawn_from})
+        return self._replace(tuning=replace(self.tuning, notes=(note, *self.tuning.notes)))
+
     def verdict(self) -> str:
         """Say in a sentence how the gate was chosen, proven or estimated."""
         if self.certificate is not None and not self.certificate.granted:
@@ -112,12 +119,12 @@ def fit(
     if others and not settings.folds:
         banks = [made, *(make_bank(each.train) for each in others)]
         tuning, estimate = tune_over_seeds([splits, *others], banks, search, judge=judge)
-        return _judged(Fitted(tuning, estimate=estimate), search)
+        return _judged(Fitted(tuning, estimate=estimate), search).told(splits.validation, splits.drawn_from)
     prior = class_prior(splits.train.y, splits.n_classes)
     return tune_bank(
         made, splits.validation, prior, search, settings, train=splits.train, make_bank=make_bank,
         class_names=splits.class_names, judge=judge,
-    )  # fmt: skip
+    ).told(splits.validation, splits.drawn_from)  # fmt: skip
 
 
 def tune_bank(

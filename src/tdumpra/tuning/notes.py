@@ -52,6 +52,9 @@ def _not_kept_up(gain: str, so: str) -> str:
 _SENTENCES: dict[str, Callable[..., str]] = {
     "absent classes": _absent,
     "small validation": _small,
+    "part of validation": (
+        "validation has {of:,} rows: everything was chosen on {rows:,} of them, whole groups drawn at random"
+    ).format,
     "shared lesions": (
         "the seeds share validation lesions, so that pooling them adds rows and hardly cases: data.val_by_seed gives "
         "each its own"

@@ -20,6 +20,7 @@ class BankConfig:
     n_classes: int | None = None  # say it where saved outputs have a class without a training row
     space: str = "teacher"  # "teacher", "student", or another run's folder: its encoder is the second opinion
     thumbnails: bool = True  # keep small pictures of the exemplars in the model
+    record: bool = True  # keep names and outputs of all rows in the model: validate, adapt and bank need them
     seed: int = 0  # of the clustering
 
     def __post_init__(self) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import mmap
 import multiprocessing
 import os
 import signal
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from tdumpra.data.images.workers import CHUNK, CRASHED, Died, in_order, run_tasks, scan
+from tdumpra.data.images import workers
+from tdumpra.data.images.workers import CHUNK, CRASHED, Died, in_order, most_ahead, run_tasks, scan
 from tdumpra.data.manifest import Record
 from tdumpra.errors import BrokenImageError, MissingExtraError
 
@@ -91,6 +93,22 @@ def test_results_come_in_order_however_long_each_takes(limited):
 
     assert list(in_order(slow_first, range(200), limited=limited)) == list(range(200))
     assert list(in_order(slow_first, [], limited=limited)) == []
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_no_task_is_begun_further_ahead_than_said(limited, monkeypatch):
+    monkeypatch.setattr(workers, "available_cores", lambda: 3)
+    begun = mmap.mmap(-1, 1000)  # shared with the workers
+
+    def slow_at_times(x: int) -> int:
+        begun[x] = 1
+        time.sleep(0.2 if x in (0, 150) else 0)
+        return x
+
+    results = enumerate(in_order(slow_at_times, range(400), limited=limited))
+    furthest = [begun[:].rfind(1) - i for i, _ in results]
+    assert len(furthest) == 400
+    assert 0 < max(furthest) < most_ahead()
 
 
 def test_leaving_early_ends_the_processes():

@@ -1,25 +1,34 @@
-"""Read new images for a model, ahead of its networks: decoded once, within the limits, framed for both networks."""
+"""Read new images for a model, ahead of its networks: decoded once, within the limits, framed for both networks.
+
+Worker processes leave the pixels in memory that they share with this one. Through a pipe each image would be copied
+four times and wake both sides for every 64 KiB.
+"""
 
 from __future__ import annotations
 
+import mmap
 import queue
 import threading
-from collections.abc import Generator, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import UInt8
 from PIL import Image as Picture
 
 from tdumpra.data.images.decode import decode_file
 from tdumpra.data.images.framing import Framing
-from tdumpra.data.images.workers import Died, in_order
+from tdumpra.data.images.workers import Died, in_order, most_ahead
+from tdumpra.data.manifest import Manifest, Record
 from tdumpra.errors import BrokenImageError
 
-Pixels = UInt8[np.ndarray, "h w 3"]
+if TYPE_CHECKING:
+    from jaxtyping import UInt8
+
+Pixels: TypeAlias = "UInt8[np.ndarray, 'h w 3']"
 
 _PICTURE_SIZE = 1024  # pixels of the longer side of the picture that a prediction keeps
 
@@ -39,12 +48,32 @@ class Framed(NamedTuple):
     picture: Pixels | None  # as it was decoded, scaled down if it is large
 
 
+def list_images(images: Any, masks: Any, *, cuts_out: bool) -> list[Image]:
+    """Return files with their masks, one for each or ``None`` for all; ``cuts_out`` tells whether masks are needed."""
+    paths = _listed(images)
+    outlines = [None] * len(paths) if masks is None else _listed(masks)
+    if len(outlines) != len(paths):
+        raise ValueError(f"masks needs one entry per image: {len(paths)}, not {len(outlines)}")
+    if cuts_out and None in outlines:
+        warnings.warn(
+            "the model was trained on lesions that were cut out along their masks: an image without a mask is seen "
+            "whole, as few were in training",
+            stacklevel=3,
+        )
+    if not cuts_out and any(outlines):
+        warnings.warn("the model looks at whole images: their masks change nothing", stacklevel=3)
+    return [Image(Path(path), mask and Path(mask)) for path, mask in zip(paths, outlines, strict=True)]
+
+
+def _listed(values: Any) -> list[Any]:
+    return [values] if isinstance(values, str | Path) else list(values)
+
+
 def read_images(
     images: Sequence[Image], first: Framing, second: Framing, *, picture: bool
 ) -> Generator[Framed | BrokenImageError, None, None]:
     """Yield each image framed for both networks, or why it cannot be; files of unknown origin may be anything."""
-    for each in in_order(_Read(first, second, picture), images, limited=True):
-        yield BrokenImageError(each.reason) if isinstance(each, Died) else each
+    return _read(images, _Read(_decode, _Places(first, second), picture), limited=True)
 
 
 def read_batches(
@@ -54,12 +83,38 @@ def read_batches(
 
     A thread collects what the workers read while the caller is busy. It is at most two batches ahead.
     """
+    return _ahead(read_images(images, first, second, picture=picture), batch_size)
+
+
+def record_batches(
+    manifest: Manifest, first: Framing, second: Framing, *, batch_size: int
+) -> Iterator[list[Framed | BrokenImageError]]:
+    """Yield the records of a source as :func:`read_batches` yields files."""
+    limited = all(record.path is not None for record in manifest.records)
+    work = _Read(manifest.reader, _Places(first, second), picture=False)
+    return _ahead(_read(manifest.records, work, limited=limited), batch_size)
+
+
+def _read(
+    items: Sequence[Image] | Sequence[Record], work: _Read, *, limited: bool
+) -> Generator[Framed | BrokenImageError, None, None]:
+    tasks: list[tuple[int, Image | Record]] = list(enumerate(items))
+    for i, each in enumerate(in_order(work, tasks, limited=limited)):
+        if isinstance(each, Died):
+            yield BrokenImageError(each.reason)
+        else:
+            yield each if isinstance(each, BrokenImageError) else work.places.take(i, each.picture)
+
+
+def _ahead(
+    images: Generator[Framed | BrokenImageError, None, None], batch_size: int
+) -> Iterator[list[Framed | BrokenImageError]]:
     ready: queue.SimpleQueue[list[Framed | BrokenImageError] | BaseException | None] = queue.SimpleQueue()
     room, stop = threading.Semaphore(1), threading.Event()
 
     def collect() -> None:
         try:
-            with closing(read_images(images, first, second, picture=picture)) as read:
+            with closing(images) as read:
                 for batch in _in_batches(read, batch_size):
                     room.acquire()
                     if stop.is_set():
@@ -98,20 +153,58 @@ def _in_batches(
         yield batch
 
 
+class _Places:
+    """Memory that forked workers share with this process, with room for as many images as may be under way.
+
+    Image ``i`` lies at place ``i`` modulo their number. Nobody writes there again before it was taken, as no task is
+    begun that far ahead.
+    """
+
+    def __init__(self, first: Framing, second: Framing) -> None:
+        self.framings = (first,) if first == second else (first, second)
+        self._size, self._count = sum(framing.nbytes for framing in self.framings), most_ahead()
+        self._memory = mmap.mmap(-1, self._count * self._size)  # costs nothing until it is written to
+
+    def views(self, i: int) -> list[Pixels]:
+        """Return the memory of image ``i``, an array for each framing."""
+        start, arrays = i % self._count * self._size, []
+        for framing in self.framings:
+            flat = np.frombuffer(self._memory, np.uint8, framing.nbytes, start)
+            arrays.append(flat.reshape(framing.height, framing.width, 3))
+            start += framing.nbytes
+        return arrays
+
+    def take(self, i: int, picture: Pixels | None) -> Framed:
+        """Return a copy of image ``i``; its place may be used again."""
+        framed = [view.copy() for view in self.views(i)]
+        return Framed(framed[0], framed[-1], picture)
+
+
+class _Done(NamedTuple):
+    """An image lies at its place."""
+
+    picture: Pixels | None
+
+
 @dataclass(frozen=True, slots=True)
 class _Read:
-    first: Framing
-    second: Framing
+    decode: Callable[[Any], Pixels]
+    places: _Places
     picture: bool
 
-    def __call__(self, image: Image) -> Framed | BrokenImageError:
+    def __call__(self, task: tuple[int, Image | Record]) -> _Done | BrokenImageError:
+        i, item = task
         try:
-            pixels = decode_file(image.path)
-            framings = (self.first, self.second)
-            framed = {framing: framing.apply(pixels, framing.mask_of(image.mask)) for framing in framings}
+            pixels = self.decode(item)
+            for framing, place in zip(self.places.framings, self.places.views(i), strict=True):
+                place[:] = framing.apply(pixels, framing.mask_of(item.mask))
         except BrokenImageError as error:
             return error
-        return Framed(framed[self.first], framed[self.second], _scaled_down(pixels) if self.picture else None)
+        return _Done(_scaled_down(pixels) if self.picture else None)
+
+
+def _decode(image: Image) -> Pixels:
+    return decode_file(image.path)
 
 
 def _scaled_down(pixels: Pixels) -> Pixels:

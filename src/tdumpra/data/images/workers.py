@@ -9,31 +9,29 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
+import selectors
 import signal
 import sys
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import connection
 from typing import Any, Generic, TypeVar
 
-import torch
-
+from tdumpra.data.images.worker_process import CAN_FORK, NO_MEMORY, serve
 from tdumpra.data.manifest import Record
 from tdumpra.errors import BrokenImageError
-from tdumpra.limits import MIB, limits
+from tdumpra.limits import MIB, VARIABLE, limits
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 CHUNK = 32  # tasks per message to a process: some milliseconds of work each
 _AHEAD = 64  # results that may wait for an earlier one
+_SHORT = 4  # tasks per message where results are wanted in order
 CRASHED = "decoding it kills the process"
-_CAN_FORK = sys.platform == "linux"
-_NO_MEMORY = 77  # the exit status of a worker whose task asked for more memory than it may have
+_START = "fork" if CAN_FORK else None  # of processes; None is the system's usual way
 _THREADS = min(32, os.cpu_count() or 1)
 
 
@@ -73,15 +71,19 @@ def scan(
     return found
 
 
+def most_ahead() -> int:
+    """Return how many tasks :func:`in_order` may have begun beyond those whose results the caller has taken."""
+    return _AHEAD + _SHORT * available_cores()
+
+
 def in_order(work: Callable[[T], R], tasks: Sequence[T], *, limited: bool) -> Generator[R | Died[T], None, None]:
     """Yield ``work(task)`` for each task in order, a few ahead of the caller.
 
     Limited tasks run in processes, if this one can fork; others share their memory, in threads. Decoding and resizing
     release the interpreter lock.
     """
-    if not limited or not _CAN_FORK or multiprocessing.current_process().daemon:  # a daemon has no children
-        with ThreadPoolExecutor(_THREADS) as pool:
-            yield from pool.map(work, tasks)
+    if not limited or not CAN_FORK or multiprocessing.current_process().daemon:  # a daemon has no children
+        yield from _in_threads(work, tasks)
         return
 
     def numbered(task: tuple[int, T]) -> tuple[int, R]:
@@ -93,7 +95,7 @@ def in_order(work: Callable[[T], R], tasks: Sequence[T], *, limited: bool) -> Ge
         list(enumerate(tasks)),
         workers=min(available_cores(), len(tasks)),
         limited=True,
-        chunk=_AHEAD // 16,
+        chunk=_SHORT,
         has_room=lambda: len(early) < _AHEAD,
     ):
         for result in results:
@@ -104,6 +106,21 @@ def in_order(work: Callable[[T], R], tasks: Sequence[T], *, limited: bool) -> Ge
         while due in early:
             yield early.pop(due)
             due += 1
+
+
+def _in_threads(work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
+    pending: deque[Future[R]] = deque()
+    with ThreadPoolExecutor(_THREADS) as pool:
+        try:
+            for task in tasks:
+                pending.append(pool.submit(work, task))
+                if len(pending) == _AHEAD:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for each in pending:  # of a caller that wants no more
+                each.cancel()
 
 
 def run_tasks(
@@ -125,39 +142,44 @@ def run_tasks(
         for some in chunks:
             yield [work(task) for task in some]
         return
-    staff: list[_Worker[T, R]] = []
+    staff: list[Worker[T, R]] = []
+    watch = _Watch()
     try:
         while chunks or any(worker.pending for worker in staff):
             while chunks and len(staff) < workers:
-                staff.append(_Worker(work, limited))
+                staff.append(Worker(work, limited))
+                watch.add(staff[-1])
             for worker in staff:
                 idle = not any(each.pending for each in staff)  # the result that is waited for may be still to hand out
                 if chunks and not worker.pending and (idle or has_room()):
                     worker.give(chunks.popleft())
             found: list[R | Died[T]] = []
-            for worker in _ready(staff):
-                found += worker.take()
+            for worker, ended in watch.wait():
+                found += worker.take(ended)
                 if worker.is_dead:
                     staff.remove(worker)
+                    watch.drop(worker)
                     if worker.pending:
                         chunks.appendleft(list(worker.pending))
                         worker.pending.clear()
             yield found
     finally:
+        watch.close()
         for worker in staff:
             worker.end()
 
 
-class _Worker(Generic[T, R]):
+class Worker(Generic[T, R]):
     """A process, and the tasks that it has not reported on yet."""
 
-    def __init__(self, work: Callable[[T], R], limited: bool) -> None:
+    def __init__(self, work: Callable[[T], R], limited: bool, start: str | None = _START) -> None:
         # Forking starts a worker in milliseconds where importing torch anew takes seconds. Python 3.12 warns of it
         # beside threads, of which numpy and torch always have some; a worker on one thread waits for none of them.
-        context: Any = multiprocessing.get_context("fork" if _CAN_FORK else None)
+        context: Any = multiprocessing.get_context(start)
         self.pipe, theirs = context.Pipe()
-        not_theirs = self.pipe if _CAN_FORK else None
-        self.process = context.Process(target=_serve, args=(work, theirs, not_theirs, limited), daemon=True)
+        not_theirs = self.pipe if start == "fork" else None
+        said = os.environ.get(VARIABLE, "")  # a process that is not forked from this one has an older environment
+        self.process = context.Process(target=serve, args=(work, theirs, not_theirs, limited, said), daemon=True)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
             self.process.start()
@@ -166,20 +188,21 @@ class _Worker(Generic[T, R]):
         self.is_dead = False
 
     def give(self, tasks: Iterable[T]) -> None:
+        """Hand tasks over."""
         self.pending.extend(tasks)
         try:
             self.pipe.send(list(self.pending))
         except OSError:  # it is gone, which take() finds
             return
 
-    def take(self) -> list[R | Died[T]]:
-        """Return what is reported by now; of a dead process, the task that killed it."""
-        self.is_dead = not self.process.is_alive()  # before looking: then nothing more can come
+    def take(self, ended: bool) -> list[R | Died[T]]:
+        """Return the report that waits; of an ended process all of them, and the task that killed it."""
         found: list[R | Died[T]] = []
-        while self.pending and self.pipe.poll():
+        self.is_dead = ended
+        while self.pending and (self.pipe.poll() if ended else not found):
             try:
                 error, result = self.pipe.recv()
-            except (EOFError, OSError):  # in the middle of a report
+            except (EOFError, OSError):  # it ended, perhaps in the middle of a report
                 self.is_dead = True
                 break
             if error is not None:
@@ -193,82 +216,51 @@ class _Worker(Generic[T, R]):
         return found
 
     def end(self) -> None:
+        """Stop the process, whatever it does."""
         self.process.kill()
         self.process.join()
         self.pipe.close()
 
 
-def _ready(staff: list[_Worker[T, R]]) -> list[_Worker[T, R]]:
-    """Wait until a process reports or ends."""
-    waited = {each: worker for worker in staff for each in (worker.pipe, worker.process.sentinel)}
-    return list(dict.fromkeys(waited[each] for each in connection.wait(list(waited))))
+class _Watch:
+    """Tells which processes report or end.
+
+    The system learns their names once: to name all of them for each report costs more than decoding, where there are
+    many. Windows knows no such list.
+    """
+
+    def __init__(self) -> None:
+        self._selector = None if sys.platform == "win32" else selectors.DefaultSelector()
+        self._watched: dict[Any, tuple[Worker[Any, Any], bool]] = {}
+
+    def add(self, worker: Worker[Any, Any]) -> None:
+        for each, ended in ((worker.pipe, False), (worker.process.sentinel, True)):
+            self._watched[each] = worker, ended
+            if self._selector is not None:
+                self._selector.register(each, selectors.EVENT_READ, (worker, ended))
+
+    def drop(self, worker: Worker[Any, Any]) -> None:
+        for each in (worker.pipe, worker.process.sentinel):
+            del self._watched[each]
+            if self._selector is not None:
+                self._selector.unregister(each)
+
+    def wait(self) -> list[tuple[Worker[Any, Any], bool]]:
+        """Wait until a process reports or ends; each such process with whether it ended."""
+        if self._selector is None:
+            found = [self._watched[each] for each in connection.wait(list(self._watched))]
+        else:
+            found = [key.data for key, _ in self._selector.select()]
+        return list(dict(sorted(found, key=lambda each: each[1])).items())
+
+    def close(self) -> None:
+        if self._selector is not None:
+            self._selector.close()
 
 
 def _cause(status: int | None) -> str:
-    if status == _NO_MEMORY:
+    if status == NO_MEMORY:
         return f"decoding it takes more than {limits().image_memory / MIB:,.0f} MiB of memory"
     if hasattr(signal, "SIGPROF") and status == -signal.SIGPROF:
         return f"decoding it takes more than {limits().image_seconds:g} s"
     return CRASHED
-
-
-def _serve(work: Callable[[Any], Any], pipe: Any, parents: Any, limited: bool) -> None:
-    """Work in a process of its own until the parent ends it."""
-    if parents is not None:
-        parents.close()
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    threading.Thread(target=_follow_parent, daemon=True).start()
-    if limited and _CAN_FORK:
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)
-        _limit_memory()
-    while True:
-        for task in pipe.recv():
-            pipe.send(_attempt(work, task, limited and _CAN_FORK))
-
-
-def _attempt(work: Callable[[Any], Any], task: Any, limited: bool) -> tuple[Exception | None, Any]:
-    try:
-        if limited:  # of computing, so that a busy machine refuses nothing; the signal ends the process
-            signal.setitimer(signal.ITIMER_PROF, limits().image_seconds)
-        return None, work(task)
-    except MemoryError:
-        os._exit(_NO_MEMORY)
-    except Exception as error:
-        if "allocate memory" in str(error):  # torch has no exception of its own for it
-            os._exit(_NO_MEMORY)
-        return _portable(error), None
-    finally:
-        if limited:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def _limit_memory() -> None:
-    """Let this process have so much memory more than it has now.
-
-    Its addresses are limited, and what it may write to: allocators reserve addresses long before they use them.
-    """
-    import resource  # not on Windows
-
-    with open("/proc/self/statm") as file:
-        size, *_, data, _ = (int(pages) * resource.getpagesize() for pages in file.read().split())
-    for limit, now in ((resource.RLIMIT_AS, size), (resource.RLIMIT_DATA, data)):
-        most, hard = now + int(limits().image_memory), resource.getrlimit(limit)[1]
-        resource.setrlimit(limit, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-
-
-def _follow_parent() -> None:
-    """End with the parent. A worker whose parent was killed would otherwise wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-
-def _portable(error: Exception) -> Exception:
-    """Replace an exception that cannot be pickled: it would end the process."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error

@@ -10,11 +10,11 @@ from __future__ import annotations
 import unicodedata
 from pathlib import Path
 
-from tdumpra.checks import misnamed_group
 from tdumpra.data.manifest import Manifest, Record
 from tdumpra.data.sources.files import is_there
 from tdumpra.data.sources.finish import (
     SPLIT_WORDS,
+    UNLABELLED,
     SourceOptions,
     class_order,
     finish,
@@ -24,8 +24,9 @@ from tdumpra.data.sources.finish import (
 )
 from tdumpra.data.sources.tables import Table, read_table
 from tdumpra.errors import SourceError, nearest
+from tdumpra.values import misnamed_group
 
-_IMAGE_COLUMNS = ("image", "filename", "file", "path", "image_path")
+IMAGE_COLUMNS = ("image", "filename", "file", "path", "image_path")
 _LIKE_LABEL = frozenset({"class", "category", "diagnosis", "dx", "target"})  # likely, and too risky to guess
 
 
@@ -36,24 +37,26 @@ def read_csv(path: Path, options: SourceOptions) -> Manifest:
     for column in table.columns:
         if "label" not in table.columns and column.casefold() in _LIKE_LABEL:
             raise SourceError(f"{path} has no column 'label': rename {column!r} if it holds the classes")
-    table.require(("label",))
+    if not options.partial:
+        table.require(("label",))
     for number, row in enumerate(table.rows):
-        for column in (image, "label"):
+        for column in (image,) if options.partial else (image, "label"):
             if not row[column]:
                 raise SourceError(f"{table.where(number)}: the cell {column!r} is empty: fill it, or remove the row")
-    names = class_order((row["label"] for row in table.rows), path)
+    names = class_order((row["label"] for row in table.rows if row.get("label")), path)
     by_group = group_column(options.group_column, "group", table.columns, path)
     records = [_record(table, number, image, names, by_group) for number in range(len(table.rows))]
-    refuse_untrained_classes(records, names, path)
+    if not options.partial:
+        refuse_untrained_classes(records, names, path)
     return finish("csv", path, names, records, options, notes=_group_notes(table, by_group))
 
 
 def _image_column(table: Table) -> str:
-    found = [name for name in _IMAGE_COLUMNS if name in table.columns]
+    found = [name for name in IMAGE_COLUMNS if name in table.columns]
     if not found or (len(found) > 1 and found[0] != "image"):
         what = f"several columns of files ({', '.join(found)})" if found else "no column of image files"
         raise SourceError(
-            f"{table.path} has {what}: call the one to read 'image' (alone, {', '.join(_IMAGE_COLUMNS[1:])} will do "
+            f"{table.path} has {what}: call the one to read 'image' (alone, {', '.join(IMAGE_COLUMNS[1:])} will do "
             f"too); its columns are {', '.join(map(repr, table.columns))}"
         )
     return found[0]
@@ -78,7 +81,7 @@ def _record(table: Table, number: int, column: str, class_names: tuple[str, ...]
     return Record(
         id=image,
         path=_locate(row[column], table.path.parent),
-        label=class_names.index(row["label"]),
+        label=class_names.index(row["label"]) if row.get("label") else UNLABELLED,
         group=(row[by_group] if by_group else "") or image,
         split=_split(table, number),
         mask=_locate(mask, table.path.parent) if mask else None,

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
-from tdumpra.checks import SPLITS
 from tdumpra.data.manifest import Manifest, Reader, Record
 from tdumpra.data.sources.files import FileReader
 from tdumpra.data.sources.tables import read_table
 from tdumpra.errors import NoImagesError, SourceError, nearest
 from tdumpra.screen import csv_name
+from tdumpra.values import SPLITS
+
+UNLABELLED = -1  # the label of a record without one, which only data for a finished model may have
 
 # How a diagnosis was confirmed gives it away (every `follow_up` in HAM10000 is a nevus), so that no record gets these.
 LEAKING_COLUMNS = frozenset({"dx_type", "diagnosis_confirm_type"})
@@ -39,6 +41,7 @@ class SourceOptions:
     metadata_only: bool = False  # keep images without a file: enough for splits and leaks, not for pixels
     group_column: str | None = None  # the column that says which images belong together; None is the source's own
     duplicates: Path | None = None  # a table `from_img,to_img` of images whose groups are merged
+    partial: bool = False  # data for a finished model: labels may be missing, and one class will do
 
 
 def finish(
@@ -69,7 +72,7 @@ def finish(
             f"{_count(len(twice), 'image id')} stand{'s' if len(twice) == 1 else ''} in {place} more than once "
             f"({_some(twice)}): keep one row of each"
         )
-    if len(class_names) < 2:
+    if len(class_names) < 2 and not options.partial:
         raise SourceError(
             f"{place} holds the one class {class_names[0]!r}, and a classifier needs two: check the labels"
         )

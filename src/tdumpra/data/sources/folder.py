@@ -16,6 +16,7 @@ from tdumpra.data.manifest import Manifest, Record
 from tdumpra.data.sources.files import is_image, is_there, require_folder, walk_files
 from tdumpra.data.sources.finish import (
     SPLIT_WORDS,
+    UNLABELLED,
     SourceOptions,
     class_order,
     finish,
@@ -34,17 +35,19 @@ def read_folder(folder: Path, options: SourceOptions) -> Manifest:
     images = [path.relative_to(root) for path, counts in found.items() if counts]
     labelled = [place for place in images if len(place.parts) > depth]
     names = class_order({place.parts[depth - 1] for place in labelled}, root)
+    taken = images if options.partial else labelled
     records = [
         Record(
             id=place.as_posix(),
             path=root / place if is_there(root / place) else None,  # None: a link to nowhere
-            label=names.index(place.parts[depth - 1]),
+            label=names.index(place.parts[depth - 1]) if len(place.parts) > depth else UNLABELLED,
             group=place.as_posix(),
-            split=SPLIT_WORDS[place.parts[0].lower()] if depth == 2 else None,
+            split=SPLIT_WORDS[place.parts[0].lower()] if depth == 2 and len(place.parts) > 1 else None,
         )
-        for place in labelled
+        for place in taken
     ]
-    refuse_untrained_classes(records, names, root)
+    if not options.partial:
+        refuse_untrained_classes(records, names, root)
     notes = ["a folder names no lesions: each image is taken as a group of its own"]
     others = [path.name for path, counts in found.items() if not counts]
     if others:

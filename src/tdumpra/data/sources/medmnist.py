@@ -14,13 +14,13 @@ import numpy as np
 from jaxtyping import UInt8
 from numpy.typing import NDArray
 
-from tdumpra.checks import SPLITS
 from tdumpra.data.manifest import Manifest, Record
 from tdumpra.data.sources.finish import SourceOptions, finish, group_column
 from tdumpra.data.sources.ham10000 import HAM10000_CLASSES
 from tdumpra.errors import BrokenImageError, InputFileError, SourceError
 from tdumpra.foreign import open_npz
 from tdumpra.limits import refuse_above
+from tdumpra.values import SPLITS
 
 
 @dataclass(slots=True)

@@ -35,6 +35,7 @@ def open_source(
     metadata_only: bool = False,
     group_column: str | None = None,
     duplicates: str | Path | None = None,
+    partial: bool = False,
 ) -> Manifest:
     """Read a data set's tables and folders, not yet its pixels.
 
@@ -45,6 +46,7 @@ def open_source(
         metadata_only: keep images without a file; enough for splits and leak audits.
         group_column: the column that says which images belong together (``lesion``, ``patient``, ...).
         duplicates: a table ``from_img,to_img`` of images that show the same thing; their groups are merged.
+        partial: for a finished model: labels may be missing (-1 in the records), and one class will do.
 
     Raises:
         SourceError: the data set is not laid out as its kind promises; the message says how to fix it.
@@ -68,6 +70,7 @@ def open_source(
         metadata_only=metadata_only,
         group_column=group_column,
         duplicates=Path(duplicates) if duplicates is not None else None,
+        partial=partial,
     )
     return _READERS[kind](Path(place).expanduser(), options)
 

@@ -1,0 +1,119 @@
+"""The command ``score``: an archive of images into Parquet parts, and the proof that none is missing."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tdumpra.artifacts import fingerprint
+from tdumpra.cli.predict import load_predictor, model_file
+from tdumpra.errors import ArtifactError
+from tdumpra.locks import exclusive
+from tdumpra.scoring.folder import Checked, Plan, ScoreFolder, merge_folders
+from tdumpra.scoring.listing import is_address, list_source
+from tdumpra.scoring.score import PartDone, score_parts
+from tdumpra.screen import print_json, progress, say
+
+_MOST_REASONS = 5
+
+
+def score_command(
+    model: Path,
+    source: str,
+    out: Path,
+    *,
+    shard: str,
+    part_size: int,
+    embeddings: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Score the parts of one shard that are not finished, then say what the folder holds."""
+    number, shards = parse_shard(shard)
+    if part_size < 1:
+        raise ValueError(f"--part-size must be 1 or more, not {part_size}")
+    predictor = load_predictor(model, **options)
+    plan = Plan(
+        model=fingerprint(model_file(model).read_bytes()),
+        class_names=tuple(predictor.model.class_names),
+        source=source if is_address(source) else str(Path(source).resolve()),
+        engine="torch",
+        mode=predictor.mode,
+        embeddings=embeddings,
+        part_size=part_size,
+    )
+    folder = ScoreFolder.join(out, plan, lambda: list_source(source))
+    parts = folder.parts(number, shards)
+    console = Console(stderr=True, quiet=as_json)
+    with exclusive(out / f".shard-{number}-of-{shards}.lock", on_wait=lambda: _waiting(console), inherited=False):
+        done = folder.finished()
+        left = sum(part.stop - part.start for part in parts if part.number not in done)
+        with progress("scoring", left, console=console) as step:
+            clock = _Clock(left, console)
+            score_parts(predictor, folder, parts, on_image=step, on_part=clock.tell)
+    _report(folder, as_json=as_json)
+
+
+def check_command(out: Path, merge: Sequence[Path], *, as_json: bool) -> None:
+    """Join folders, if there are any to join, and look at every byte; fails unless every input has exactly one row."""
+    folder = merge_folders(merge, out) if merge else ScoreFolder.open(out)
+    checked = _report(folder, as_json=as_json)
+    if not checked.complete:
+        hint = f", and {checked.damaged[0]} is damaged" if checked.damaged else ""
+        raise ArtifactError(
+            f"{out} is not complete: {len(checked.missing):,} of {len(folder.parts()):,} parts are missing{hint}; "
+            "run the same  tdumpra score  again"
+        )
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """Return the numbers of ``3/8``: the third of eight."""
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise ValueError(f"--shard takes the third of eight as  3/8,  and counts from 1, not {text!r}")
+    return int(found[1]), int(found[2])
+
+
+class _Clock:
+    """Tell the rate and the time left after each part, where no bar can be seen."""
+
+    def __init__(self, left: int, console: Console) -> None:
+        self.left, self.done, self.console, self.start = left, 0, console, time.monotonic()
+
+    def tell(self, done: PartDone) -> None:
+        n = done.part.stop - done.part.start
+        self.done += n
+        if self.console.is_terminal:
+            return
+        rate = self.done / max(time.monotonic() - self.start, 1e-9)
+        broken = f", {done.broken:,} of them broken" if done.broken else ""
+        left = (self.left - self.done) / rate / 60
+        say(f"part {done.part.number}: {n:,} images{broken}; {rate:,.0f} a second, {left:,.0f} min left", self.console)
+
+
+def _waiting(console: Console) -> None:
+    say("another process works on this shard: waiting for it to end", console)
+
+
+def _report(folder: ScoreFolder, *, as_json: bool) -> Checked:
+    """Check a folder, write the manifest if it is complete, and say what was found."""
+    checked = folder.check()
+    if checked.complete:
+        folder.write_manifest(checked)
+    if as_json:
+        counts = {name: getattr(checked, name) for name in ("complete", "inputs", "rows", "broken", "missing")}
+        print_json({**counts, "damaged": list(map(str, checked.damaged))})
+        return checked
+    say(f"{checked.rows:,} of {checked.inputs:,} images have their row in {folder.path / 'parts'}")
+    if checked.broken:
+        say(f"{checked.broken.total():,} of them could not be predicted:")
+        for reason, n in checked.broken.most_common(_MOST_REASONS):
+            say(f"  {n:,}: {reason}")
+    if checked.missing:
+        say(f"{len(checked.missing):,} of {len(folder.parts()):,} parts are still to do")
+    return checked

@@ -1,0 +1,75 @@
+"""The command ``validate``: a finished model on data from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from tdumpra.artifacts import make_folder, write_json
+from tdumpra.cli.predict import model_file
+from tdumpra.errors import TdumpraError
+from tdumpra.evaluation.metrics_table import HEADINGS
+from tdumpra.models.local_rows import read_rows
+from tdumpra.models.opened import open_model
+from tdumpra.models.validate import KIND, SCHEMA, failures, parse_floors, validate
+from tdumpra.report.kit import number, sentence
+from tdumpra.report.validation_page import write_validation_page
+from tdumpra.screen import complain, print_json, progress, say, show_notes
+
+_COLUMNS = {"student": "classifier", "similarity": "retrieval", "gate": "gate"}
+
+
+def validate_command(
+    model: Path, source: str, out: Path | None, *, fail_under: Sequence[str], as_json: bool, **options: Any
+) -> None:
+    """Print figures and shift, and write them with a page where ``out`` is given; exit code 1 below a floor."""
+    floors = parse_floors(fail_under)
+    opened = open_model(model_file(model))
+    with progress("predicting", show=not as_json) as bar:
+        local = read_rows(opened, source, on_rows=lambda done, total: bar(done, total), **options)
+    document = validate(opened, local, source, floors=floors)
+    page = None
+    if out is not None:
+        make_folder(out)
+        write_json(out / "validation.json", kind=KIND, schema=SCHEMA, content=document)
+        page = _page(document, out, quiet=as_json)
+    if as_json:
+        print_json(document)
+    else:
+        _show(document)
+        if out is not None:
+            say(f"Results in {out}: validation.json{'' if page is None else f'; report: {page}'}")
+    if missed := failures(document):
+        complain("; ".join(missed))
+        raise typer.Exit(1)
+
+
+def _page(document: dict[str, Any], out: Path, *, quiet: bool) -> Path | None:
+    """Write the page; what hinders it is said, and takes nothing from the figures."""
+    try:
+        return write_validation_page(document, out)
+    except TdumpraError as error:
+        show_notes([f"no report: {error}"], Console(stderr=True, quiet=quiet))
+        return None
+
+
+def _show(document: dict[str, Any]) -> None:
+    console = Console()
+    show_notes(document["notes"], Console(stderr=True))
+    if (evaluation := document["evaluation"]) is not None:
+        scores, intervals = evaluation["comparators"], evaluation["intervals"]["gate"]
+        table = Table("", *_COLUMNS.values(), "95 % interval", "own validation", box=box.SIMPLE_HEAD, pad_edge=False)
+        for metric, heading in HEADINGS.items():
+            low, high = intervals[metric]
+            spread = "undefined" if low != low else f"{low:.3f} to {high:.3f}"
+            home = "" if document["at_home"] is None else number(document["at_home"][metric], 3)
+            table.add_row(heading, *(number(scores[name][metric], 3) for name in _COLUMNS), spread, home)
+        console.print(table)
+    for each in document["sentences"]:
+        say(f"• {sentence(each)}", console)

@@ -1,0 +1,1 @@
+"""Ways to other tools: MLflow, FiftyOne, MONAI's bundles. Each imports its library where it is used."""

@@ -1,0 +1,290 @@
+"""What a model keeps of its training and validation rows: outputs and names, never images.
+
+From these rows the bank is built again to the bit, with or without some of them; new data are compared with them; and a
+head can be fitted beside them. Only the pooled features are kept of few rows: they are wide.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tdumpra.artifacts import Artifact, fingerprint, prefixed, unprefixed
+from tdumpra.checks import check_count, check_unit_interval
+from tdumpra.errors import ArtifactError
+from tdumpra.foreign import reading
+from tdumpra.method.bank import PrototypeBank
+from tdumpra.method.schema import check_list, check_table, check_tensor, check_text
+
+Array = NDArray[Any]
+REPLAY_ROWS = 300  # of each class, whose features are kept
+UNLABELLED = -1
+_COLOURS = 6
+_LARGEST = 2**20  # columns or classes that a file may claim
+_ROUNDING = 1e-2  # that a row of probabilities may stray from one
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class KeptRows:
+    """A model's outputs on some images, row by row, with what is known of the images."""
+
+    ids: Array
+    groups: Array  # lesion or patient; the id where nobody said
+    y: Array  # (n,) int64; -1 where there is no label
+    p: Array  # (n, C) float32, the classifier's as it came; rows of NaN where nobody knows
+    z: Array  # (n, D), in the bank's space
+    features: Array | None = None  # (n, F) float16, pooled; zeros where they are not kept
+    has_features: Array = field(default_factory=lambda: np.empty(0, bool))  # (n,); all or none unless given
+    colours: Array | None = None  # (n, 6) float32: mean and deviation of the three channels; NaN where nobody knows
+    content: Array | None = None  # names of the framed pixels; empty where nobody knows
+    weights: Array | None = None  # (n,) float32, how much each counts in the bank, 0: not at all; one unless given
+    sources: Array | None = None  # where rows were added from; empty for the model's own
+    named: bool = True  # whether the ids are the source's own, not numbers of rows
+    grouped: bool = True  # whether the source said who belongs together
+
+    def __post_init__(self) -> None:
+        n = len(self.ids)
+        if not len(self.has_features):
+            object.__setattr__(self, "has_features", np.full(n, self.features is not None))
+        for each in fields(self):
+            column = getattr(self, each.name)
+            if isinstance(column, np.ndarray) and len(column) != n:
+                raise ValueError(f"{each.name} has {len(column)} rows and ids has {n}")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def labelled(self) -> Array:
+        """Return which rows have a label."""
+        known: Array = self.y != UNLABELLED
+        return known
+
+    def rows(self, keep: Array) -> KeptRows:
+        """Return some of the rows, by a mask or by numbers."""
+        columns: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        taken = {name: column[keep] for name, column in columns.items() if isinstance(column, np.ndarray)}
+        return KeptRows(**{**columns, **taken})
+
+    def among(self, *, groups: Collection[str] = (), ids: Collection[str] = ()) -> Array:
+        """Return which rows belong to these groups or have these ids."""
+        found: Array = np.isin(self.groups, list(groups)) | np.isin(self.ids, list(ids))
+        return found
+
+    def joined(self, more: KeptRows) -> KeptRows:
+        """Return these rows and then the others; what only one side knows is unknown in the other's rows."""
+        if self.p.shape[1] != more.p.shape[1] or self.z.shape[1] != more.z.shape[1]:
+            raise ValueError(
+                f"rows of {self.p.shape[1]} classes and width {self.z.shape[1]} cannot be joined with rows of "
+                f"{more.p.shape[1]} classes and width {more.z.shape[1]}"
+            )
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(self, name), getattr(more, name)])
+            for name in ("ids", "groups", "y", "p", "z", "has_features")
+        }
+        for name, unknown in (("features", 0), ("colours", np.nan), ("content", ""), ("weights", 1), ("sources", "")):
+            pair = [getattr(self, name), getattr(more, name)]
+            known = next((each for each in pair if each is not None), None)
+            if known is not None:
+                filled = [
+                    np.full((len(rows), *known.shape[1:]), unknown, known.dtype) if column is None else column
+                    for rows, column in zip((self, more), pair, strict=True)
+                ]
+                columns[name] = np.concatenate(filled)
+        return KeptRows(**columns, named=self.named and more.named, grouped=self.grouped and more.grouped)
+
+
+class BankRecipe(NamedTuple):
+    """What :meth:`PrototypeBank.fit` needs beside the rows."""
+
+    n_prototypes: int
+    seed: int
+    merge_above: float | None
+    with_validation: bool = False  # the bank of a cross-fitted gate holds the validation rows too
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Record:
+    """What a model keeps of its rows. Make one with :meth:`keep`."""
+
+    train: KeptRows  # all rows that the bank may be made of
+    validation: KeptRows  # rows that the networks never saw; none where they saw all
+    bank: BankRecipe
+
+    @classmethod
+    def keep(cls, train: KeptRows, validation: KeptRows, bank: BankRecipe) -> Record:
+        """Keep all rows, with the features of all validation rows and of some training rows."""
+        return cls(train=_with_replay(train, bank.seed), validation=_finite_features(validation), bank=bank)
+
+    @property
+    def bank_rows(self) -> KeptRows:
+        """Return the rows that the bank is made of: those with a weight, of validation too if it was cross-fitted."""
+        rows = self.train.joined(self.validation) if self.bank.with_validation else self.train
+        return rows if rows.weights is None else rows.rows(rows.weights > 0)
+
+    def rebuild_bank(self, class_names: Sequence[str]) -> PrototypeBank:
+        """Cluster the bank from the rows that are kept."""
+        rows = self.bank_rows
+        alike = rows.weights is None or bool((rows.weights == 1).all())
+        return PrototypeBank.fit(
+            rows.z, rows.y, self.bank.n_prototypes, rows.groups, len(class_names), self.bank.seed, ids=rows.ids,
+            merge_above=self.bank.merge_above, class_names=class_names, weights=None if alike else rows.weights,
+        )  # fmt: skip
+
+    def without(self, *, groups: Collection[str] = (), ids: Collection[str] = ()) -> Record:
+        """Return the record without the rows of these groups and ids."""
+        train, validation = (rows.rows(~rows.among(groups=groups, ids=ids)) for rows in (self.train, self.validation))
+        return replace(self, train=train, validation=validation)
+
+    def with_rows(self, more: KeptRows, *, weight: float = 1.0, source: str = "") -> Record:
+        """Return the record with further labelled rows: what each weighs in the bank, and where it is from."""
+        if not more.labelled.all():
+            raise ValueError(f"{int((~more.labelled).sum())} of {len(more)} rows have no label, and a bank needs one")
+        marked = _finite_features(more)
+        if weight != 1:
+            marked = replace(marked, weights=np.full(len(more), weight, np.float32))
+        if source:
+            marked = replace(marked, sources=np.full(len(more), source))
+        return replace(self, train=self.train.joined(marked))
+
+    def to_artifact(self) -> Artifact:
+        """Return tensors and JSON values, for the files that hold a record."""
+        tensors: dict[str, Tensor] = {}
+        meta: dict[str, Any] = {"bank": self.bank._asdict()}
+        for part in ("train", "validation"):
+            rows: KeptRows = getattr(self, part)
+            meta[part] = {"rows": len(rows), "named": rows.named, "grouped": rows.grouped}
+            tensors |= prefixed(part, _tensors(rows)) if len(rows) else {}
+        return Artifact(tensors, meta)
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact, *, n_classes: int, width: int) -> Record:
+        """Read what :meth:`to_artifact` returned, for a bank of that many classes and that width."""
+        tensors, meta = artifact
+        with reading("its record", "record", ArtifactError):
+            recipe = BankRecipe(**check_table(meta["bank"], "bank"))
+            check_count(recipe.n_prototypes, "n_prototypes")
+            check_count(recipe.seed, "seed", least=0)
+            if recipe.merge_above is not None:
+                check_unit_interval(recipe.merge_above, "merge_above")
+            if not isinstance(recipe.with_validation, bool):
+                raise TypeError(f"with_validation must be true or false, not {recipe.with_validation!r}")
+            train = _read(unprefixed("train", tensors), meta["train"], n_classes, width)
+            if not len(train):
+                raise ValueError("it holds no training rows")
+            validation = _read(unprefixed("validation", tensors), meta["validation"], n_classes, width)
+            if len(validation) and train.p.shape[1] != validation.p.shape[1]:
+                raise ValueError("its training and validation rows have probabilities of other classes")
+            if not len(validation):
+                validation = no_rows(train.p.shape[1], width)
+            return cls(train=train, validation=validation, bank=recipe)
+
+
+def no_rows(n_classes: int, width: int) -> KeptRows:
+    """Return rows of which there are none."""
+    names = np.empty(0, np.str_)
+    p, z = np.empty((0, n_classes), np.float32), np.empty((0, width), np.float32)
+    return KeptRows(ids=names, groups=names, y=np.empty(0, np.int64), p=p, z=z)
+
+
+def _finite_features(rows: KeptRows) -> KeptRows:
+    """Leave features out that half precision cannot hold."""
+    if rows.features is None:
+        return rows
+    features = np.asarray(rows.features, np.float16)
+    kept = rows.has_features & np.isfinite(features).all(1)
+    return replace(rows, features=np.where(kept[:, None], features, np.float16(0)), has_features=kept)
+
+
+def _with_replay(rows: KeptRows, seed: int) -> KeptRows:
+    """Keep the features of some rows of each class: of as many groups as possible, before any group has two."""
+    rows = _finite_features(rows)
+    if rows.features is None:
+        return rows
+    # a row's place in the draw hangs on its name alone: whoever leaves moves nobody else
+    key = np.array([fingerprint(str(seed), str(name)) for name in rows.ids], dtype=np.str_)
+    order = np.argsort(key, kind="stable")
+    turn, seen = np.zeros(len(rows), np.int64), dict[str, int]()
+    for row in order:
+        turn[row] = seen[rows.groups[row]] = seen.get(rows.groups[row], -1) + 1
+    drawn = np.zeros(len(rows), dtype=bool)
+    for label in np.unique(rows.y):
+        of_class = order[rows.y[order] == label]
+        drawn[of_class[np.argsort(turn[of_class], kind="stable")][:REPLAY_ROWS]] = True
+    kept = drawn & rows.has_features
+    return replace(rows, features=np.where(kept[:, None], rows.features, np.float16(0)), has_features=kept)
+
+
+def _tensors(rows: KeptRows) -> dict[str, Tensor]:
+    """Return rows as tensors; names as JSON in bytes, so that nobody parses them who only predicts."""
+    same = bool((rows.ids == rows.groups).all())
+    names = {
+        "ids": rows.ids.tolist(), "groups": None if same else rows.groups.tolist(),
+        "content": None if rows.content is None else rows.content.tolist(),
+        "sources": None if rows.sources is None else rows.sources.tolist(),
+    }  # fmt: skip
+    columns: dict[str, Array] = {
+        "names": np.frombuffer(json.dumps(names).encode(), np.uint8),
+        "y": rows.y.astype(np.int64), "p": rows.p.astype(np.float32), "z": rows.z,
+    }  # fmt: skip
+    if rows.features is not None and rows.has_features.any():
+        columns |= {"features": rows.features[rows.has_features], "has_features": rows.has_features}
+    if rows.colours is not None:
+        columns["colours"] = rows.colours.astype(np.float32)
+    if rows.weights is not None:
+        columns["weights"] = rows.weights.astype(np.float32)
+    return {name: torch.from_numpy(np.array(column)) for name, column in columns.items()}
+
+
+def _read(tensors: Mapping[str, Tensor], said: Any, n_classes: int, width: int) -> KeptRows:
+    """Check sizes and types of everything, and only then build rows of it."""
+    table = check_table(said, "the rows of a record")
+    n = table["rows"]
+    check_count(n, "rows", least=0)
+    for flag in ("named", "grouped"):
+        if not isinstance(table[flag], bool):
+            raise TypeError(f"{flag} must be true or false, not {table[flag]!r}")
+    if n == 0:
+        return no_rows(n_classes, width)
+    y = check_tensor(tensors, "y", (n,), "int64").numpy()
+    if y.min() < UNLABELLED or y.max() >= n_classes:
+        raise ValueError(f"y must be in the range 0 to {n_classes - 1}, or -1")
+    p = check_tensor(tensors, "p", (n, None), finite=False).float().numpy()
+    unknown = np.isnan(p).all(1)
+    off = np.abs(p[~unknown].sum(1) - 1) > _ROUNDING  # false for NaN, which the next line finds
+    if not 2 <= p.shape[1] <= _LARGEST or off.any() or not ((p >= 0) | unknown[:, None]).all():
+        raise ValueError("p must hold rows of probabilities")
+    z = check_tensor(tensors, "z", (n, width)).numpy()
+    names = check_table(json.loads(check_tensor(tensors, "names", (None,), "uint8").numpy().tobytes()), "names")
+    ids = _names(names["ids"], "ids", n)
+    features, has_features = None, np.zeros(n, dtype=bool)
+    if "features" in tensors:
+        has_features = check_tensor(tensors, "has_features", (n,), "bool").numpy()
+        kept = check_tensor(tensors, "features", (int(has_features.sum()), None)).half().numpy()
+        features = np.zeros((n, kept.shape[1]), np.float16)
+        features[has_features] = kept
+    colours = None
+    if "colours" in tensors:
+        colours = check_tensor(tensors, "colours", (n, _COLOURS), finite=False).float().numpy()
+    weights = check_tensor(tensors, "weights", (n,)).float().numpy() if "weights" in tensors else None
+    if weights is not None and weights.min() < 0:
+        raise ValueError("weights must not be negative")
+    return KeptRows(
+        ids=ids,
+        groups=ids if names["groups"] is None else _names(names["groups"], "groups", n),
+        y=y, p=p, z=z, features=features, has_features=has_features, colours=colours,
+        content=None if names["content"] is None else _names(names["content"], "content", n),
+        weights=weights, sources=None if names.get("sources") is None else _names(names["sources"], "sources", n),
+        named=table["named"], grouped=table["grouped"],
+    )  # fmt: skip
+
+
+def _names(value: Any, name: str, n: int) -> Array:
+    return np.array([check_text(each, name) for each in check_list(value, name, n)], dtype=np.str_)

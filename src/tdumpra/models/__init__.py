@@ -1,0 +1,1 @@
+"""A finished model elsewhere: validate it, adapt it, change its bank."""

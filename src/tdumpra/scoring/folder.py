@@ -1,0 +1,241 @@
+"""The folder of a scoring job: what was asked for, the parts that are finished, and the proof that all are there.
+
+A part is one Parquet file, written whole or not at all, and the checksum of its bytes is in its name:
+``parts/part-00012-0123456789abcdef.parquet``. So a part is there and right, or it is not there, and any number of
+processes may work on a folder without a coordinator.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tdumpra.artifacts import fingerprint, make_folder, read_json, write_bytes, write_json
+from tdumpra.errors import ArtifactError, MissingExtraError
+from tdumpra.foreign import reading
+from tdumpra.locks import exclusive
+from tdumpra.scoring.listing import Entry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KIND, SCHEMA = "scoring", 1
+_PART = re.compile(r"part-(\d{5,})-([0-9a-f]{16})\.parquet")
+_LISTED = "listing.parquet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a folder is to hold. Every process that joins must ask for the same."""
+
+    model: str  # fingerprint of the model file
+    class_names: tuple[str, ...]
+    source: str
+    engine: str
+    mode: str
+    embeddings: bool
+    part_size: int
+
+    def differences(self, other: Plan) -> list[str]:
+        """Return the names of what ``other`` asks for differently."""
+        mine, theirs = asdict(self), asdict(other)
+        return [name for name in mine if mine[name] != theirs[name]]
+
+
+class Part(NamedTuple):
+    """A range of the listing, scored together."""
+
+    number: int
+    start: int
+    stop: int
+
+
+class Checked(NamedTuple):
+    """What a look at every byte of the folder found."""
+
+    inputs: int
+    rows: int
+    broken: Counter[str]  # rows without a prediction, by reason
+    parts: dict[int, Path]
+    missing: list[int]  # numbers of parts that are not there
+    damaged: list[Path]  # files of missing parts whose bytes or rows are not what they say
+
+    @property
+    def complete(self) -> bool:
+        """Return whether every input has exactly one row."""
+        return not self.missing
+
+
+class ScoreFolder:
+    """A folder of results. Make or join one with :meth:`join`, read one with :meth:`open`."""
+
+    def __init__(self, path: Path, plan: Plan, entries: Sequence[Entry]) -> None:
+        self.path, self.plan, self.entries = path, plan, entries
+        self.identity = fingerprint(repr(plan), *(entry.id for entry in entries))
+
+    @classmethod
+    def join(cls, path: Path, plan: Plan, list_entries: Callable[[], Sequence[Entry]]) -> ScoreFolder:
+        """Start a job, or join one that another process or an earlier run began."""
+        make_folder(path / "parts")
+        with exclusive(path / ".lock", inherited=False):
+            if not (path / "plan.json").exists():
+                _write_listing(path / _LISTED, list_entries())
+                listing = fingerprint((path / _LISTED).read_bytes())
+                write_json(path / "plan.json", kind=KIND, schema=SCHEMA, content={**asdict(plan), "listing": listing})
+        folder = cls.open(path)
+        if differing := folder.plan.differences(plan):
+            name = differing[0]
+            raise ArtifactError(
+                f"{path} holds results of another job: {name.replace('_', ' ')} was {getattr(folder.plan, name)!r} "
+                f"and is {getattr(plan, name)!r}; give another --out"
+            )
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> ScoreFolder:
+        """Read the plan and the listing of a folder."""
+        if not (path / "plan.json").is_file():
+            raise ArtifactError(f"{path} holds no scoring job: it has no plan.json")
+        content = read_json(path / "plan.json", kind=KIND, schema=SCHEMA)
+        with reading(path / "plan.json", "plan", ArtifactError):
+            listed = content.pop("listing")
+            plan = Plan(**{**content, "class_names": tuple(content["class_names"])})
+        data = (path / _LISTED).read_bytes() if (path / _LISTED).is_file() else b""
+        if fingerprint(data) != listed:
+            raise ArtifactError(f"{path / _LISTED} was altered or is missing: score into a new folder")
+        return cls(path, plan, _read_listing(path / _LISTED))
+
+    def parts(self, shard: int = 1, shards: int = 1) -> list[Part]:
+        """Return the parts of one shard, every ``shards``-th, the first one for ``shard=1``."""
+        size, n = self.plan.part_size, len(self.entries)
+        every = [Part(i, start, min(start + size, n)) for i, start in enumerate(range(0, n, size))]
+        return every[shard - 1 :: shards]
+
+    def entries_of(self, part: Part) -> Sequence[Entry]:
+        """Return the images of a part."""
+        return self.entries[part.start : part.stop]
+
+    def finished(self) -> dict[int, Path]:
+        """Return the files of the parts that are there and whole; a damaged one counts as missing."""
+        found: dict[int, Path] = {}
+        for number, paths in self._files().items():
+            whole = [path for path in paths if _is_whole(path)]
+            if whole:
+                found[number] = whole[0]
+        return found
+
+    def _files(self) -> dict[int, list[Path]]:
+        """Return the files of each part; two processes that scored one at the same time may have written two."""
+        found: dict[int, list[Path]] = {}
+        for path in sorted((self.path / "parts").iterdir()):
+            if named := _PART.fullmatch(path.name):
+                found.setdefault(int(named[1]), []).append(path)
+        return found
+
+    def write_part(self, part: Part, table: pa.Table) -> None:
+        """Write the rows of a part."""
+        data = table_bytes(table.replace_schema_metadata({"tdumpra": f"{self.identity} {part.number}"}))
+        path = self.path / "parts" / f"part-{part.number:05d}-{fingerprint(data)}.parquet"
+        write_bytes(path, data)
+
+    def check(self) -> Checked:
+        """Look at every part: its bytes, its rows, and that no input is missing or there twice."""
+        files = self._files()
+        parts: dict[int, Path] = {}
+        missing: list[int] = []
+        broken: Counter[str] = Counter()
+        rows = 0
+        for part in self.parts():
+            for path in files.get(part.number, []):
+                errors = self._errors_of(path, part)
+                if errors is not None:
+                    parts[part.number] = path
+                    rows += len(errors)
+                    broken.update(error for error in errors if error)
+                    break
+            else:
+                missing.append(part.number)
+        damaged = [path for number in missing for path in files.get(number, [])]
+        return Checked(len(self.entries), rows, broken, parts, missing, damaged)
+
+    def _errors_of(self, path: Path, part: Part) -> list[str | None] | None:
+        """Return the column of errors of a part that is right, else ``None``."""
+        if not _is_whole(path):
+            return None
+        with reading(path, "part", ArtifactError), _parquet().ParquetFile(path) as file:
+            own = (file.schema_arrow.metadata or {}).get(b"tdumpra", b"").decode()
+            table = file.read(columns=["id", "error"])
+        expected = [entry.id for entry in self.entries_of(part)]
+        if own != f"{self.identity} {part.number}" or table["id"].to_pylist() != expected:
+            return None
+        errors: list[str | None] = table["error"].to_pylist()
+        return errors
+
+    def write_manifest(self, checked: Checked) -> None:
+        """Write the proof: every part with its checksum and rows, and the counts over all."""
+        parts = [{"file": checked.parts[part.number].name, "rows": part.stop - part.start} for part in self.parts()]
+        content = {
+            **asdict(self.plan), "inputs": checked.inputs, "rows": checked.rows,
+            "broken": dict(checked.broken.most_common()), "parts": parts,
+        }  # fmt: skip
+        write_json(self.path / "manifest.json", kind="scored", schema=SCHEMA, content=content)
+
+
+def merge_folders(folders: Sequence[Path], out: Path) -> ScoreFolder:
+    """Copy the parts of folders that machines filled apart into one; all must be of the same job."""
+    first = ScoreFolder.open(folders[0])
+    merged = ScoreFolder.join(out, first.plan, lambda: first.entries)
+    for path in folders:
+        folder = ScoreFolder.open(path)
+        if folder.identity != merged.identity:
+            differing = folder.plan.differences(merged.plan)
+            what = differing[0].replace("_", " ") if differing else "the list of images"
+            raise ArtifactError(f"{path} is of another job than {folders[0]}: {what} differs")
+        done = merged.finished()
+        for number, file in folder.finished().items():
+            if number not in done:
+                write_bytes(out / "parts" / file.name, file.read_bytes())
+    return merged
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether a part's bytes are those that its name speaks of."""
+    named = _PART.fullmatch(path.name)
+    try:
+        return named is not None and fingerprint(path.read_bytes()) == named[2]
+    except OSError:
+        return False
+
+
+def _parquet() -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "parquet", "tdumpra score") from error
+    return pyarrow.parquet
+
+
+def table_bytes(table: pa.Table) -> bytes:
+    """Return a table as the bytes of a Parquet file with page checksums."""
+    buffer = io.BytesIO()
+    _parquet().write_table(table, buffer, write_page_checksum=True)
+    return buffer.getvalue()
+
+
+def _write_listing(path: Path, entries: Sequence[Entry]) -> None:
+    _parquet()
+    import pyarrow as pa
+
+    columns = dict(zip(Entry._fields, zip(*entries, strict=True), strict=True))
+    write_bytes(path, table_bytes(pa.table({name: list(column) for name, column in columns.items()})))
+
+
+def _read_listing(path: Path) -> list[Entry]:
+    with reading(path, "listing", ArtifactError):
+        table = _parquet().read_table(path)
+        return [Entry(*row) for row in zip(*(table[name].to_pylist() for name in Entry._fields), strict=True)]

@@ -1,0 +1,172 @@
+"""List what is to be scored: a folder, a table, tar shards, or any of these at an address that fsspec opens.
+
+A listing says for each image under which name its row goes into the results, in which file it lies, and, inside a
+shard, between which bytes. It is made once, and every process of a job works on the same one.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import pandas as pd
+
+from tdumpra.data.sources.csv_file import IMAGE_COLUMNS
+from tdumpra.data.sources.files import is_image, walk_files
+from tdumpra.data.sources.tables import read_table
+from tdumpra.errors import MissingExtraError, SourceError
+from tdumpra.foreign import reading, refuse_large_table
+from tdumpra.limits import refuse_above
+
+_TABLES = {".csv", ".tsv", ".parquet"}
+_SHARD = ".tar"
+_END_OF_ARCHIVE = 1024  # zero bytes with which every tar file ends
+CUT_SHORT = "the shard ends too early: what lay behind is lost"
+
+
+class Entry(NamedTuple):
+    """One image to score."""
+
+    id: str
+    file: str  # a path or an address
+    start: int = -1  # of its bytes inside a shard; -1: the file itself
+    size: int = -1
+    problem: str = ""  # why it cannot be read, where that is known already
+
+
+def is_address(source: str) -> bool:
+    """Return whether ``source`` is an address (``s3://…``) rather than a path."""
+    return "://" in source
+
+
+def list_source(source: str) -> list[Entry]:
+    """Return the images of a source in a fixed order.
+
+    Raises:
+        SourceError: there is no image, the source cannot be read, or a name stands there twice.
+    """
+    entries = list(_remote(source) if is_address(source) else _local(Path(source)))
+    if not entries:
+        raise SourceError(f"{source} holds no image")
+    seen: set[str] = set()
+    for entry in entries:
+        if entry.id in seen:
+            raise SourceError(
+                f"{source}: the id {entry.id!r} stands there twice, and each row needs its own: rename one, or give "
+                "the table a column 'id'"
+            )
+        seen.add(entry.id)
+    return entries
+
+
+def _local(path: Path) -> Iterator[Entry]:
+    if path.is_dir():
+        root = path.resolve()
+        for file in walk_files(root, root, recursive=True):
+            name = file.relative_to(root).as_posix()
+            if file.suffix == _SHARD:
+                with open(file, "rb") as opened:
+                    yield from _shard(opened, str(file), name)
+            elif is_image(file):
+                yield Entry(name, str(file))
+    elif path.suffix.lower() in _TABLES:
+        yield from _table(path)
+    elif path.suffix == _SHARD and path.is_file():
+        with open(path, "rb") as opened:
+            yield from _shard(opened, str(path.resolve()), path.name)
+    elif path.is_file() and is_image(path):
+        yield Entry(path.name, str(path.resolve()))
+    elif path.exists():
+        raise SourceError(f"{path} is no image, no folder, no table ({', '.join(sorted(_TABLES))}) and no .tar shard")
+    else:
+        raise SourceError(f"{path} does not exist")
+
+
+def _shard(opened: BinaryIO, file: str, name: str) -> Iterator[Entry]:
+    """List the images of a tar file, with the bytes between which each lies; its order is kept."""
+    end = 0
+    try:
+        with tarfile.open(fileobj=opened, mode="r:") as archive:
+            for member in archive:
+                end = member.offset_data + -(-member.size // 512) * 512
+                if member.isreg() and is_image(Path(member.name)) and not Path(member.name).name.startswith("."):
+                    if reason := refuse_above("image_bytes", member.size, "bytes"):
+                        yield Entry(f"{name}/{member.name}", file, problem=reason)
+                    else:
+                        yield Entry(f"{name}/{member.name}", file, member.offset_data, member.size)
+    except (tarfile.TarError, OSError, ValueError) as error:
+        yield Entry(name, file, problem=f"the shard is damaged: {error}")
+        return
+    if opened.seek(0, 2) < end + _END_OF_ARCHIVE:
+        yield Entry(name, file, problem=CUT_SHORT)
+
+
+def _table(path: Path) -> Iterator[Entry]:
+    for row in _rows(path):
+        place = row["file"]
+        file = place if is_address(place) else str(path.resolve().parent / place)
+        yield Entry(row["id"] or place, file)
+
+
+def _rows(path: Path) -> Iterable[dict[str, str]]:
+    if path.suffix.lower() == ".parquet":
+        frame = _read_parquet(path)
+        column = _file_column(path, tuple(map(str, frame.columns)))
+        ids = frame["id"] if "id" in frame.columns else [""] * len(frame)
+        pairs: Iterable[tuple[Any, Any]] = zip(frame[column], ids, strict=True)
+    else:
+        table = read_table(path)
+        column = _file_column(path, table.columns)
+        pairs = ((row[column], row.get("id", "")) for row in table.rows)
+    for number, (place, own) in enumerate(pairs):
+        if not isinstance(place, str) or not place:
+            raise SourceError(f"{path}, row {number + 1}: the cell {column!r} names no file")
+        yield {"file": place, "id": "" if own is None or own != own else str(own)}
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "parquet", "reading .parquet") from error
+    with reading(path, ".parquet table", SourceError):
+        header = pyarrow.parquet.read_metadata(path)
+        size = sum(header.row_group(i).total_byte_size for i in range(header.num_row_groups))
+        refuse_large_table(path, rows=header.num_rows, columns=header.num_columns, size=size)
+        wanted = [name for name in header.schema.names if name in (*IMAGE_COLUMNS, "id")]
+        return pd.read_parquet(path, columns=wanted)
+
+
+def _file_column(path: Path, columns: tuple[str, ...]) -> str:
+    for name in IMAGE_COLUMNS:
+        if name in columns:
+            return name
+    raise SourceError(f"{path} has no column of image files: call it {IMAGE_COLUMNS[0]!r}")
+
+
+def open_filesystem(address: str) -> tuple[Any, str]:
+    """Return fsspec's file system for an address, and the path in it."""
+    try:
+        import fsspec
+    except ImportError as error:
+        raise MissingExtraError("fsspec", "remote", f"reading {address}") from error
+    with reading(address, "address", SourceError):
+        system, path = fsspec.core.url_to_fs(address)
+    return system, str(path)
+
+
+def _remote(address: str) -> Iterator[Entry]:
+    system, root = open_filesystem(address)
+    with reading(address, "place", SourceError):
+        files = [root] if system.isfile(root) else sorted(system.find(root))
+    for file in files:
+        name = file if file == root else file.removeprefix(root).lstrip("/")
+        name = name.rsplit("/", 1)[-1] if file == root else name
+        full = system.unstrip_protocol(file)
+        if Path(file).suffix == _SHARD:
+            with reading(full, "shard", SourceError), system.open(file, "rb") as opened:
+                yield from _shard(opened, full, name)
+        elif is_image(Path(file)) and not name.rsplit("/", 1)[-1].startswith("."):
+            yield Entry(name, full)

@@ -1,0 +1,214 @@
+"""Who may do what: accounts with roles, passwords, tokens and logins. Secrets are kept as hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from sqlalchemy import Select, delete, or_, select
+from sqlalchemy.orm import Session
+
+from tdumpra.errors import InputFileError, nearest
+from tdumpra.server import audit
+from tdumpra.server.refusals import RefusedError
+from tdumpra.server.tables import Account, Login, Token, now
+
+if TYPE_CHECKING:
+    from argon2 import PasswordHasher
+
+LOCAL = "local"  # the name and the role of whoever uses a server that only this machine can reach
+ROLES = {
+    "admin": frozenset({"predict", "upload", "see", "decide", "study", "export", "manage"}),
+    "reader": frozenset({"upload", "read"}),
+    "adjudicator": frozenset({"predict", "upload", "see", "decide", "study", "export"}),
+    "service": frozenset({"predict", "upload"}),
+    LOCAL: frozenset({"predict", "upload", "read", "see", "decide", "study", "export", "manage"}),
+}
+LEAST_PASSWORD = 10
+_LONGEST_PASSWORD = 1000  # argon2 takes the time for all of it
+_NAME = re.compile(r"[\w][\w .@+-]{0,79}")
+
+
+class Person(NamedTuple):
+    """Whoever makes a request."""
+
+    id: str
+    name: str
+    role: str
+    by_cookie: bool  # then a page of another site could have made the browser send it
+
+    def may(self, what: str) -> bool:
+        """Return whether the role allows it."""
+        return what in ROLES[self.role]
+
+    def require(self, what: str) -> None:
+        """Raise ``RefusedError`` unless the role allows it."""
+        if not self.may(what):
+            raise RefusedError(403, f"the role {self.role} does not allow this ({what})")
+
+
+def add_account(session: Session, name: str, role: str, password: str | None) -> Account:
+    """Make an account."""
+    if role not in ROLES or role == LOCAL:
+        raise InputFileError(f"{role!r} is no role: choose admin, reader, adjudicator or service{nearest(role, ROLES)}")
+    if not _NAME.fullmatch(name) or name == LOCAL:
+        raise InputFileError(f"{name!r} cannot be a name: letters, digits, spaces and . @ + - _ make one, at most 80")
+    if session.scalars(select(Account).where(Account.name == name)).first() is not None:
+        raise InputFileError(f"there is an account {name!r} already: give it another password with  account password")
+    row = Account(name=name, role=role, password=None if password is None else _hashed(password))
+    audit.record(session, _SHELL, "add account", row)
+    return row
+
+
+def local_account(session: Session) -> Account:
+    """Return the account of a server without logins."""
+    found = session.scalars(select(Account).where(Account.name == LOCAL)).first()
+    if found is None:
+        found = Account(name=LOCAL, role=LOCAL)
+        audit.record(session, _SHELL, "add account", found)
+    return found
+
+
+def set_password(session: Session, name: str, password: str) -> None:
+    """Give an account another password, let it in again if it was shut out, and end its logins."""
+    row = _named(session, name)
+    row.password, row.active = _hashed(password), True
+    session.execute(delete(Login).where(Login.account_id == row.id))
+    audit.record(session, _SHELL, "set password", row)
+
+
+def disable(session: Session, name: str) -> None:
+    """Shut an account out: its password, its logins and its tokens."""
+    row = _named(session, name)
+    row.active = False
+    session.execute(delete(Login).where(Login.account_id == row.id))
+    audit.record(session, _SHELL, "disable account", row)
+    for token in session.scalars(select(Token).where(Token.account_id == row.id, Token.revoked_at.is_(None))):
+        token.revoked_at = now()
+        audit.record(session, _SHELL, "revoke token", token)
+
+
+def add_token(session: Session, name: str) -> str:
+    """Make a token for an account; it is shown this once."""
+    row = _named(session, name)
+    secret = f"tdumpra_{secrets.token_urlsafe(32)}"
+    audit.record(session, _SHELL, "add token", Token(account_id=row.id, digest=_digest(secret)))
+    return secret
+
+
+def needs_login(session: Session) -> bool:
+    """Return whether anybody has a password or a token, so that nobody gets in without."""
+    found = select(Account.id).where(Account.active, or_(Account.password.is_not(None), Account.id.in_(_live_tokens())))
+    return session.scalars(found.limit(1)).first() is not None
+
+
+def by_token(session: Session, secret: str) -> Person | None:
+    """Return whose token this is."""
+    digest = _digest(secret)
+    found = select(Account).join(Token).where(Token.digest == digest, Token.revoked_at.is_(None), Account.active)
+    row = session.scalars(found).first()
+    return None if row is None else Person(row.id, row.name, row.role, by_cookie=False)
+
+
+def by_cookie(session: Session, secret: str) -> Person | None:
+    """Return whose login this is, if it has not run out."""
+    found = select(Account).join(Login).where(Login.digest == _digest(secret), Login.expires_at > now(), Account.active)
+    row = session.scalars(found).first()
+    return None if row is None else Person(row.id, row.name, row.role, by_cookie=True)
+
+
+def log_in(session: Session, name: str, password: str, *, hours: float) -> str | None:
+    """Return the secret of a new login, or nothing if name and password do not go together."""
+    row = session.scalars(select(Account).where(Account.name == name, Account.active)).first()
+    if not _matches(row.password if row is not None else None, password) or row is None:
+        return None
+    secret = secrets.token_urlsafe(32)
+    ends = (datetime.now(UTC) + timedelta(hours=hours)).isoformat(timespec="milliseconds")
+    session.execute(delete(Login).where(Login.expires_at < now()))
+    session.add(Login(digest=_digest(secret), account_id=row.id, expires_at=ends))
+    return secret
+
+
+def log_out(session: Session, secret: str) -> None:
+    """End a login."""
+    session.execute(delete(Login).where(Login.digest == _digest(secret)))
+
+
+class Attempts:
+    """Wrong passwords by name: after so many a minute, further ones are not even looked at."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, threading.Lock()
+        self._times: dict[str, list[float]] = {}
+
+    def refuse_if_many(self, name: str) -> None:
+        """Raise ``RefusedError`` if there were too many wrong passwords for a name in the last minute."""
+        with self._lock:
+            recent = [at for at in self._times.get(name, ()) if time.monotonic() - at < 60]
+            if recent:
+                self._times[name] = recent
+            else:
+                self._times.pop(name, None)
+        if len(recent) >= self._most:
+            raise RefusedError(429, "too many wrong passwords: wait a minute", retry_after=60)
+
+    def add(self, name: str) -> None:
+        """Remember a wrong password."""
+        with self._lock:
+            if len(self._times) > 10_000:  # names that somebody made up
+                self._times.clear()
+            self._times.setdefault(name, []).append(time.monotonic())
+
+
+_SHELL = "shell"  # whoever can run commands on the server's machine, in the audit trail
+
+
+def _named(session: Session, name: str) -> Account:
+    row = session.scalars(select(Account).where(Account.name == name)).first()
+    if row is None or name == LOCAL:
+        names = session.scalars(select(Account.name)).all()
+        raise InputFileError(f"there is no account {name!r}{nearest(name, names)}")
+    return row
+
+
+def _live_tokens() -> Select[str]:
+    return select(Token.account_id).where(Token.revoked_at.is_(None))
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()  # of 256 random bits: no salt is needed
+
+
+def _hashed(password: str) -> str:
+    if not LEAST_PASSWORD <= len(password) <= _LONGEST_PASSWORD:
+        raise InputFileError(f"a password has {LEAST_PASSWORD} to {_LONGEST_PASSWORD} characters, not {len(password)}")
+    return _hasher().hash(password)
+
+
+def _matches(known: str | None, password: str) -> bool:
+    """Compare a password, as slowly for a name that does not exist as for one that does."""
+    from argon2.exceptions import InvalidHashError, VerificationError
+
+    try:
+        _hasher().verify(known or _nobodys(), password[:_LONGEST_PASSWORD])
+    except (VerificationError, InvalidHashError):
+        return False
+    return known is not None
+
+
+@cache
+def _hasher() -> PasswordHasher:
+    from argon2 import PasswordHasher
+
+    return PasswordHasher()
+
+
+@cache
+def _nobodys() -> str:
+    return _hasher().hash(secrets.token_urlsafe(16))

@@ -1,0 +1,167 @@
+"""From a source to rows: the same as prediction gives, and nothing that the model has seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from local_models import local_arrays, local_folder, picture
+from PIL import Image
+from tests.support import make_problem
+
+from tdumpra.data.images.appearance import appearance
+from tdumpra.errors import InputFileError, SourceError
+from tdumpra.models.local_rows import is_outputs_file, read_rows
+from tdumpra.networks.predict import Predictor
+
+
+def write_csv(path: Path, folder: Path, rows: list[str], header: str = "image,label,group") -> str:
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return f"csv:{path}"
+
+
+def test_rows_are_what_prediction_decides_on(image_model, away):
+    found = read_rows(image_model, f"folder:{away}")
+    files = sorted(away.rglob("*.png"))
+    assert found.rows.ids.tolist() == [path.relative_to(away).as_posix() for path in files]
+    assert not found.rows.grouped
+    assert found.rows.y.tolist() == [("amber", "blue", "cyan").index(path.parent.name) for path in files]
+    decided = image_model.decision.decide(torch.from_numpy(found.rows.p).double(), torch.from_numpy(found.rows.z))
+    predictions = Predictor(image_model.content, mode="eager").predict(files)
+    expected = np.array([list(each.probabilities.values()) for each in predictions])
+    np.testing.assert_allclose(decided.p.numpy(), expected, atol=1e-5)
+    looks = appearance(np.stack([np.asarray(Image.open(path)) for path in files]))
+    assert found.rows.content.tolist() == list(looks.content)
+    np.testing.assert_allclose(found.rows.colours, looks.colours)
+    assert found.rows.features.shape == (30, 16)
+    assert found.rows.has_features.all()
+
+
+def test_labels_may_be_partial_or_missing(image_model, away, tmp_path):
+    files = sorted(away.rglob("*.png"))[:6]
+    rows = [f"{path},{'amber' if i < 2 else ''},g{i}" for i, path in enumerate(files)]
+    found = read_rows(image_model, write_csv(tmp_path / "some.csv", away, rows))
+    assert found.rows.y.tolist() == [0, 0, -1, -1, -1, -1]
+    assert any("4 of 6 rows have no label" in note for note in found.notes)
+    bare = write_csv(tmp_path / "none.csv", away, [str(path) for path in files], header="image")
+    assert read_rows(image_model, bare).rows.y.tolist() == [-1] * 6
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    (flat / "one.png").write_bytes(files[0].read_bytes())
+    assert read_rows(image_model, f"folder:{flat}").rows.y.tolist() == [-1]
+
+
+def test_one_class_alone_will_do(image_model, tmp_path):
+    found = read_rows(image_model, f"folder:{local_folder(tmp_path, [1, 1, 1])}")
+    assert found.rows.y.tolist() == [1, 1, 1]
+
+
+def test_a_broken_image_is_left_out_and_named(image_model, tmp_path):
+    folder = local_folder(tmp_path / "a", [0, 1, 2])
+    (folder / "blue" / "torn.png").write_bytes(b"no picture")
+    found = read_rows(image_model, f"folder:{folder}")
+    assert len(found.rows) == 3
+    assert any("torn.png" in note for note in found.notes)
+    for path in folder.rglob("case*.png"):
+        path.unlink()
+    with pytest.raises(SourceError, match="none of 1 images"):
+        read_rows(image_model, f"folder:{folder}")
+
+
+def test_unknown_classes_are_refused_and_near_names_suggested(image_model, away, tmp_path):
+    files = sorted(away.rglob("*.png"))[:3]
+    source = write_csv(tmp_path / "x.csv", away, [f"{path},ambre,g{i}" for i, path in enumerate(files)])
+    with pytest.raises(SourceError, match=r"3 rows of the class 'ambre'.*did you mean 'amber'"):
+        read_rows(image_model, source)
+    assert read_rows(image_model, source, rename={"ambre": "amber"}).rows.y.tolist() == [0, 0, 0]
+    assert read_rows(image_model, source, new_classes=["ambre"]).rows.y.tolist() == [3, 3, 3]
+    upper = write_csv(tmp_path / "y.csv", away, [f"{files[0]},Amber,g"])
+    assert read_rows(image_model, upper).rows.y.tolist() == [0]
+
+
+@pytest.mark.parametrize("part", ["train", "validation"])
+def test_groups_and_images_of_the_model_are_refused_by_name(image_model, away, tmp_path, part):
+    files, kept = sorted(away.rglob("*.png"))[:3], getattr(image_model.record, part)
+    rows = [f"{files[0]},amber,{kept.groups[0]}", f"{files[1]},amber,{kept.groups[-1]}", f"{files[2]},amber,other"]
+    source = write_csv(tmp_path / "x.csv", away, rows)
+    with pytest.raises(SourceError, match=rf"2 groups of .*{str(kept.groups[0])!r}.*--prefix"):
+        read_rows(image_model, source)
+    found = read_rows(image_model, source, prefix="graz-").rows
+    assert found.groups[0] == f"graz-{kept.groups[0]}"
+    named = write_csv(tmp_path / "y.csv", away, [f"{files[0]},amber,{kept.ids[3]}"], header="image,label,id")
+    with pytest.raises(SourceError, match=r"1 images of"):
+        read_rows(image_model, named)
+
+
+def test_images_of_the_model_are_found_by_content(image_model, tmp_path):
+    folder, kept = local_folder(tmp_path, [0, 1, 2]), image_model.record.train
+    seed, label = int(kept.ids[4][5:]), int(kept.y[4])
+    Image.fromarray(picture(seed, label)).save(folder / "amber" / "holiday.png")
+    with pytest.raises(SourceError, match=rf"1 images .*'amber/holiday.png', which is {str(kept.ids[4])!r}"):
+        read_rows(image_model, f"folder:{folder}")
+
+
+def test_a_file_of_outputs_serves_a_model_of_arrays(array_model, tmp_path):
+    rows = make_problem(5).test
+    found = read_rows(array_model, str(local_arrays(tmp_path / "away.npz"))).rows
+    np.testing.assert_allclose(found.p, rows.p, atol=1e-6)
+    np.testing.assert_array_equal(found.z, rows.z)
+    assert found.y.tolist() == rows.y.tolist()
+    assert found.features is None
+    with pytest.raises(InputFileError, match="no network to look at images"):
+        read_rows(array_model, "synthetic:n=10")
+
+
+def test_labels_of_a_file_may_be_missing(array_model, tmp_path):
+    y = make_problem(5).test.y.copy()
+    y[:3] = -1
+    assert read_rows(array_model, str(local_arrays(tmp_path / "a.npz", y=y))).rows.y.tolist() == y.tolist()
+    bare = read_rows(array_model, str(local_arrays(tmp_path / "b.npz", y=None, group=None, id=None))).rows
+    assert (bare.y == -1).all()
+    assert not bare.grouped
+    assert not bare.named
+
+
+def test_of_a_file_with_splits_the_test_rows_are_taken(array_model, tmp_path):
+    split = np.arange(160) % 3
+    found = read_rows(array_model, str(local_arrays(tmp_path / "a.npz", split=split)))
+    assert len(found.rows) == (split == 2).sum()
+    assert "test rows" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"z": np.ones((160, 5), np.float32)}, "width 5.*width 8"),
+        ({"p": np.full((160, 3), 1 / 3, np.float32), "y": None}, "3 classes.*has 4"),
+        ({"y": np.full(160, 7)}, "it holds 7"),
+        ({"group": np.array(["train-0"] * 160)}, "1 groups .* among the training groups .*'train-0'"),
+        ({"id": np.array([f"val-image-{i}" for i in range(160)])}, "160 images .* validation images"),
+        ({"classes": np.array(["0", "1", "2", "four"])}, "'four', which the model does not know"),
+        ({"split": np.zeros(160, np.int8)}, "no test rows"),
+        ({"z": None}, "lacks z"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(array_model, tmp_path, changes, words):
+    path = local_arrays(tmp_path / "away.npz", **changes)
+    with pytest.raises((InputFileError, SourceError), match=words):
+        read_rows(array_model, str(path))
+
+
+def test_a_files_own_order_of_classes_is_followed(array_model, tmp_path):
+    rows = make_problem(5).test
+    order = np.array([2, 0, 3, 1])  # column i of the file is class order[i] of the model
+    path = local_arrays(tmp_path / "a.npz", p=rows.p[:, order], y=order.argsort()[rows.y], classes=order.astype(str))
+    found = read_rows(array_model, str(path)).rows
+    np.testing.assert_allclose(found.p, rows.p, atol=1e-6)
+    assert found.y.tolist() == rows.y.tolist()
+
+
+def test_a_source_is_told_from_a_file_of_outputs():
+    assert is_outputs_file("some/outputs.npz")
+    assert is_outputs_file("rows.PARQUET")
+    assert not is_outputs_file("csv:rows.csv")
+    assert not is_outputs_file("medmnist:derma.npz")
+    assert not is_outputs_file("synthetic:")

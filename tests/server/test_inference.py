@@ -1,0 +1,89 @@
+"""Networks on a few threads, and a bounded number of images that wait."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from server_world import picture
+
+from tdumpra.data.images.new import Framed
+from tdumpra.networks.predict import Prediction
+from tdumpra.server.inference import Inference
+from tdumpra.server.refusals import RefusedError
+
+FRAMED = Framed(np.zeros((8, 8, 3), np.uint8), np.zeros((8, 8, 3), np.uint8), None)
+
+
+def stand_in(sizes: list[int], *, hold: threading.Event | None = None) -> Any:
+    """A predictor that notes the sizes of its batches, and may wait."""
+
+    def decide(framed: list[Framed], *, evidence: bool, groups: list[str | None]) -> list[Prediction]:
+        if hold is not None:
+            hold.wait(10)
+        sizes.append(len(framed))
+        return [Prediction("", str(group), {}, evidence, None, None) for group in groups]
+
+    return SimpleNamespace(decide=decide)
+
+
+@pytest.mark.parametrize(("batch", "largest"), [(1, 1), (4, 4)])
+def test_batches_are_for_devices_that_gain_from_them(batch, largest):
+    inference, hold = Inference(threads=1, waiting=20, batch=batch), threading.Event()
+    sizes: list[int] = []
+    predictor = stand_in(sizes, hold=hold)
+    with ThreadPoolExecutor(12) as pool:
+        asked = [pool.submit(inference.predict, predictor, FRAMED, group=str(i), evidence=False) for i in range(12)]
+        while inference._jobs.qsize() < 11:
+            pass
+        hold.set()
+        assert [each.result().label for each in asked] == [str(i) for i in range(12)]  # each gets its own
+    inference.close()
+    assert sum(sizes) == 12
+    assert max(sizes) == largest
+
+
+def test_a_failure_belongs_to_whoever_asked(monkeypatch):
+    inference = Inference(threads=1, waiting=1, batch=1)
+    with pytest.raises(AttributeError):
+        inference.predict(SimpleNamespace(), FRAMED, group=None, evidence=False)  # type: ignore[arg-type]
+    assert inference.predict(stand_in([]), FRAMED, group="a", evidence=False).label == "a"
+    inference.close()
+
+
+def test_one_more_than_there_is_room_for_is_turned_away():
+    inference = Inference(threads=1, waiting=1, batch=1)
+    with inference.place(), inference.place():
+        with pytest.raises(RefusedError) as refused, inference.place():
+            pass
+        assert (refused.value.status, refused.value.retry_after) == (503, 1)
+    with inference.place():
+        assert inference.under_way == 1
+    inference.close()
+
+
+def test_a_full_server_says_when_to_come_again_and_stores_nothing(make_world):
+    world = make_world(waiting=1)
+    with world.service.inference.place(), world.service.inference.place():
+        for path in ("/v1/predict", "/v1/cases"):
+            answer = world.client("sam").post(path, content=picture())
+            assert answer.status_code == 503
+            assert answer.headers["retry-after"] == "1"
+        assert world.client("sam").get("/v1/models").status_code == 200  # what needs no network is answered
+    assert world.client("sam").post("/v1/predict", content=picture()).status_code == 200
+
+
+def test_many_at_once_get_the_answers_that_one_alone_gets(make_world, tmp_path: Path):
+    world = make_world(threads=2, waiting=30)
+    images = [picture(colour, seed) for seed in range(5) for colour in ("amber", "blue", "cyan")]
+    alone = [world.client("sam").post("/v1/predict", content=each).json()["probabilities"] for each in images]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(
+            pool.map(lambda each: world.client("sam").post("/v1/predict", content=each).json()["probabilities"], images)
+        )
+    assert together == alone
