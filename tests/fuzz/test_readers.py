@@ -59,7 +59,8 @@ values = st.recursive(
 NAMES = (
     "identity", "progress", "ids", "groups", "class_names", "metadata", "made", "decision", "bank", "encoders",
     "merged", "exemplars", "params", "certificate", "estimate", "train", "val", "test", "source", "protocol", "seed",
-    "notes", "rows", "comparators", "gate", "gained", "compared", "tuning", "undefined", "version", "made_from", "sentence",
+    "notes", "rows", "comparators", "gate", "gained", "compared", "tuning", "undefined", "version",
+    "made_from", "sentence",
 )  # fmt: skip
 tables = st.dictionaries(st.sampled_from(NAMES), values, max_size=8)
 tensors = st.dictionaries(
