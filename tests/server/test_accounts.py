@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 
 import pytest
 from server_world import ADDRESS
@@ -45,6 +46,7 @@ def test_accounts_are_made_listed_and_shut_out(account):
     ],
 )
 def test_mistakes_are_one_sentence(account, words, hint):
+    account("add", "someone", "--role", "reader")
     done = account(*words)
     assert done.code == 2
     assert hint in done.err
@@ -102,6 +104,26 @@ def test_a_database_that_cannot_be_opened_is_one_sentence_without_its_password(t
     assert done.code == 2
     assert "hush" not in done.err
     assert len(done.err.strip().splitlines()) == 1
+
+
+def test_a_folder_without_a_server_is_not_taken_for_an_empty_one(tdumpra, tmp_path):
+    for words in (("audit", "verify"), ("audit", "head"), ("audit", "replay"), ("account", "list")):
+        done = tdumpra(*words, "--folder", tmp_path / "typo")
+        assert done.code == 2
+        assert "--folder" in done.err
+    assert not (tmp_path / "typo").exists()
+
+
+def test_tables_of_a_newer_version_and_a_damaged_file_are_one_sentence(account, tdumpra, tmp_path):
+    account("add", "ada", "--role", "admin")
+    with sqlite3.connect(tmp_path / "s" / "cases.sqlite") as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.close()
+    for _ in range(2):
+        done = account("list")
+        assert done.code == 2
+        assert "cannot open the database" in done.err
+        (tmp_path / "s" / "cases.sqlite").write_bytes(b"no database" * 100)
 
 
 def test_the_audit_commands(tdumpra, make_world, tmp_path):

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tdumpra.cli.options import JsonOption, TrustOption
-from tdumpra.cli.serve import FOLDER, DatabaseOption, FolderOption, _database, require
+from tdumpra.cli.serve import FOLDER, DatabaseOption, FolderOption, open_database, require
 from tdumpra.errors import ArtifactError
 from tdumpra.screen import print_json, say
 
@@ -20,7 +20,7 @@ def _head(folder: FolderOption = FOLDER, database: DatabaseOption = None) -> Non
     require()
     from tdumpra.server.audit import head
 
-    place = _database(folder, database)
+    place = open_database(folder, database)
     with place.read() as session:
         say(str(head(session)))
     place.close()
@@ -43,7 +43,7 @@ def _verify(
     from tdumpra.server.audit import Head, changed_images, verify
     from tdumpra.server.store import Store
 
-    expected, place = None if head is None else Head.parse(head), _database(folder, database)
+    expected, place = None if head is None else Head.parse(head), open_database(folder, database)
     with place.read() as session:
         checked = verify(session, expected)
         faults = [*checked.faults, *changed_images(session, Store(folder))]
@@ -74,7 +74,7 @@ def _replay(
     from tdumpra.server.replay import replay
     from tdumpra.server.store import Store
 
-    place = _database(folder, database)
+    place = open_database(folder, database)
     found = replay(place, Store(folder), numbers=cases or (), trusted=trust or ())
     place.close()
     bad = [each for each in found if each.fault is not None]

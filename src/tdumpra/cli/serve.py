@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from tdumpra.cli.options import DeviceOption, JsonOption, ModelArgument, TrustOption
-from tdumpra.errors import MissingExtraError
+from tdumpra.errors import InputFileError, MissingExtraError
 from tdumpra.screen import print_json, say
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _serve(
 
     paths = [path for path in (model, shadow) if path is not None]
     files = [model_file(path) for path in paths]
-    place = _database(folder, database)
+    place = open_database(folder, database, new=True)
     with place.read() as session:
         login = needs_login(session)
     place.close()
@@ -115,7 +115,7 @@ def _add(
     from tdumpra.server.accounts import add_account, add_token
 
     secret = None if role == "service" else _password(password)
-    place = _database(folder, database)
+    place = open_database(folder, database, new=True)
     with place.write() as session:
         add_account(session, name, role, secret)
         token = add_token(session, name) if role == "service" else None
@@ -133,7 +133,7 @@ def _set_password(
     require()
     from tdumpra.server.accounts import set_password
 
-    secret, place = _password(password), _database(folder, database)
+    secret, place = _password(password), open_database(folder, database)
     with place.write() as session:
         set_password(session, name, secret)
     place.close()
@@ -146,7 +146,7 @@ def _token(name: NameArgument, folder: FolderOption = FOLDER, database: Database
     require()
     from tdumpra.server.accounts import add_token
 
-    place = _database(folder, database)
+    place = open_database(folder, database)
     with place.write() as session:
         token = add_token(session, name)
     place.close()
@@ -159,7 +159,7 @@ def _disable(name: NameArgument, folder: FolderOption = FOLDER, database: Databa
     require()
     from tdumpra.server.accounts import disable
 
-    place = _database(folder, database)
+    place = open_database(folder, database)
     with place.write() as session:
         disable(session, name)
     place.close()
@@ -174,7 +174,7 @@ def _list(folder: FolderOption = FOLDER, database: DatabaseOption = None, as_jso
 
     from tdumpra.server.tables import Account
 
-    place = _database(folder, database)
+    place = open_database(folder, database)
     with place.read() as session:
         rows = session.scalars(select(Account).order_by(Account.name)).all()
     place.close()
@@ -200,10 +200,13 @@ def require() -> None:
     del alembic, argon2, fastapi, prometheus_client, python_multipart, sqlalchemy, uvicorn
 
 
-def _database(folder: Path, url: str | None) -> Database:
+def open_database(folder: Path, url: str | None, *, new: bool = False) -> Database:
+    """Open the database of a server; one that is not there is made only if it may be ``new``."""
     from tdumpra.server.database import Database
     from tdumpra.server.settings import Settings
 
+    if not new and url is None and not (folder / "cases.sqlite").is_file():
+        raise InputFileError(f"{folder} is no server's folder, as it holds no cases.sqlite: name it with --folder")
     return Database(Settings(folder=folder, database=url).url)
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from alembic.util.exc import CommandError
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -29,7 +30,7 @@ class Database:
             self._reading = self.engine.execution_options(isolation_level="REPEATABLE READ")
         try:
             _bring_up_to_date(self._writing)
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, CommandError) as error:  # the latter where a newer version wrote the tables
             self.engine.dispose()
             raise InputFileError(f"cannot open the database {shown(url)}: {_words(error)}") from error
 
@@ -107,6 +108,6 @@ def _bring_up_to_date(engine: Engine) -> None:
         command.upgrade(config, "head")
 
 
-def _words(error: SQLAlchemyError) -> str:
+def _words(error: Exception) -> str:
     reason = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     return " ".join(str(reason).split())[:300]
