@@ -8,6 +8,7 @@ import json
 import warnings
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ READERS: dict[str, list[tuple[str, Reader, st.SearchStrategy[bytes]]]] = {
     "data/splits.py": [("s.json", read_split, sealed_json("split") | any_bytes)],
     "runs/tables.py": [("t", OutputsTable.read, sealed_artifact("outputs table", 1) | any_bytes)],
     "runs/steps.py": [
-        ("d.json", lambda path, kind=kind: read_document(path, kind), sealed_json(kind))
+        ("d.json", partial(read_document, kind=kind), sealed_json(kind))
         for kind in ("evaluation", "compared", "gate")
     ],
     "toml.py": [("c.toml", read_config, toml_bytes)],

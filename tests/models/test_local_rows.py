@@ -35,7 +35,7 @@ def test_rows_are_what_prediction_decides_on(image_model, away):
     looks = appearance(np.stack([np.asarray(Image.open(path)) for path in files]))
     np.testing.assert_array_equal(found.rows.content, looks.content)
     np.testing.assert_allclose(np.asarray(found.rows.colours), looks.colours)
-    assert np.shape(found.rows.features) == (30, 16)
+    assert np.asarray(found.rows.features).shape == (30, 16)
     assert found.rows.has_features.all()
 
 
