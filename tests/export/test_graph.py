@@ -16,6 +16,7 @@ from tdumpra.export.graph import Encode, decide
 from tdumpra.export.onnx_file import to_onnx
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
+from tdumpra.networks.texture_network import texture_network
 
 C, D = 4, 6
 OPEN = GateThresholds(theta=0.95, beta=0.2, margin=0.0, delta=0.0, alpha=0.3)
@@ -105,3 +106,21 @@ def test_a_frame_of_the_right_size_is_not_touched():
     model = small_model()
     transform = EvalTransform(framing=Framing(height=16, width=16), size=16)
     assert not Encode(model.classifier.build(3, torch.device("cpu")), transform).resized
+
+
+def test_the_network_of_the_demo_can_be_exported():
+    """It measures distances by an operation that the exporter does not know by itself."""
+
+    class Alone(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = texture_network(num_classes=0)
+
+        def forward(self, pixels: Tensor) -> dict[str, Tensor]:
+            return {"features": self.network(pixels)}
+
+    graph, x = Alone().eval(), torch.rand(5, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    session = onnxruntime.InferenceSession(to_onnx(graph, {"pixels": x[:2]}).proto.SerializeToString())
+    with torch.inference_mode():
+        expected = graph(x)["features"].numpy()
+    np.testing.assert_allclose(session.run(None, {"pixels": x.numpy()})[0], expected, atol=1e-5)

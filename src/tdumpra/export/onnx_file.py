@@ -57,7 +57,7 @@ def to_onnx(graph: nn.Module, inputs: dict[str, Tensor]) -> OnnxGraph:
             program = torch.onnx.export(
                 graph, tuple(inputs.values()), dynamo=True, opset_version=OPSET, external_data=False, verbose=False,
                 input_names=list(inputs), output_names=list(graph(*inputs.values())),
-                dynamic_shapes=tuple({0: batch} for _ in inputs),
+                dynamic_shapes=tuple({0: batch} for _ in inputs), custom_translation_table=_own_translations(),
             )  # fmt: skip
             assert program is not None
             proto = program.model_proto
@@ -76,6 +76,16 @@ def to_onnx(graph: nn.Module, inputs: dict[str, Tensor]) -> OnnxGraph:
     )
     _strip(proto)
     return OnnxGraph(proto, of_network)
+
+
+def _own_translations() -> dict[Any, Any]:
+    """Return what the exporter has no words for, and the networks of tdumpra use."""
+    from onnxscript import opset20 as op
+
+    def hypot(x: Any, y: Any) -> Any:
+        return op.Sqrt(op.Add(op.Mul(x, x), op.Mul(y, y)))
+
+    return {torch.ops.aten.hypot.default: hypot}
 
 
 def to_bytes(proto: Any, description: Description) -> bytes:
