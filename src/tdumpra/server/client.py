@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -108,7 +109,7 @@ class Client:
                 if wait is None or not left:
                     raise ServerError(error.code, said) from None
                 time.sleep(min(float(wait), self._seconds))
-            except (URLError, OSError) as error:
+            except (URLError, OSError, HTTPException) as error:  # the last where an answer was cut short
                 if not left:
                     raise ServerError(None, f"{self._address} does not answer: {error}") from error
                 time.sleep(1)
