@@ -188,7 +188,7 @@ def _environment(root: Path) -> dict[str, Any] | None:
     """Read ``environment.json``, where it is there and whole."""
     try:
         found = json.loads((root / "environment.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return None
     return found if isinstance(found, dict) else None
 
