@@ -98,7 +98,8 @@ def write_inputs(path: Path, n: int, *, n_classes: int, width: int, seed: int = 
                 for start in range(0, n, _BLOCK):
                     file.write(np.ascontiguousarray(make(slice(start, start + _BLOCK)), np.float32).tobytes())
         names = np.char.add("g", np.char.mod("%07d", group))
-        for name, array in {"y": y.astype(np.int16), "split": split.astype(np.int8), "group": names}.items():
+        others: dict[str, np.ndarray] = {"y": y.astype(np.int16), "split": split.astype(np.int8), "group": names}
+        for name, array in others.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
 

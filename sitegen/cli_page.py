@@ -17,7 +17,7 @@ SECTIONS = {
     "Data": ("data inspect", "data audit", "data prepare"),
     "Runs": ("run", "train", "embed", "bank", "tune", "evaluate"),
     "A model's life": ("validate", "adapt", "bank list", "bank diff", "bank add", "bank remove", "history", "card"),
-    "Predictions and evidence": ("predict", "score", "explain", "report", "seal", "verify"),
+    "Predictions and evidence": ("predict", "score", "explain", "report", "export", "seal", "verify"),
     "Server": (
         "serve",
         "account add",

@@ -35,11 +35,10 @@ def count(*names: str, **environment: str) -> list[str]:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the switches are glibc's")
 def test_freed_memory_is_kept_until_it_is_to_be_given_back():
-    kept, faults = count("keep_freed_memory")
-    assert kept == "True"
-    assert int(faults) < 2000  # one block has 16,384 pages
-    *_, faults = count("keep_freed_memory", "return_freed_memory")
-    assert int(faults) > 2000
+    done, kept = count("keep_freed_memory")
+    assert done == "True"
+    *_, returned = count("keep_freed_memory", "return_freed_memory")
+    assert int(kept) < int(returned) / 4  # a block has 16,384 pages, or 32 large ones
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the switches are glibc's")

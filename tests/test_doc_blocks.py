@@ -38,6 +38,7 @@ RUNNING = [page for page, found in BLOCKS.items() if any(each.language in ("pyth
 # What a page takes from another: a file that is shown there, and what is done with it.
 BEFORE = {
     "docs/own-model.md": ("docs/own-data.md", "cases.csv", ""),
+    "docs/deploying.md": ("docs/tutorial.md", "lesions.toml", ""),
     "docs/report.md": ("docs/tutorial.md", "lesions.toml", "run lesions.toml"),
     "docs/scoring.md": ("docs/tutorial.md", "lesions.toml", ""),
     "docs/serving.md": ("docs/tutorial.md", "lesions.toml", ""),

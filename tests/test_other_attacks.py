@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from tdumpra.networks.checkpoint import RunFolderError, TrainingFiles
 from tdumpra.report.kit import page_name
 
 posix = pytest.mark.skipif(os.name != "posix", reason="pipes and links of POSIX")
-READERS = {
+READERS: dict[str, Callable[[Path], object]] = {
     "bank": PrototypeBank.load,
     "table": read_table,
     "archive": lambda path: open_npz(path).__enter__(),

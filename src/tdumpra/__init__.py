@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tdumpra.method.arrays import vmf_posterior as vmf_posterior
     from tdumpra.method.bank import PrototypeBank as PrototypeBank
     from tdumpra.method.evidence import Evidence as Evidence
-    from tdumpra.networks.predict import Prediction as Prediction
     from tdumpra.networks.predict import Predictor as Predictor
+    from tdumpra.runtime.prediction import Prediction as Prediction
     from tdumpra.stacked import StackedDualPathClassifier as StackedDualPathClassifier
     from tdumpra.tuning.presets import Preset as Preset
 
@@ -38,7 +38,7 @@ _HOME = {
     "EvaluateConfig": "tdumpra.evaluation.settings",
     "Evidence": "tdumpra.method.evidence",
     "GateThresholds": "tdumpra.core.gate",
-    "Prediction": "tdumpra.networks.predict",
+    "Prediction": "tdumpra.runtime.prediction",
     "Preset": "tdumpra.tuning.presets",
     "Predictor": "tdumpra.networks.predict",
     "PrototypeBank": "tdumpra.method.bank",

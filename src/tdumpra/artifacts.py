@@ -16,15 +16,14 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import safetensors.torch
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tdumpra.errors import ArtifactError, OtherKindError
 from tdumpra.foreign import reading, refuse_endless
 from tdumpra.limits import refuse_above
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _BLANK = "0" * 64
 _SEAL = re.compile(rb'"checksum": ?"([0-9a-f]{64})"')
@@ -57,6 +56,9 @@ def write_artifact(
     path: str | Path, *, kind: str, schema: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
 ) -> None:
     """Write ``tensors`` and ``meta`` to one sealed safetensors file."""
+    import safetensors.torch  # here, so that files without tensors can be read without torch
+    import torch
+
     header = {"kind": kind, "schema": str(schema), "checksum": _BLANK, "meta": json.dumps(meta, allow_nan=False)}
     # safetensors refuses tensors that share memory, as tied weights do
     payload = {
@@ -81,6 +83,8 @@ def read_artifact(path: str | Path, *, kind: str, schema: int) -> Artifact:
         meta = json.loads(header["meta"])
         if not isinstance(meta, dict):
             raise TypeError(f"its values must be an object, not {meta!r}")
+        import safetensors.torch
+
         return Artifact(safetensors.torch.load(data), meta)
 
 
@@ -102,28 +106,40 @@ def read_json(path: str | Path, *, kind: str, schema: int) -> dict[str, Any]:
     return {name: value for name, value in content.items() if name not in _SEAL_FIELDS}
 
 
+def read_seal(path: str | Path, *, kind: str) -> str:
+    """Return the checksum that an artefact carries of its own bytes, once these are found whole."""
+    data = _read_bytes(path)
+    return _check_seal(path, data, len(data), kind)
+
+
 def write_bytes(path: str | Path, data: bytes) -> None:
     """Write a file that is at every moment either the old one or the new one, also after a power cut."""
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise ArtifactError(f"cannot write {path}: the folder {path.parent} does not exist")
-    temporary = None
-    _sweep(path.parent)
+    write_together({Path(path): data})
+
+
+def write_together(files: Mapping[Path, bytes]) -> None:
+    """Write files of one folder that belong together: none takes its place before all are on the disk."""
+    temporary: dict[Path, Path] = {}  # by the file that it will be
     try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        temporary = Path(name)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files
-        temporary.replace(path)
+        for path, data in files.items():
+            if not path.parent.is_dir():
+                raise ArtifactError(f"cannot write {path}: the folder {path.parent} does not exist")
+            _sweep(path.parent)
+            descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+            temporary[path] = Path(name)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary[path].chmod(0o666 & ~_umask())  # mkstemp makes private files
+        for path, written in temporary.items():
+            written.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
         raise ArtifactError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        for written in temporary.values():
+            written.unlink(missing_ok=True)
 
 
 def _sweep(folder: Path) -> None:
@@ -202,13 +218,14 @@ def _seal(data: bytes) -> bytes:
     return data[: found.start(1)] + hashlib.sha256(data).hexdigest().encode() + data[found.end(1) :]
 
 
-def _check_seal(path: str | Path, data: bytes, header_end: int, kind: str) -> None:
+def _check_seal(path: str | Path, data: bytes, header_end: int, kind: str) -> str:
     found = _SEAL.search(data, 0, header_end)
     if found is None:
         raise ArtifactError(f"{path} is not a tdumpra {kind} file, or is truncated: it carries no checksum")
     digest = hashlib.sha256(data[: found.start(1)] + _BLANK.encode() + data[found.end(1) :]).hexdigest()
     if digest.encode() != found[1]:
         raise ArtifactError(f"{path} was altered or cut short after it was written (its checksum does not match)")
+    return digest
 
 
 def _check_identity(path: str | Path, header: Mapping[str, Any], kind: str, schema: int) -> None:

@@ -7,7 +7,7 @@ Each function takes one raw argument and its name, and returns it as a clean arr
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tdumpra.core.rowwise import by_rows
+from tdumpra.values import SPLITS as SPLITS
+from tdumpra.values import check_choice as check_choice
+from tdumpra.values import check_count as check_count
+from tdumpra.values import check_positive as check_positive
+from tdumpra.values import check_unit_interval as check_unit_interval
+from tdumpra.values import misnamed_group as misnamed_group
 
-SPLITS = ("train", "val", "test")
 ROW_SUM_TOLERANCE = 1e-3  # probabilities saved as float16 stray this far from one ...
 BFLOAT16_TOLERANCE = 4e-3  # ... and those of eight bits this far: each is off by up to one part in 512
 
-_LIKE_GROUP = frozenset(
-    {"group", "groups", "group_id", "lesion", "lesions", "lesion_id", "patient", "patients", "patient_id"}
-)  # what a column of lesions or patients is called
 _NO_SCALED_PROBABILITY = 1.5  # what lies above is hardly a probability that was weighted or rounded
 _SHOWN = 3  # how many offending row numbers a message names
 
@@ -155,16 +157,9 @@ def _missing(groups: NDArray[Any]) -> NDArray[np.bool_]:
     if groups.dtype.kind in "biu":
         return np.zeros(len(groups), dtype=bool)
     if groups.dtype.kind == "U":
-        return groups == ""
+        empty: NDArray[np.bool_] = groups == ""
+        return empty
     return np.array([_is_missing(group) for group in groups.tolist()], dtype=bool)
-
-
-def misnamed_group(names: Iterable[str]) -> str | None:
-    """Return a note if a column seems to name lesions or patients and none is called ``group``."""
-    found = [name for name in names if name.casefold() in _LIKE_GROUP]
-    if not found or "group" in found:
-        return None
-    return f"it holds {found[0]!r} and no 'group': rename it if it names lesions or patients"
 
 
 def check_split(values: Any, name: str = "split", *, n_rows: int | None = None) -> NDArray[np.int8]:
@@ -181,39 +176,6 @@ def check_split(values: Any, name: str = "split", *, n_rows: int | None = None) 
     if unknown:
         raise ValueError(f"{name} holds {unknown[0]!r}; use train, val, test or 0, 1, 2")
     return np.array([codes[word] for word in distinct], dtype=np.int8)[inverse]
-
-
-def check_unit_interval(value: float, name: str, *, upper: float = 1.0) -> None:
-    """Check a threshold or weight between 0 and ``upper``, both included."""
-    _check_number(value, name)
-    if not 0 <= value <= upper:  # false for NaN too
-        raise ValueError(f"{name} must lie between 0 and {upper:.4g}, not {value!r}")
-
-
-def check_positive(value: float, name: str) -> None:
-    """Check a finite number above zero."""
-    _check_number(value, name)
-    if not 0 < value < np.inf:
-        raise ValueError(f"{name} must be a finite number above 0, not {value!r}")
-
-
-def _check_number(value: Any, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
-        raise TypeError(f"{name} must be a number, not {value!r}")
-
-
-def check_count(value: int, name: str, *, least: int = 1) -> None:
-    """Check a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} must be a whole number, not {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, not {value}")
-
-
-def check_choice(value: Any, name: str, choices: Collection[str]) -> None:
-    """Check one of a few words."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
 
 
 def check_class_names(names: Sequence[str], n_classes: int) -> tuple[str, ...]:

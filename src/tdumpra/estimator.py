@@ -40,13 +40,14 @@ from tdumpra.method.outputs import (
     class_numbers,
 )
 from tdumpra.method.record import Record
-from tdumpra.method.schema import check_table, check_tensor
+from tdumpra.method.schema import check_tensor
 from tdumpra.toml import from_plain
 from tdumpra.tuning.fit import Fitted, cluster, tune_bank
 from tdumpra.tuning.goal import Goal, check_objective
 from tdumpra.tuning.presets import Preset, check_preset
 from tdumpra.tuning.search import Search
 from tdumpra.tuning.settings import BankConfig, TuneConfig
+from tdumpra.values import check_table
 
 KIND, SCHEMA = "dual-path classifier", 2
 Selection = Literal["validation", "certified", "crossfit"]

@@ -96,7 +96,8 @@ class Tally:
 
 def refusal(error: Exception, detail: str = "") -> tuple[str, str]:
     """Say whether an exception is a sentence for the user, as the command line tells them apart."""
-    ours = isinstance(error, TdumpraError) or (isinstance(error, ValueError | TypeError) and is_ours(error))
-    if ours and str(error) and "\n" not in str(error):
+    of_files = isinstance(error, TdumpraError) and "\n" not in str(error)
+    of_values = isinstance(error, ValueError | TypeError) and is_ours(error)  # may show an array, line by line
+    if str(error) and (of_files or of_values):
         return "refused", ""
     return "traceback", f"{detail} {type(error).__name__}: {error}"

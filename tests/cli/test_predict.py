@@ -24,7 +24,8 @@ from tdumpra.cli.predict import describe, model_file
 from tdumpra.data.sources import open_source
 from tdumpra.errors import InputFileError
 from tdumpra.networks.model_file import Model
-from tdumpra.networks.predict import Prediction, Predictor
+from tdumpra.networks.predict import Predictor
+from tdumpra.runtime.prediction import Prediction
 
 pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
 

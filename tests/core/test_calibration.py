@@ -93,6 +93,23 @@ class TestApplyTemperature:
         assert int(scaled.argmax()) == 1
         torch.testing.assert_close(scaled, plain, rtol=0, atol=1e-7)
 
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_the_label_is_lifted_to_the_next_number(self, dtype):
+        """For top probabilities all over their range, and at the powers of two where numbers grow twice as coarse."""
+        generator = torch.Generator().manual_seed(3)
+        halves = torch.tensor([0.5, 0.25, 0.125], dtype=torch.float64)
+        tops = torch.cat([torch.rand(2000, generator=generator, dtype=torch.float64) * 0.4 + 0.1, halves]).to(dtype)
+        below = torch.nextafter(tops, torch.zeros_like(tops))
+        p = torch.stack([below, tops, *[(1 - below - tops) / 8] * 8], 1)  # at a high temperature both come out equal
+        scaled = apply_temperature(p, 20.0)
+        plain = (p.log() / 20).t().contiguous().softmax(0).t()
+        top, label = plain.max(1)
+        expected = plain.clone()
+        moved = label != p.argmax(1)
+        assert moved.sum() > 50
+        expected[moved, 1] = torch.nextafter(top, torch.full_like(top, math.inf))[moved]
+        assert torch.equal(scaled, expected)
+
     def test_exact_ties_and_certainty(self):
         p = torch.tensor([[0.25, 0.25, 0.25, 0.25], [0.0, 0.5, 0.5, 0.0], [0.0, 0.0, 1.0, 0.0]])
         for temperature in (0.05, 0.7, 20.0):

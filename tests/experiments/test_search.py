@@ -19,6 +19,7 @@ from tdumpra.experiments import search
 from tdumpra.experiments.search import SearchError, Study, refuse_unsearchable, studies, with_settings
 from tdumpra.runs.config import Config, SearchConfig, SearchRange, config_text, read_config
 from tdumpra.toml import ConfigError
+from tdumpra.tuning.fit import fit
 
 pytestmark = [
     pytest.mark.filterwarnings(r"ignore:n_prototypes=\d is more than the distinct groups"),
@@ -47,7 +48,7 @@ def test_a_search_writes_its_history_and_a_configuration_that_runs(config):
     study, tried = searched(config)
     table = study.write(tried)
     assert len(table.rows) == 2
-    values = [row["value"] for row in table.rows]
+    values = [float(str(row["value"])) for row in table.rows]
     assert table.rows[-1]["best"] == max(values)
     best = read_config(study.best)
     chosen = table.rows[int(np.argmax(values))]
@@ -67,10 +68,8 @@ def test_a_finished_search_draws_nothing_more_and_a_longer_one_goes_on(config):
 
 
 def test_test_rows_have_no_part_in_it(config, monkeypatch):
-    real = search.fit
-
     def without_test(splits: Any, *arguments: Any, **options: Any) -> Any:
-        return real(splits._replace(test=None), *arguments, **options)
+        return fit(splits._replace(test=None), *arguments, **options)
 
     monkeypatch.setattr(search, "fit", without_test)
     study, tried = searched(config)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
-from tdumpra.integrations.monai import metadata
+import pytest
+
+from tdumpra.errors import InputFileError
+from tdumpra.integrations.monai import metadata, write_metadata
 
 # "required" of monai/bundle/meta_schema.json, and the types of its "properties"
 REQUIRED = {
@@ -29,8 +32,17 @@ def test_every_required_key_has_its_type(model):
 
 def test_input_and_output_are_those_of_the_model(model):
     found = metadata(model, authors="A. Author", copyright="CC BY 4.0")["network_data_format"]
-    image, p = found["inputs"]["image"], found["outputs"]["p"]
+    image, p = found["inputs"]["pixels"], found["outputs"]["p"]
     framing = model.classifier.transform.framing
     assert (image["num_channels"], image["spatial_shape"]) == (3, [framing.height, framing.width])
     assert list(p["channel_def"].values()) == list(model.class_names)
     assert metadata(model, authors="A. Author")["authors"] == "A. Author"
+
+
+def test_another_kind_of_metadata_is_not_written_over(model, tmp_path):
+    written = write_metadata(model, tmp_path)
+    assert json.loads(written.read_text()) == metadata(model)
+    assert write_metadata(model, tmp_path) == written
+    written.write_text('{"name": "a data set"}')
+    with pytest.raises(InputFileError, match="something else"):
+        write_metadata(model, tmp_path)

@@ -327,7 +327,7 @@ def test_embeddings_lie_in_memory_once(tmp_path):
     content = arrays(40_000, width=128)  # 40 MB of embeddings, and 4 MB beside them
     content["split"] = np.arange(40_000) % 3
     del content["group"], content["id"]
-    np.savez(tmp_path / "outputs.npz", **content)
+    np.savez(tmp_path / "outputs.npz", allow_pickle=False, **content)
     size = content["z"].nbytes
     del content
     tracemalloc.start()
@@ -353,7 +353,7 @@ def test_large_validation_is_searched_in_part(tmp_path, monkeypatch):
     part = whole.searched()
     assert part.drawn_from == 10
     assert len(part.validation) == 6  # groups are pairs, and none is torn apart
-    assert set(part.validation.ids.tolist()) < set(whole.validation.ids.tolist())
+    assert set(np.asarray(part.validation.ids)) < set(np.asarray(whole.validation.ids))
     assert (part.train, part.test) == (whole.train, whole.test)
     monkeypatch.setattr(outputs, "SEARCHED_ROWS", 10)
     assert whole.searched() is whole

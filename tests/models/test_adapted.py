@@ -15,6 +15,7 @@ from tdumpra.core.linear_head import LinearHead
 from tdumpra.estimator import DualPathClassifier
 from tdumpra.method.record import Record
 from tdumpra.models.adapted import adapted_record, content_of, goal_of
+from tdumpra.models.bank import remove
 from tdumpra.models.local_rows import read_rows
 from tdumpra.models.opened import OpenedModel, open_model
 from tdumpra.models.ways import Plan, Workbench
@@ -143,3 +144,22 @@ class TestGoal:
             goal_of(opened(), "sharpness")
         with pytest.raises(ValueError, match="without costs"):
             goal_of(opened(), "cost")
+
+
+def test_taking_a_local_group_out_keeps_the_head_and_says_so(path):
+    model = open_model(path)
+    changed = remove(model, groups=["there 3 lesion 0"])
+    content: Any = changed.content
+    never = home_model()[1].with_rows(kept(arrays(60, there=True, seed=3)).rows(np.arange(60) > 1), weight=8.0)
+    assert torch.equal(content.decision_.bank.prototypes, never.rebuild_bank(NAMES).prototypes)
+    before: Any = model.content
+    assert np.array_equal(content.head_.weight, before.head_.weight)
+    assert any("adapted" in note for note in changed.notes)
+    assert not any("several seeds" in note for note in changed.notes)
+
+
+def test_rows_beside_the_bank_are_not_listed_in_it(tmp_path):
+    written(tmp_path / "new.safetensors", BIAS)
+    record = open_model(tmp_path / "new.safetensors").record
+    assert len(record.bank_rows) == 400
+    assert len(record.train) == 460

@@ -14,6 +14,7 @@ from array_models import CLASSES, OPEN, array_model, local_rows, opened, write_o
 from tdumpra.artifacts import read_artifact
 from tdumpra.core.calibration import class_prior
 from tdumpra.core.gate import GateThresholds
+from tdumpra.core.linear_head import LinearHead
 from tdumpra.errors import ArtifactError, InputFileError
 from tdumpra.estimator import KIND, SCHEMA, DualPathClassifier
 from tdumpra.method import lineage
@@ -108,6 +109,24 @@ def test_a_proof_of_the_bank_that_was_is_dropped(path):
     assert child.estimate_ is None
 
 
+def test_an_adapted_head_and_the_figures_stay(path):
+    model: Any = opened(path)
+    head = LinearHead(np.zeros((3, 4), np.float32), np.zeros(3, np.float32))
+    model.content.head_, model.content.evaluation_ = head, {"name": "study"}
+    changed: Any = remove(model, groups=[GONE])
+    assert changed.content.head_ is head
+    assert changed.content.evaluation_ == {"name": "study"}
+    assert any("adapt again" in note for note in changed.notes)
+
+
+def test_added_rows_do_not_change_the_shares_that_the_classifier_learnt(path):
+    model = opened(path)
+    more: Any = add(model, local_rows([0] * 20, "local"), CLASSES, "here").content
+    assert torch.equal(more.decision_.prior, model.decision.prior)
+    new: Any = add(model, local_rows([3] * 12, "local"), (*CLASSES, "dun"), "here").content
+    torch.testing.assert_close(new.decision_.prior, torch.full((4,), 0.25, dtype=torch.float64))
+
+
 def test_names_are_matched_to_the_letter(tdumpra, path, tmp_path):
     out = tmp_path / "new.safetensors"
     wrong = {
@@ -160,7 +179,9 @@ def test_a_class_whose_rows_are_all_removed_stays_and_is_never_retrieved(path, t
 def test_what_is_added_and_removed_again_leaves_no_trace(path, tmp_path):
     model, rows = opened(path), local_rows([0, 1, 3, 3, 3], "local", seed=7)
     added, back = tmp_path / "added.safetensors", tmp_path / "back.safetensors"
-    model.write_child(added, add(model, rows, (*CLASSES, "dun")).content, command="bank add", settings={}, inputs={})
+    model.write_child(
+        added, add(model, rows, (*CLASSES, "dun"), "here").content, command="bank add", settings={}, inputs={}
+    )
     child = opened(added)
     assert child.class_names == (*CLASSES, "dun")
     changed = remove(child, groups=np.unique(rows.groups).tolist())
@@ -197,7 +218,7 @@ def test_known_columns_of_shut_rows_are_the_classifiers(path, tmp_path):
     model = opened(path)
     rows, fresh = local_rows([3] * 12, "local", seed=7), local_rows([0, 1, 2] * 4, "fresh", seed=9)
     before = model.decision.decide(*map(torch.from_numpy, (fresh.p, fresh.z)))
-    child: Any = add(model, rows, (*CLASSES, "dun")).content
+    child: Any = add(model, rows, (*CLASSES, "dun"), "here").content
     after = child.decision_.decide(*map(torch.from_numpy, (fresh.p, fresh.z)))
     assert torch.equal(after.p_cls[:, :3], before.p_cls)
     assert not after.p_cls[:, 3].any()
@@ -213,7 +234,7 @@ def test_known_columns_of_shut_rows_are_the_classifiers(path, tmp_path):
 def test_a_gate_that_can_never_say_the_new_class_is_told(tmp_path, changes, told):
     model = opened(array_model(tmp_path, **{"thresholds": OPEN, **changes}))
     rows = local_rows([3] * 6, "local", seed=7)
-    assert any(told in note for note in add(model, rows, (*CLASSES, "dun")).notes)
+    assert any(told in note for note in add(model, rows, (*CLASSES, "dun"), "here").notes)
     measured: Any = worth(model, rows, (*CLASSES, "dun"))
     assert measured.classes[0].after == 0
     assert measured.classes[0].retrieval > 0.9
@@ -226,7 +247,7 @@ def test_each_row_is_measured_without_its_group(path):
     rows = replace(rows, z=z, y=np.full(12, 3), p=np.tile(np.array([0.34, 0.33, 0.33], np.float32), (12, 1)))
     model = opened(path)
     measured: Any = worth(model, rows, (*CLASSES, "dun"))
-    whole: Any = add(model, rows, (*CLASSES, "dun")).content
+    whole: Any = add(model, rows, (*CLASSES, "dun"), "here").content
     whole = whole.decision_.similarity(torch.from_numpy(z)).argmax(1)
     assert measured.classes[0].retrieval < float((whole == 3).double().mean())
 
@@ -260,7 +281,7 @@ def test_unknown_classes_and_seen_groups_are_refused(tdumpra, path, tmp_path):
 def test_unlabelled_rows_are_left_out_of_a_bank(path):
     rows = local_rows([0] * 4, "local")
     with pytest.raises(ValueError, match="no label"):
-        add(opened(path), replace(rows, y=np.where(np.arange(8) < 2, -1, rows.y)), CLASSES)
+        add(opened(path), replace(rows, y=np.where(np.arange(8) < 2, -1, rows.y)), CLASSES, "here")
 
 
 def test_list_and_diff_tell_what_is_there(path, tmp_path, tdumpra):
@@ -284,7 +305,7 @@ def test_list_and_diff_tell_what_is_there(path, tmp_path, tdumpra):
 
 def test_damaged_columns_of_a_classifier_are_refused(path, tmp_path):
     model = opened(path)
-    child: Any = add(model, local_rows([3] * 4, "local"), (*CLASSES, "dun")).content
+    child: Any = add(model, local_rows([3] * 4, "local"), (*CLASSES, "dun"), "here").content
     for known in (1, 4, "two"):
         decision = replace(child.decision_, known=known)
         child.fitted_ = child.fitted_._replace(tuning=replace(child.fitted_.tuning, decision=decision))

@@ -33,9 +33,9 @@ def test_rows_are_what_prediction_decides_on(image_model, away):
     expected = np.array([list(each.probabilities.values()) for each in predictions])
     np.testing.assert_allclose(decided.p.numpy(), expected, atol=1e-5)
     looks = appearance(np.stack([np.asarray(Image.open(path)) for path in files]))
-    assert found.rows.content.tolist() == list(looks.content)
-    np.testing.assert_allclose(found.rows.colours, looks.colours)
-    assert found.rows.features.shape == (30, 16)
+    np.testing.assert_array_equal(found.rows.content, looks.content)
+    np.testing.assert_allclose(np.asarray(found.rows.colours), looks.colours)
+    assert np.asarray(found.rows.features).shape == (30, 16)
     assert found.rows.has_features.all()
 
 

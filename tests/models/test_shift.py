@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +16,14 @@ from tdumpra.models.opened import OpenedModel
 from tdumpra.models.shift import look, shift
 
 
-def local(seed: int = 5, *, keep: object = slice(None)) -> KeptRows:
+def local(seed: int = 5, *, keep: slice = slice(None)) -> KeptRows:
     """Return test rows of another draw of the problem that the model of arrays was made for."""
     rows = make_problem(seed).test
     found = KeptRows(ids=rows.ids, groups=np.char.add("away-", rows.groups), y=rows.y, p=rows.p, z=rows.z)
     return found.rows(np.arange(len(rows.y))[keep])
 
 
-def shift_of(model: OpenedModel, rows: KeptRows) -> dict:
+def shift_of(model: OpenedModel, rows: KeptRows) -> dict[str, Any]:
     record = model.record
     return shift(look(model.decision, rows), look(model.decision, record.validation), record, model.class_names)
 

@@ -15,8 +15,9 @@ from tdumpra.data.images import new
 from tdumpra.data.images.decode import decode_file
 from tdumpra.method.bank import Exemplar
 from tdumpra.networks.model_file import Encoder, Model
-from tdumpra.networks.predict import Prediction, Predictor
+from tdumpra.networks.predict import Predictor
 from tdumpra.networks.training_images import TrainingImages, alike, find_originals, thumbnail
+from tdumpra.runtime.prediction import Prediction
 
 
 def explained(model: Model, path: Path, **options: Any) -> tuple[Prediction, Predictor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_the_model_of_a_run_keeps_its_rows(run):
     np.testing.assert_array_equal(record.validation.z, splits.validation.z.numpy())
     np.testing.assert_allclose(record.validation.p, splits.validation.p.numpy(), atol=1e-6)
     looks = appearance(data.prepared.images.read(data.rows("train")))
-    assert record.train.content.tolist() == list(looks.content)
+    np.testing.assert_array_equal(record.train.content, looks.content)
     np.testing.assert_array_equal(record.train.colours, looks.colours)
     assert record.train.has_features.all()
     lineage.check(model.lineage)
@@ -64,8 +65,11 @@ def test_the_model_of_a_run_keeps_its_rows(run):
 def test_the_features_give_the_classifiers_logits(run):
     outputs, data = run
     model = Model.read(model_step(outputs, data).result())
+    assert model.record is not None
     rows, state = model.record.validation, model.classifier.state
-    logits = torch.from_numpy(rows.features).float() @ state["classifier.weight"].T + state["classifier.bias"]
+    logits = (
+        torch.from_numpy(np.asarray(rows.features)).float() @ state["classifier.weight"].T + state["classifier.bias"]
+    )
     np.testing.assert_allclose(logits.softmax(1).numpy(), rows.p, atol=2e-3)
 
 
@@ -97,12 +101,13 @@ def test_the_second_network_of_a_refit_has_no_validation_rows(tmp_path):
     folder = refit_run(config, tmp_path, data)
     torch.use_deterministic_algorithms(False)
     model = Model.read(model_step(outputs_of(config, folder), data).result())
+    assert model.record is not None
     assert len(model.record.train) == len(data.rows("train", "val"))
     assert len(model.record.validation) == 0
     assert same_bank(model.record.rebuild_bank(model.class_names), model.decision.bank)
 
 
-def attached(file: Path, out: Path, **settings: object) -> DualPathClassifier:
+def attached(file: Path, out: Path, **settings: Any) -> DualPathClassifier:
     config = attach_config(file, out, {}, {})
     config = replace(config, **settings)
     (outputs,) = all_outputs(config)
@@ -113,6 +118,7 @@ def attached(file: Path, out: Path, **settings: object) -> DualPathClassifier:
 def test_the_model_of_a_file_keeps_its_rows(tmp_path, tune):
     file = save_problem(tmp_path / "mine.npz")
     model = attached(file, tmp_path / "out", tune=tune)
+    assert model.record_ is not None
     record, names = model.record_, [str(c) for c in range(model.decision_.bank.n_classes)]
     assert same_bank(record.rebuild_bank(names), model.decision_.bank)
     assert record.train.features is None
@@ -124,6 +130,7 @@ def test_a_files_features_are_kept(tmp_path):
     features = np.random.default_rng(0).normal(size=(len(arrays["y"]), 6)).astype(np.float16)
     np.savez(tmp_path / "mine.npz", allow_pickle=False, **arrays, features=features)
     record = attached(tmp_path / "mine.npz", tmp_path / "out").record_
+    assert record is not None
     np.testing.assert_array_equal(record.validation.features, features[arrays["split"] == 1])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -130,3 +131,12 @@ def test_a_frozen_encoder_is_embedded_without_training(data, tmp_path):
     assert table.z_teacher is None
     assert not table.logits.any()
     assert table.z_student.shape == (len(table), 16)
+
+
+def test_a_best_checkpoint_of_another_training_is_refused(tmp_path, data):
+    own, other = (
+        train_run(settings(seeds=(seed,), epochs=1), tmp_path / str(seed), data, seed=seed) for seed in (0, 1)
+    )
+    shutil.copyfile(other.checkpoint("best"), own.checkpoint("best"))
+    with pytest.raises(ArtifactError, match="other seed"):
+        train_run(settings(epochs=1), tmp_path / "0", data)

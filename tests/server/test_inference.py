@@ -13,7 +13,7 @@ import pytest
 from server_world import picture
 
 from tdumpra.data.images.new import Framed
-from tdumpra.networks.predict import Prediction
+from tdumpra.runtime.prediction import Prediction
 from tdumpra.server.inference import Inference
 from tdumpra.server.refusals import RefusedError
 

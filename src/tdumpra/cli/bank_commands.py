@@ -83,7 +83,7 @@ def add_command(
     if missing:
         raise ValueError(f"no row of {source} is called {missing[0]!r}, which --new-class names")
     rows = local.rows.rows(local.rows.labelled)
-    changed = add(model, rows, local.class_names)
+    changed = add(model, rows, local.class_names, local.fingerprint)
     measured = worth(model, rows, local.class_names)
     new = list(local.class_names[len(model.class_names) :])
     model.write_child(

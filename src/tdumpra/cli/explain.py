@@ -14,10 +14,11 @@ from tdumpra.data.images.masks import find_masks, without_masks
 from tdumpra.data.images.new import Image, Pixels
 from tdumpra.errors import InputFileError
 from tdumpra.method.evidence import Match
-from tdumpra.networks.predict import Prediction, Predictor
+from tdumpra.networks.predict import Predictor
 from tdumpra.networks.training_images import TrainingImages
 from tdumpra.report import kit
 from tdumpra.report.evidence_page import Heatmap, evidence_page
+from tdumpra.runtime.prediction import Prediction
 from tdumpra.screen import print_json_list, printable, say
 
 FOLDER = Path("evidence")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -16,8 +16,14 @@ from rich.table import Table
 from tdumpra.data.images.masks import find_masks, without_masks
 from tdumpra.data.sources.files import is_file, is_image
 from tdumpra.errors import InputFileError
-from tdumpra.networks.predict import Prediction, Predictor
+from tdumpra.runtime import ExportedPredictor
+from tdumpra.runtime.exported import is_exported, read_exported
+from tdumpra.runtime.prediction import Prediction
 from tdumpra.screen import csv_text, plain, print_json_list, progress, say, show_notes
+from tdumpra.values import check_choice
+
+if TYPE_CHECKING:
+    from tdumpra.networks.predict import Predictor
 
 MODEL = "model.safetensors"
 
@@ -33,6 +39,7 @@ def predict_command(
     as_json: bool,
     as_csv: bool,
     batch_size: int | None,
+    engine: str = "auto",
     **options: Any,
 ) -> None:
     """Predict images and print the results as they come; fails only if none could be predicted."""
@@ -43,8 +50,8 @@ def predict_command(
     if not paths:
         raise InputFileError(f"{', '.join(map(str, images))} holds no image")
     outlines = find_masks(masks, paths)
-    predictor = load_predictor(model, **options)
-    names, failures = predictor.model.class_names, Failures(len(paths), "predicted")
+    predictor = load_any(model, engine, **options)
+    names, failures = predictor.class_names, Failures(len(paths), "predicted")
     with progress("predicting", len(paths), show=not ((as_csv or as_json) and sys.stdout.isatty())) as step:
 
         def documents() -> Iterator[dict[str, Any]]:
@@ -125,7 +132,44 @@ def describe(prediction: Prediction, names: Sequence[str]) -> dict[str, Any]:
 
 def load_predictor(model: Path, **options: Any) -> Predictor:
     """Load a model file, or the model in the folder of a run."""
+    from tdumpra.networks.predict import Predictor  # loads torch, which an exported model does without
+
     return Predictor.load(model_file(model), **options)
+
+
+def load_any(model: Path, engine: str, **options: Any) -> Predictor | ExportedPredictor:
+    """Load a model file for torch; for another engine the exported file that was named, or that lies beside it."""
+    check_choice(engine, "--engine", ("auto", "torch", "onnx", "openvino"))
+    if not is_exported(model):
+        if engine in ("auto", "torch"):
+            return load_predictor(model, **options)
+        path = _export_of(model_file(model), engine)
+    elif engine == "torch":
+        raise ValueError(f"{model} is an exported graph, which torch does not run: name the model file")
+    else:
+        path = model
+    if options["device"] not in (None, "cpu"):
+        raise ValueError(f"an exported model computes on the CPU, not on {options['device']!r}: leave --device out")
+    if options["precision"] not in (None, "float32"):
+        raise ValueError(f"an exported model computes in its own precision, not in {options['precision']!r}")
+    return ExportedPredictor.load(path, engine=engine, mode=options["mode"])
+
+
+def _export_of(model: Path, engine: str) -> Path:
+    """Return the export of this very model that lies beside it."""
+    from tdumpra.artifacts import read_seal
+
+    suffixes = (".onnx",) if engine == "onnx" else (".xml", ".onnx")  # OpenVINO reads both
+    path = next((model.with_suffix(each) for each in suffixes if model.with_suffix(each).is_file()), None)
+    if path is None:
+        wanted = model.with_suffix(suffixes[0])
+        raise InputFileError(f"{wanted} does not exist: run  tdumpra export {model} --to {engine}  first")
+    description = read_exported(path)[0].description
+    if description.model != read_seal(model, kind="model"):
+        raise InputFileError(f"{path} was exported from another model than {model}: run  tdumpra export {model}  again")
+    if description.precision == "int8":
+        raise InputFileError(f"{path} is quantised to int8 and so another model than {model}: name it in its place")
+    return path
 
 
 def model_file(path: Path) -> Path:
@@ -183,7 +227,7 @@ def _print_line(values: list[Any]) -> None:
     typer.echo(csv_text([values]), nl=False)
 
 
-def _show(documents: list[dict[str, Any]], n_more: int, predictor: Predictor) -> None:
+def _show(documents: list[dict[str, Any]], n_more: int, predictor: Predictor | ExportedPredictor) -> None:
     console = Console()
     table = Table("image", "label", "probability", "classifier", "gate")
     for each in documents:
@@ -196,5 +240,5 @@ def _show(documents: list[dict[str, Any]], n_more: int, predictor: Predictor) ->
     console.print(table)
     if n_more:
         say(f"and {n_more:,} more images: --csv and --json print them all", console)
-    if predictor.model.retrieval is not None:
+    if predictor.has_two_networks:
         say(f"the second network looked at {predictor.rows_matched} of {predictor.rows_seen} images", console)

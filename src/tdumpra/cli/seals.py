@@ -1,4 +1,6 @@
-"""The commands ``seal`` and ``verify``: tell one's own models from anyone's, and whole histories from broken ones."""
+"""The commands ``seal`` and ``verify``: tell one's own models from anyone's, whole histories from broken ones, and an
+export from its model.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from tdumpra.cli.export import CompareOption, verify_export
+from tdumpra.cli.options import JsonOption, TrustOption
 from tdumpra.screen import say
 
 FilesArgument = Annotated[
@@ -26,23 +30,47 @@ def register(app: typer.Typer, panel: str) -> None:
     @app.command("seal", rich_help_panel=panel)
     def seal(files: FilesArgument, key: KeyOption) -> None:
         """Seal files with a secret key: writes FILE.seal beside each."""
-        from tdumpra.seals import read_key, seal_file  # loads torch, which --help does without
+        from tdumpra.seals import read_key, seal_file
 
         secret = read_key(key)
         for path in files:
             say(f"Written: {seal_file(path, secret)}")
 
     @app.command("verify", rich_help_panel=panel)
-    def verify(files: FilesArgument, key: MaybeKeyOption = None) -> None:
-        """Check that files were sealed with a secret key and are unchanged since, and that models' histories hold."""
-        from tdumpra.seals import read_key, verify_file
+    def verify(
+        files: Annotated[
+            list[Path],
+            typer.Argument(
+                help="Models, or a model and its export; any files with --key.", show_default=False, metavar="FILE..."
+            ),
+        ],
+        key: MaybeKeyOption = None,
+        images: CompareOption = None,
+        int8: Annotated[
+            bool, typer.Option("--int8", help="The export is quantised, and known to be another model.")
+        ] = False,
+        as_json: JsonOption = False,
+        trust: TrustOption = None,
+    ) -> None:
+        """Check seals and models' histories, and that an export predicts as its model does; with --key, who sealed."""
+        if key is not None:
+            from tdumpra.seals import read_key, verify_file
 
-        secret = None if key is None else read_key(key)
-        for path in files:
-            if secret is not None:
+            secret = read_key(key)
+            for path in files:
                 verify_file(path, secret)
-                say(f"{path} was sealed with this key")
-        from tdumpra.cli.history import verify_histories
+                if not as_json:
+                    say(f"{path} was sealed with this key")
+        from tdumpra.runtime.exported import is_exported, read_exported
 
-        for sentence in verify_histories(files, every=secret is None):
-            say(sentence)
+        if len(files) == 2 and is_exported(files[1]):
+            verify_export(files[0], files[1], images, int8=int8, as_json=as_json, trusted=trust or [])
+            return
+        for path in filter(is_exported, files):
+            read_exported(path)
+            say(f"{path} is whole: its bytes are those that were sealed when it was written")
+        if others := [path for path in files if not is_exported(path)]:
+            from tdumpra.cli.history import verify_histories
+
+            for sentence in verify_histories(others, every=key is None):
+                say(sentence)

@@ -30,7 +30,7 @@ def _search(
     out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Search the settings of [[search.ranges]] on validation rows; start it several times to share the work."""
+    """Search settings: draw, train, judge on validation rows; start it several times to share the work."""
     search_command(settings(config, changes, seeds, out), storage, as_json=as_json)
 
 

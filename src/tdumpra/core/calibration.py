@@ -28,12 +28,13 @@ def apply_temperature(p: Float[Tensor, "n c"], temperature: float) -> Float[Tens
     if temperature == 1:
         return p
     scaled = softmax_rows(p.log() / temperature)
-    top, label = scaled.max(-1)
-    former = p.argmax(-1)
-    moved = label != former
-    if moved.any():
-        scaled[moved, former[moved]] = torch.nextafter(top[moved], torch.full_like(top[moved], math.inf))
-    return scaled
+    top, label = scaled.max(-1, keepdim=True)
+    former = p.argmax(-1, keepdim=True)
+    # The next number above a top probability, as ``nextafter`` gives it, which no exported graph has: what is added
+    # lies between half a unit in the last place and a whole one, and rounds up to it.
+    half = torch.finfo(p.dtype).eps / 2 * (1 + torch.finfo(p.dtype).eps)
+    kept = torch.where(label == former, scaled.gather(-1, former), top + top * half)
+    return scaled.scatter(-1, former, kept)
 
 
 def fit_temperature(log_p: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:

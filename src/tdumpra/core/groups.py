@@ -44,7 +44,8 @@ def drawn_rows(member: Int[Array, " n"], most: int, *, seed: int = 0) -> Bool[Ar
     order = np.random.default_rng(seed).permutation(len(sizes))
     drawn = np.zeros(len(sizes), dtype=bool)
     drawn[order[: max(1, int(np.searchsorted(sizes[order].cumsum(), most, side="right")))]] = True
-    return drawn[member]
+    rows: Array = drawn[member]
+    return rows
 
 
 def group_folds(groups: Array | None, y: Int[Array, " n"], n_folds: int, *, seed: int) -> Int[Array, " n"]:

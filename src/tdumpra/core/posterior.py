@@ -16,7 +16,7 @@ from tdumpra.core.rowwise import softmax_rows
 def prototype_similarity(z: Float[Tensor, "n d"], prototypes: Float[Tensor, "c k d"]) -> Float[Tensor, "n c k"]:
     r"""Return the cosine of each row with each prototype: :math:`s_{c,k} = z^\top p_{c,k}`."""
     c, k, d = prototypes.shape
-    return (z @ prototypes.reshape(c * k, d).T).view(len(z), c, k)
+    return (z @ prototypes.reshape(c * k, d).T).view(z.shape[0], c, k)  # len(z) would fix an exported graph's batch
 
 
 def vmf_class_scores(
@@ -30,10 +30,7 @@ def vmf_class_scores(
     handicap a class with fewer live prototypes: the second term, our addition, is zero where all classes have the
     same :math:`K_c`. A class without prototypes stays at :math:`-\infty`.
     """
-    scores = kappa * similarity
-    if not mask.all():
-        scores = scores.masked_fill_(~mask, -torch.inf)
-    scores = scores.logsumexp(-1)
+    scores = (kappa * similarity).masked_fill(~mask, -torch.inf).logsumexp(-1)
     live = mask.sum(-1).to(similarity.dtype)
     return scores + (live.max() / live.clamp(min=1)).log()
 

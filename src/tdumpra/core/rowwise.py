@@ -15,7 +15,8 @@ def by_rows(function: Callable[..., Tensor], *columns: Tensor) -> Tensor:
     """Apply a function of each row to some rows after the other, in memory that does not grow with their number."""
     if len(columns[0]) <= BLOCK:
         return function(*columns)
-    return torch.cat([function(*parts) for parts in zip(*(column.split(BLOCK) for column in columns), strict=True)])
+    starts = range(0, len(columns[0]), BLOCK)
+    return torch.cat([function(*(column[start : start + BLOCK] for column in columns)) for start in starts])
 
 
 def widen(x: Tensor) -> Tensor:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from jaxtyping import UInt8
 from numpy.typing import NDArray
 
 from tdumpra.artifacts import fingerprint
+
+if TYPE_CHECKING:
+    from jaxtyping import UInt8
 
 
 @dataclass(frozen=True, slots=True)

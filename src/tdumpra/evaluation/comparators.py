@@ -12,7 +12,7 @@ are absent. To add one, put it into a dictionary beside :data:`COMPARATORS`. Thi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -68,7 +68,8 @@ def single_prototype(case: Case) -> Tensor | None:
     train, validation = case.train, case.validation
     if train is None or validation is None:
         return None
-    means = torch.stack([_class_sums(*rows, case.test.n_classes) for rows in _blocks(train.z, train.y)]).sum(0)
+    blocks = [slice(start, start + BLOCK) for start in range(0, len(train.y), BLOCK)]
+    means = torch.stack([_class_sums(train.z[rows], train.y[rows], case.test.n_classes) for rows in blocks]).sum(0)
     present = means.norm(dim=1) > 0
     means[present] = normalise(means[present])
 
@@ -78,10 +79,6 @@ def single_prototype(case: Case) -> Tensor | None:
     chosen = case.chosen("single_prototype", lambda: {"tau": fit_temperature(scores(validation.z), validation.y)})
     tau: float = chosen["tau"]
     return (scores(case.test.z) / tau).softmax(1)
-
-
-def _blocks(*columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    return zip(*(column.split(BLOCK) for column in columns), strict=True)
 
 
 def _class_sums(z: Tensor, y: Tensor, n_classes: int) -> Tensor:

@@ -77,7 +77,7 @@ def evaluate(
     compared = None
     if paired and "gate" in sides:
         compared = compare({name: side for name, side in sides.items() if side is not None}, lesions, by_lesion)
-        drawn = {name: found.replicates for name, found in judged.items()}
+        drawn: dict[str, Mapping[str, Array]] = {name: found.replicates for name, found in judged.items()}
         if draw.lesions is not draw.groups:
             drawn = {name: side.replicates for name, side in sides.items() if side is not None}
         compared["points"] = _points(drawn, settings, test.n_classes)
@@ -219,12 +219,13 @@ def _worth(
     ]
     sides = [tuple(names) for names in zip(*by_case, strict=True)]
     ours, rival = (", ".join(dict.fromkeys(names)) for names in sides)
-    known = {name: (judged[name].scores, judged[name].replicates) for name in {ours, rival} & judged.keys()}
+    asked = {ours, rival} & judged.keys()
+    scores: dict[str, Mapping[str, float]] = {name: judged[name].scores for name in asked}
+    replicates: dict[str, Mapping[str, Array]] = {name: judged[name].replicates for name in asked}
     for name, names in zip((ours, rival), sides, strict=True):
-        if name not in known:  # the folds follow different ones
+        if name not in scores:  # the folds follow different ones
             p = put_together(scored.cases, [comparators[each] for each in names])
-            known[name] = scores_of(p, scored), replicates_of(scored, p, settings, draw.groups)
-    scores, replicates = ({name: found[i] for name, found in known.items()} for i in range(2))
+            scores[name], replicates[name] = scores_of(p, scored), replicates_of(scored, p, settings, draw.groups)
     return retrieval_worth(
         ours, rival, scores, replicates if draw.groups is not None else {}, scored.goal, level=settings.level
     )

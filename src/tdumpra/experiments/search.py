@@ -123,19 +123,19 @@ class Study:
         return history
 
     def _open(self) -> optuna.Study:
-        optuna = _optuna()
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        library = _optuna()
+        library.logging.set_verbosity(library.logging.ERROR)
         make_folder(self.folder)
         storage: Any = self.storage
         if storage is None:
-            journal = optuna.storages.journal.JournalFileBackend(str(self.folder / "journal.log"))
-            storage = optuna.storages.JournalStorage(journal)
+            journal = library.storages.journal.JournalFileBackend(str(self.folder / "journal.log"))
+            storage = library.storages.JournalStorage(journal)
         search = self.config.search
-        pruner = optuna.pruners.MedianPruner(n_startup_trials=_BEFORE_PRUNING) if search.prune else None
-        study = optuna.create_study(
+        pruner = library.pruners.MedianPruner(n_startup_trials=_BEFORE_PRUNING) if search.prune else None
+        study: optuna.Study = library.create_study(
             storage=storage, study_name=self.name, direction="maximize", load_if_exists=True,
-            sampler=optuna.samplers.TPESampler(seed=None if _trials(storage, self.name) else search.seed),
-            pruner=pruner or optuna.pruners.NopPruner(),
+            sampler=library.samplers.TPESampler(seed=None if _trials(storage, self.name) else search.seed),
+            pruner=pruner or library.pruners.NopPruner(),
         )  # fmt: skip
         made_from = fingerprint(repr(replace(self.config, search=replace(search, trials=1), folder=None)))
         if study.user_attrs.setdefault(_MADE_FROM, made_from) != made_from:
@@ -263,7 +263,7 @@ def _finished(study: optuna.Study) -> Sequence[Any]:
 
 def _best(study: optuna.Study) -> Any:
     complete = study.get_trials(deepcopy=False, states=(_optuna().trial.TrialState.COMPLETE,))
-    return max(complete, key=lambda trial: trial.value, default=None)
+    return max(complete, key=lambda trial: float(trial.value or 0.0), default=None)
 
 
 def _trials(storage: Any, name: str) -> int:

@@ -19,7 +19,8 @@ import numpy as np
 
 from tdumpra.artifacts import jsonable, make_folder, write_bytes
 from tdumpra.errors import InputFileError
-from tdumpra.networks.predict import Prediction, Predictor
+from tdumpra.networks.predict import Predictor
+from tdumpra.runtime.prediction import Prediction
 
 _VERSION = "0.24.0"  # of FiftyOne, whose layout this is; later ones bring it up to date as they read it
 _FIELDS = "fiftyone.core.fields"

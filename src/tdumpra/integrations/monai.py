@@ -6,13 +6,17 @@ networks are plain PyTorch.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from tdumpra import __version__
+from tdumpra.artifacts import write_bytes
+from tdumpra.errors import InputFileError
 from tdumpra.networks.model_file import Model
 
 # The address by which MONAI's own tools find the rules; nothing is fetched here.
@@ -34,7 +38,7 @@ def metadata(model: Model, *, authors: str = "not stated", copyright: str = "not
     image = _tensor(
         "image", "magnitude", 3, [framing.height, framing.width], "uint8", [0, 255], ("red", "green", "blue")
     )
-    inputs = {"image": {**image, "modality": "RGB photograph"}}
+    inputs = {"pixels": {**image, "modality": "RGB photograph"}}
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -62,6 +66,21 @@ def metadata(model: Model, *, authors: str = "not stated", copyright: str = "not
             "outputs": {"p": _tensor("probabilities", "classes", len(names), [], "float32", [0, 1], names)},
         },
     }
+
+
+def metadata_path(folder: Path) -> Path:
+    """Return where ``metadata.json`` of an export goes; one that is no bundle's is never written over."""
+    path = folder / "metadata.json"
+    if path.exists() and SCHEMA not in path.read_text(encoding="utf-8", errors="replace"):
+        raise InputFileError(f"{path} is there already, and describes something else: export to another folder")
+    return path
+
+
+def write_metadata(model: Model, folder: Path) -> Path:
+    """Write ``metadata.json`` into the folder of an export."""
+    path = metadata_path(folder)
+    write_bytes(path, (json.dumps(metadata(model), indent=2) + "\n").encode())
+    return path
 
 
 def _tensor(

@@ -23,7 +23,7 @@ from tdumpra.core.gate import (
     gate_signals,
     is_first_choice,
 )
-from tdumpra.core.posterior import similarity_posterior
+from tdumpra.core.posterior import similarity_posterior, vmf_class_scores
 from tdumpra.core.rowwise import widen
 from tdumpra.errors import ArtifactError
 from tdumpra.foreign import reading
@@ -101,7 +101,12 @@ class Decision:
 
     def similarity(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "n c"]:
         """Return retrieval's posterior."""
-        return similarity_posterior(self.bank.class_scores(z, kappa=self.kappa), tau=self.tau)
+        return self.retrieval(self.bank.similarity(z))
+
+    def retrieval(self, similarity: Float[Tensor, "n c k"]) -> Float[Tensor, "n c"]:
+        """Return retrieval's posterior from the cosines with all prototypes."""
+        scores = vmf_class_scores(similarity, self.bank.mask.to(similarity.device), kappa=self.kappa)
+        return similarity_posterior(scores, tau=self.tau)
 
     def decide(self, p: Float[Tensor, "n c"], z: Float[Tensor, "n d"]) -> Decided:
         """Fuse checked rows, all signals kept."""

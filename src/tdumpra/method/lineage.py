@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tdumpra import __version__
 from tdumpra.artifacts import jsonable
 from tdumpra.errors import ArtifactError
-from tdumpra.method.schema import check_list, check_table, check_text
+from tdumpra.values import check_list, check_table, check_text
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 _FOLDERS = re.compile(r"^(\w+:)?.*[/\\]")

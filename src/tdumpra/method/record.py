@@ -21,7 +21,8 @@ from tdumpra.checks import check_count, check_unit_interval
 from tdumpra.errors import ArtifactError
 from tdumpra.foreign import reading
 from tdumpra.method.bank import PrototypeBank
-from tdumpra.method.schema import check_list, check_table, check_tensor, check_text
+from tdumpra.method.schema import check_tensor
+from tdumpra.values import check_list, check_table, check_text
 
 Array = NDArray[Any]
 REPLAY_ROWS = 300  # of each class, whose features are kept
@@ -123,11 +124,15 @@ class Record:
         """Keep all rows, with the features of all validation rows and of some training rows."""
         return cls(train=_with_replay(train, bank.seed), validation=_finite_features(validation), bank=bank)
 
+    @property
+    def bank_rows(self) -> KeptRows:
+        """Return the rows that the bank is made of: those with a weight, of validation too if it was cross-fitted."""
+        rows = self.train.joined(self.validation) if self.bank.with_validation else self.train
+        return rows if rows.weights is None else rows.rows(rows.weights > 0)
+
     def rebuild_bank(self, class_names: Sequence[str]) -> PrototypeBank:
         """Cluster the bank from the rows that are kept."""
-        rows = self.train.joined(self.validation) if self.bank.with_validation else self.train
-        if rows.weights is not None:
-            rows = rows.rows(rows.weights > 0)
+        rows = self.bank_rows
         alike = rows.weights is None or bool((rows.weights == 1).all())
         return PrototypeBank.fit(
             rows.z, rows.y, self.bank.n_prototypes, rows.groups, len(class_names), self.bank.seed, ids=rows.ids,

@@ -13,8 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdumpra.checks import check_choice, check_count, check_directions, check_positive, check_unit_interval
+from tdumpra.checks import check_directions
 from tdumpra.core.gate import FUSION_RULES
+from tdumpra.values import (
+    check_choice,
+    check_count,
+    check_list,
+    check_positive,
+    check_table,
+    check_text,
+    check_unit_interval,
+)
 
 _MOST_EXPONENT = 10.0  # of a prior; tuning tries powers up to 1
 _MOST_BIAS = 1e3  # nats, of a class
@@ -43,29 +52,6 @@ def check_tensor(
     return tensor
 
 
-def check_text(value: Any, name: str) -> str:
-    """Return ``value`` if it is a string."""
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a string, not {value!r}")
-    return value
-
-
-def check_list(value: Any, name: str, length: int | None = None) -> list[Any]:
-    """Return ``value`` if it is a list, of that length where one is given."""
-    if not isinstance(value, list | tuple):
-        raise TypeError(f"{name} must be a list, not {value!r}")
-    if length is not None and len(value) != length:
-        raise ValueError(f"{name} must have {length} entries, not {len(value)}")
-    return list(value)
-
-
-def check_table(value: Any, name: str) -> dict[str, Any]:
-    """Return ``value`` if it is a JSON object."""
-    if not isinstance(value, dict):
-        raise TypeError(f"{name} must be an object, not {value!r}")
-    return value
-
-
 def check_rows(tensors: Mapping[str, Tensor], n_rows: int) -> tuple[int, int]:
     """Check the tensors of a table of outputs against each other; return how many rows and classes it has."""
     n_classes = check_tensor(tensors, "logits", (n_rows, None)).shape[1]
@@ -73,9 +59,9 @@ def check_rows(tensors: Mapping[str, Tensor], n_rows: int) -> tuple[int, int]:
     if "logits_teacher" in tensors:
         check_tensor(tensors, "logits_teacher", (n_rows, n_classes))
         check_tensor(tensors, "z_teacher", (n_rows, width))
-    for name, columns in (("features", None), ("features_teacher", None), ("colours", 6)):
-        if name in tensors:
-            check_tensor(tensors, name, (n_rows, columns), finite=False)
+    for name in ("features", "features_teacher", "colours"):  # a network may have no features
+        if name in tensors and (tensors[name].ndim != 2 or len(tensors[name]) != n_rows):
+            raise ValueError(f"{name} must have {n_rows} rows, not the shape {tuple(tensors[name].shape)}")
     labels = check_tensor(tensors, "labels", (n_rows,), "int64")
     if not ((labels >= 0) & (labels < n_classes)).all():
         raise ValueError(f"labels must be those of {n_classes} classes")

@@ -40,7 +40,7 @@ def remove(model: OpenedModel, *, groups: Collection[str] = (), ids: Collection[
     """Take every row of these groups and with these ids out of a model. Names are matched to the letter."""
     record = model.record
     _refuse_unknown(record, groups, ids)
-    left = record.without(groups=groups, ids=ids)
+    left = _without_idle_marks(record.without(groups=groups, ids=ids))
     if not len(left.train):
         raise InputFileError("that is every training row of the model, and a bank needs some")
     gone = {part: int(getattr(record, part).among(groups=groups, ids=ids).sum()) for part in ("train", "validation")}
@@ -56,8 +56,11 @@ def remove(model: OpenedModel, *, groups: Collection[str] = (), ids: Collection[
     return Changed(rebuilt(model, left, names, known), gone, len(touched), tuple(notes))
 
 
-def add(model: OpenedModel, rows: KeptRows, names: Sequence[str]) -> Changed:
-    """Add labelled rows to a model's bank. ``names`` are the model's classes, and after them those that are new."""
+def add(model: OpenedModel, rows: KeptRows, names: Sequence[str], source: str) -> Changed:
+    """Add labelled rows to a model's bank, marked by their ``source``.
+
+    ``names`` are the model's classes, and after them those that are new.
+    """
     record = model.record
     if not len(rows):
         raise InputFileError("there is no labelled row to add")
@@ -66,7 +69,7 @@ def add(model: OpenedModel, rows: KeptRows, names: Sequence[str]) -> Changed:
     more = replace(rows, z=rows.z.astype(record.train.z.dtype, copy=False), p=rows.p.astype(np.float32, copy=False))
     more = _within_replay(record.train, more)
     return Changed(
-        rebuilt(model, record.with_rows(more), tuple(names), known),
+        rebuilt(model, record.with_rows(more, source=source), tuple(names), known),
         {"train": len(rows), "validation": 0},
         len(np.unique(rows.groups)),
         tuple(_of_new_classes(decision, new)),
@@ -100,13 +103,32 @@ def rebuilt(
         **content.get_params(deep=False),
     )
     child.record_, child.lineage_ = record, content.lineage_
+    child.head_, child.evaluation_ = content.head_, content.evaluation_
     return child
 
 
+def _without_idle_marks(record: Record) -> Record:
+    """Drop the columns of a record that say nothing of any row that is left, as if no row had ever needed them."""
+
+    def plain(rows: KeptRows) -> KeptRows:
+        if rows.sources is not None and not (rows.sources != "").any():
+            rows = replace(rows, sources=None)
+        if rows.weights is not None and (rows.weights == 1).all():
+            rows = replace(rows, weights=None)
+        return rows
+
+    return replace(record, train=plain(record.train), validation=plain(record.validation))
+
+
 def prior_of(record: Record, n_classes: int) -> Tensor:
-    """Return the class shares of the rows that the bank is made of."""
+    """Return the class shares of the rows that the classifier learnt from.
+
+    Rows that were added later are counted only for classes that the classifier does not know.
+    """
     rows = record.train.joined(record.validation) if record.bank.with_validation else record.train
-    return class_prior(torch.from_numpy(rows.y), n_classes)
+    counted = rows.y >= rows.p.shape[1]
+    counted |= True if rows.sources is None else rows.sources == ""
+    return class_prior(torch.from_numpy(rows.y[counted]), n_classes)
 
 
 def _bank_of_train(record: Record, names: tuple[str, ...]) -> PrototypeBank:
@@ -157,12 +179,18 @@ def _what_stays(model: OpenedModel, gone: dict[str, int]) -> list[str]:
             )
     else:
         notes.append("the network is your own: if it was trained on these rows, only training it again undoes that")
+        if model.content.head_ is not None:
+            notes.append("the head that  tdumpra adapt  fitted stays: adapt again without these rows to undo that")
     seen = (
         f"on validation rows, {gone['validation']:,} of these among them"
         if gone["validation"]
         else "beside a bank that held these rows"
     )
     notes.append(f"temperature and thresholds were chosen {seen}, and stay: only tuning again undoes that")
+    if any(step.command == "adapt" for step in model.lineage):
+        notes.append(
+            "the model was adapted: what was fitted on local rows stays, and only adapting its parent again undoes that"
+        )
     return notes
 
 

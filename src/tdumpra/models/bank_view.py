@@ -87,9 +87,7 @@ def _side(model: OpenedModel, name: str) -> tuple[set[str] | None, torch.Tensor]
 def _train(model: OpenedModel) -> KeptRows | None:
     """Return the rows that the bank is made of; ``None`` in a model without a record."""
     record = model.content.record if isinstance(model.content, Model) else model.content.record_
-    if record is None:
-        return None
-    return record.train.joined(record.validation) if record.bank.with_validation else record.train
+    return None if record is None else record.bank_rows
 
 
 def _networks(model: OpenedModel) -> tuple[str, ...]:

@@ -92,7 +92,8 @@ def worth(model: OpenedModel, rows: KeptRows, names: Sequence[str], *, seed: int
 
 def _with_rows(decision: Decision, record: Record, rows: KeptRows, names: Sequence[str]) -> Decision:
     """Return the decision over a bank that holds these rows too."""
-    more = record.with_rows(replace(rows, features=None, has_features=np.zeros(len(rows), dtype=bool)))
+    bare = replace(rows, features=None, has_features=np.zeros(len(rows), dtype=bool))
+    more = record.with_rows(bare, source="added")
     known = decision.columns if len(names) > decision.columns else None
     with warnings.catch_warnings():  # a small class has fewer groups in a fold: the bank of all rows warns of them
         warnings.simplefilter("ignore", UserWarning)

@@ -92,7 +92,7 @@ class DualHeadNetwork(nn.Module):
     def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
         """Return logits and unit embeddings. The classifier and the norm are float32, also under autocast."""
         pooled = _pooled(self.backbone(images))
-        nothing = pooled.new_empty(len(pooled), 0, dtype=torch.float32)
+        nothing = pooled.new_empty(pooled.shape[0], 0, dtype=torch.float32)
         projected = None if self.projection is None else self.projection(pooled)
         with torch.autocast(images.device.type, enabled=False):
             features = pooled.float()
@@ -133,7 +133,7 @@ class FrozenEncoder(nn.Module):
         """Return normalised pooled features."""
         features = _pooled(self.backbone(images))
         with torch.autocast(images.device.type, enabled=False):
-            logits = features.new_zeros(len(features), self.n_classes).float()
+            logits = features.new_zeros(features.shape[0], self.n_classes).float()
             return Encoding(logits, normalise(features), features.float())
 
 

@@ -36,8 +36,8 @@ from tdumpra.checks import check_count
 from tdumpra.core.ema import EmaTeacher
 from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.foreign import reading
-from tdumpra.method.schema import check_table, check_text
 from tdumpra.networks.settings import WITHOUT_EFFECT, TrainConfig
+from tdumpra.values import check_table, check_text
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric  # takes a second to import, and most commands train nothing

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from tdumpra.artifacts import Artifact, fingerprint, prefixed, read_artifact, unprefixed, write_artifact
-from tdumpra.checks import check_choice, check_count
 from tdumpra.data.images.framing import EvalTransform
 from tdumpra.errors import ArtifactError, OtherKindError, UntrustedCodeError
 from tdumpra.foreign import reading
 from tdumpra.method import lineage
 from tdumpra.method.decision import Decision
 from tdumpra.method.record import Record
-from tdumpra.method.schema import check_list, check_table, check_tensor, check_text
+from tdumpra.method.schema import check_tensor
 from tdumpra.networks.build import Encoding, NetworkError, NewHead, SeveralViews, build_network
 from tdumpra.networks.settings import VIEWS, NetworkConfig, Precision
 from tdumpra.toml import from_plain
+from tdumpra.values import check_choice, check_count, check_list, check_table, check_text
 
 KIND, SCHEMA = "model", 3
 

@@ -8,7 +8,6 @@ size of a batch, in float32 by less than 1e-5.
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -16,13 +15,12 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float32
 from torch import Tensor, nn
 
 from tdumpra import checks
 from tdumpra.core.gate import GateSignals
 from tdumpra.data.images.framing import EvalTransform, Framing
-from tdumpra.data.images.new import Framed, Image, Pixels, read_batches, record_batches
+from tdumpra.data.images.new import Framed, Image, Pixels, list_images, read_batches, record_batches
 from tdumpra.data.manifest import Manifest
 from tdumpra.errors import BrokenImageError
 from tdumpra.method.bank import Exemplar
@@ -33,30 +31,9 @@ from tdumpra.networks.engine import Batch, Engine, NetworkPass, usual_batch_size
 from tdumpra.networks.model_file import Encoder, Model
 from tdumpra.networks.settings import Precision
 from tdumpra.networks.shared import Shared
+from tdumpra.runtime.prediction import NOT_FINITE, Prediction, failed
 
 Mode = Literal["lazy", "eager"]
-
-_NOT_FINITE = "the network's output for this image is not finite: its weights may be damaged, or the precision too low"
-
-
-class Prediction(NamedTuple):
-    """The outcome for one image."""
-
-    path: str
-    label: str
-    probabilities: dict[str, float]
-    opened: bool
-    signals: dict[str, float] | None  # None where the bank was not asked; ``label_cls`` and ``label_sim`` are integers
-    evidence: Evidence | None  # None unless asked for
-    error: str | None = None  # why there is no prediction
-    # with evidence:
-    pixels: Pixels | None = None  # the framed image, as the network that matches prototypes gets it
-    picture: Pixels | None = None  # the image as it was decoded, scaled down if it is large
-    exemplar: Exemplar | None = None  # the training image that it was recognised as
-    # with embeddings:
-    embedding: Float32[np.ndarray, " d"] | None = None  # in the bank's space, of length one
-    features: Float32[np.ndarray, " f"] | None = None  # pooled, as the classifier's head gets them
-
 
 Recognise = Callable[[Image, Pixels], Exemplar | None]
 
@@ -135,18 +112,8 @@ class Predictor(Shared):
         """
         if batch_size is not None:
             checks.check_count(batch_size, "batch_size")
-        paths = _listed(images)
-        own = _one_each(groups, "groups", len(paths))
-        outlines = [None if mask is None else Path(mask) for mask in _one_each(masks, "masks", len(paths))]
-        if self.cuts_out and None in outlines:
-            warnings.warn(
-                "the model was trained on lesions that were cut out along their masks: an image without a mask is seen "
-                "whole, as few were in training",
-                stacklevel=2,
-            )
-        if not self.cuts_out and any(outlines):
-            warnings.warn("the model looks at whole images: their masks change nothing", stacklevel=2)
-        cases = [Image(Path(path), mask) for path, mask in zip(paths, outlines, strict=True)]
+        cases = list_images(images, masks, cuts_out=self.cuts_out)
+        own = _one_each(groups, "groups", len(cases))
         wanted = _Wanted(evidence, embeddings, recognise)
         yield from self._predict(cases, own, batch_size or usual_batch_size(self.device), wanted)
 
@@ -175,6 +142,16 @@ class Predictor(Shared):
     def framings(self) -> tuple[Framing, Framing]:
         """How images are cut and scaled for the classifier, and for the network that matches prototypes."""
         return self.model.classifier.transform.framing, self.matcher[1].framing
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes, in the order of the probabilities."""
+        return self.model.class_names
+
+    @property
+    def has_two_networks(self) -> bool:
+        """Return whether prototypes are matched by a network of their own."""
+        return self.model.retrieval is not None
 
     @property
     def cuts_out(self) -> bool:
@@ -268,7 +245,7 @@ class Predictor(Shared):
         rows = zip(*(each.tolist() for each in (batch.p, batch.p.argmax(1), batch.opened, batch.finite)), strict=True)
         for i, (p, label, opened, finite) in enumerate(rows):
             if not finite:
-                yield failed("", _NOT_FINITE)
+                yield failed("", NOT_FINITE)
                 continue
             place = batch.place.get(i)
             own = None if place is None else {name: column[place] for name, column in columns.items()}
@@ -298,18 +275,9 @@ class Predictor(Shared):
         return explain(self.model.decision, p[row], batch.z[row], class_names=names, group=group, decided=decided)
 
 
-def failed(path: Path | str, reason: str) -> Prediction:
-    """Return the outcome for an image that could not be predicted."""
-    return Prediction(str(path), "", {}, False, None, None, reason)
-
-
-def _listed(values: str | Path | Sequence[Any]) -> list[Any]:
-    return [values] if isinstance(values, str | Path) else list(values)
-
-
 def _one_each(values: Any, name: str, n: int) -> list[Any]:
     """Return one value for each image, ``None`` for all where nothing was given."""
-    each = [None] * n if values is None else _listed(values)
+    each = [None] * n if values is None else [values] if isinstance(values, str) else list(values)
     if len(each) != n:
         raise ValueError(f"{name} needs one entry per image: {n}, not {len(each)}")
     return each

@@ -100,8 +100,6 @@ def write_cases(material: Material, out: Path, *, limit: int = SHOWN) -> dict[st
     chosen = choose(found, limit)
     folder = out / FOLDER
     make_folder(folder)
-    for stale in folder.glob("*.html"):  # of an earlier report, which may have shown others
-        stale.unlink()
     files = page_names({row: case_name(material, row) for rows in chosen.values() for row in rows})
     cards = []
     for outcome, rows in chosen.items():
@@ -109,6 +107,9 @@ def write_cases(material: Material, out: Path, *, limit: int = SHOWN) -> dict[st
             pixels = None if material.pictures is None else material.pictures.read(case_name(material, row))
             write_bytes(folder / files[row], _page(material, row, pixels).encode())
             cards.append({"file": files[row], "outcome": outcome, **_card(material, row, pixels)})
+    for page in folder.glob("*.html"):
+        if page.name not in files.values():  # of an earlier report, which showed others
+            page.unlink()
     # by doubt, not by success: what was fixed must not come first
     cards.sort(key=lambda card: (card["outcome"] == "shut", card["confidence"]))
     shown = {

@@ -21,7 +21,6 @@ from tdumpra.foreign import reading
 from tdumpra.method.bank_health import BankHealth
 from tdumpra.method.decision import Decided, Decision
 from tdumpra.method.output_files import SplitOutputs
-from tdumpra.method.schema import check_text
 from tdumpra.networks.model_file import Model
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder
@@ -31,6 +30,7 @@ from tdumpra.runs.steps import digest, read_document
 from tdumpra.runs.table_stages import GATE_KIND, GATE_SCHEMA, evaluation_made_from, gate_of, health_of, refitted
 from tdumpra.runs.tables import OutputsTable, read_tables
 from tdumpra.tuning.fit import Fitted
+from tdumpra.values import check_text
 
 MISSING_FROM_FILE = {
     "training": "no training curves: outputs came from a file",

@@ -59,7 +59,10 @@ def train_stage(
     if config.network.as_it_is:
         return False
     share_state(folder, fabric)
-    if is_finished(folder.checkpoint("last"), training_identity(config.train, seed, epochs)):
+    last, best = folder.checkpoint("last"), folder.checkpoint("best")
+    if is_finished(last, training_identity(config.train, seed, epochs)):
+        if best.exists():  # nobody may look at it before somebody takes it for this training's
+            refuse_other_identity(best, read_networks(best).identity, read_networks(last).identity)
         return False
     torch.manual_seed(seed)  # the heads, and the backbone where it has no weights
     built = build_network(config.network, len(dataset.manifest.class_names))

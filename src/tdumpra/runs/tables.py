@@ -19,9 +19,10 @@ from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.foreign import reading
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.method.outputs import ScoredOutputs, TestOutputs, TrainOutputs, ValidationOutputs
-from tdumpra.method.schema import check_list, check_rows, check_table, check_text
+from tdumpra.method.schema import check_rows
 from tdumpra.runs.config import Config, EmbedConfig, read_config
 from tdumpra.runs.folder import RunFolder, fold_place
+from tdumpra.values import check_list, check_table, check_text
 
 KIND, SCHEMA = "outputs table", 1
 _KEPT = ("features", "features_teacher", "colours")  # that the model's record is made of

@@ -10,7 +10,7 @@ from tdumpra.core.gate import GateSignals
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tdumpra.networks.predict import Prediction
+    from tdumpra.runtime.prediction import Prediction
 
 _LABELS = ("label_cls", "label_sim")  # signals that are classes
 _NUMBERS = tuple(name for name in GateSignals._fields if name not in _LABELS)

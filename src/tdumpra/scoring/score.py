@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
-from tdumpra.networks.predict import Prediction, failed
+from tdumpra.runtime.prediction import Prediction, failed
 from tdumpra.scoring.fetch import fetch
 from tdumpra.scoring.folder import Part, ScoreFolder
 from tdumpra.scoring.listing import Entry

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session, aliased
 
 from tdumpra.method.bank import Exemplar
 from tdumpra.method.evidence import Clause, Evidence, Match
-from tdumpra.networks.predict import Prediction
 from tdumpra.report.reading import UNFAMILIAR
+from tdumpra.runtime.prediction import Prediction
 from tdumpra.server import audit
 from tdumpra.server.accounts import LOCAL, Person
 from tdumpra.server.answers import Once

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import torch
 
 from tdumpra.data.images.new import Framed
-from tdumpra.networks.predict import Prediction, Predictor
+from tdumpra.networks.predict import Predictor
+from tdumpra.runtime.prediction import Prediction
 from tdumpra.server.refusals import RefusedError
 
 

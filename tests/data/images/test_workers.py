@@ -105,7 +105,8 @@ def test_no_task_is_begun_further_ahead_than_said(limited, monkeypatch):
         time.sleep(0.2 if x in (0, 150) else 0)
         return x
 
-    furthest = [begun[:].rfind(1) - x for x in in_order(slow_at_times, range(400), limited=limited)]
+    results = in_order(slow_at_times, range(400), limited=limited)
+    furthest = [begun[:].rfind(b"\x01") - i for i, _ in enumerate(results)]
     assert len(furthest) == 400
     assert 0 < max(furthest) < most_ahead()
 

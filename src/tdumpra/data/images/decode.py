@@ -26,15 +26,17 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import UInt8
 from PIL import Image, UnidentifiedImageError
 
 from tdumpra.data.images.dicom import decode_dicom, is_dicom, probe_dicom
 from tdumpra.errors import BrokenImageError, MissingExtraError
 from tdumpra.limits import limits, refuse_above
+
+if TYPE_CHECKING:
+    from jaxtyping import UInt8
 
 DECODER_VERSION = 1  # raised when the same file comes out as other pixels; caches made by an older one are not used
 MASK_VERSION = 2  # the same for masks

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float64, UInt8
 
 from tdumpra.errors import BrokenImageError, MissingExtraError
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, UInt8
 
 DICOM_SUFFIXES = frozenset({".dcm", ".dicom", ".ima"})
 RASTER_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})

@@ -12,17 +12,20 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
-from jaxtyping import Float32, UInt8
-from torch import Tensor
 
 from tdumpra.artifacts import fingerprint
-from tdumpra.checks import check_count, check_positive, check_unit_interval, to_tensor
 from tdumpra.data.images.decode import DECODER_VERSION, MASK_VERSION, decode_mask
+from tdumpra.data.images.resize import resize
 from tdumpra.errors import BrokenImageError
+from tdumpra.values import check_count, check_positive, check_unit_interval
+
+if TYPE_CHECKING:
+    import torch
+    from jaxtyping import Float32, UInt8
+    from torch import Tensor
 
 Fit = Literal["stretch", "crop"]
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
@@ -83,7 +86,7 @@ class Framing:
             return pixels
         left, top = min(round(box[0]), width - 1), min(round(box[1]), height - 1)
         right, bottom = max(round(box[2]), left + 1), max(round(box[3]), top + 1)  # a speck is one pixel at least
-        return _resize(pixels[top:bottom, left:right], self.height, self.width)
+        return resize(pixels[top:bottom, left:right], self.height, self.width)
 
     def mask_of(self, path: Path | None) -> UInt8[np.ndarray, "h w"] | None:
         """Decode the lesion mask, if this framing uses one."""
@@ -157,6 +160,8 @@ class EvalTransform:
 
     def __call__(self, images: UInt8[Tensor, "n h w 3"]) -> Float32[Tensor, "n 3 size size"]:
         """Turn framed images, on any device, into the network's input."""
+        import torch  # the networks' side of it: frames are made without
+
         x = images.permute(0, 3, 1, 2).to(torch.float32, copy=True)
         if x.shape[2:] != (self.size, self.size):
             x = torch.nn.functional.interpolate(x, (self.size, self.size), mode="bicubic", antialias=True).clamp(0, 255)
@@ -167,15 +172,10 @@ class EvalTransform:
 @lru_cache(maxsize=64)
 def _colour(values: tuple[float, ...], device: torch.device) -> Float32[Tensor, "3 1 1"]:
     """Return numbers for each colour on the device, where copying them for each batch would make it wait."""
+    import torch
+
     with torch.inference_mode(False):  # else a pass with gradients could not use what a prediction left here
         return torch.tensor(values, device=device).view(3, 1, 1)
-
-
-def _resize(pixels: UInt8[np.ndarray, "h w 3"], height: int, width: int) -> UInt8[np.ndarray, "height width 3"]:
-    """Resize with torch's 8-bit kernel: four times as fast as Pillow's, and within two grey levels of it."""
-    x = to_tensor(pixels, "pixels").unsqueeze(0).permute(0, 3, 1, 2)  # in this order torch knows the channels as last
-    x = torch.nn.functional.interpolate(x, (height, width), mode="bicubic", antialias=True)
-    return x.permute(0, 2, 3, 1).squeeze(0).contiguous().numpy()
 
 
 def _bounding_box(mask: UInt8[np.ndarray, "mh mw"], width: int, height: int) -> Box:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import mmap
 import queue
 import threading
+import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import UInt8
 from PIL import Image as Picture
 
 from tdumpra.data.images.decode import decode_file
@@ -25,7 +25,10 @@ from tdumpra.data.images.workers import Died, in_order, most_ahead
 from tdumpra.data.manifest import Manifest, Record
 from tdumpra.errors import BrokenImageError
 
-Pixels = UInt8[np.ndarray, "h w 3"]
+if TYPE_CHECKING:
+    from jaxtyping import UInt8
+
+Pixels: TypeAlias = "UInt8[np.ndarray, 'h w 3']"
 
 _PICTURE_SIZE = 1024  # pixels of the longer side of the picture that a prediction keeps
 
@@ -43,6 +46,27 @@ class Framed(NamedTuple):
     first: Pixels  # for the classifier
     second: Pixels  # for the network that matches prototypes
     picture: Pixels | None  # as it was decoded, scaled down if it is large
+
+
+def list_images(images: Any, masks: Any, *, cuts_out: bool) -> list[Image]:
+    """Return files with their masks, one for each or ``None`` for all; ``cuts_out`` tells whether masks are needed."""
+    paths = _listed(images)
+    outlines = [None] * len(paths) if masks is None else _listed(masks)
+    if len(outlines) != len(paths):
+        raise ValueError(f"masks needs one entry per image: {len(paths)}, not {len(outlines)}")
+    if cuts_out and None in outlines:
+        warnings.warn(
+            "the model was trained on lesions that were cut out along their masks: an image without a mask is seen "
+            "whole, as few were in training",
+            stacklevel=3,
+        )
+    if not cuts_out and any(outlines):
+        warnings.warn("the model looks at whole images: their masks change nothing", stacklevel=3)
+    return [Image(Path(path), mask and Path(mask)) for path, mask in zip(paths, outlines, strict=True)]
+
+
+def _listed(values: Any) -> list[Any]:
+    return [values] if isinstance(values, str | Path) else list(values)
 
 
 def read_images(

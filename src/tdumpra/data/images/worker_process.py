@@ -12,8 +12,6 @@ from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any
 
-import torch
-
 from tdumpra.allocator import return_freed_memory
 from tdumpra.limits import VARIABLE, limits
 
@@ -26,7 +24,8 @@ def serve(work: Callable[[Any], Any], pipe: Any, parents: Any, limited: bool, sa
     os.environ[VARIABLE] = said
     if parents is not None:
         parents.close()
-    torch.set_num_threads(1)
+    if "torch" in sys.modules:  # images can be read without it
+        sys.modules["torch"].set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     threading.Thread(target=_follow_parent, daemon=True).start()
     if limited and CAN_FORK:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import unicodedata
 from pathlib import Path
 
-from tdumpra.checks import misnamed_group
 from tdumpra.data.manifest import Manifest, Record
 from tdumpra.data.sources.files import is_there
 from tdumpra.data.sources.finish import (
@@ -25,6 +24,7 @@ from tdumpra.data.sources.finish import (
 )
 from tdumpra.data.sources.tables import Table, read_table
 from tdumpra.errors import SourceError, nearest
+from tdumpra.values import misnamed_group
 
 IMAGE_COLUMNS = ("image", "filename", "file", "path", "image_path")
 _LIKE_LABEL = frozenset({"class", "category", "diagnosis", "dx", "target"})  # likely, and too risky to guess

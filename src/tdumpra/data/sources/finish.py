@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
-from tdumpra.checks import SPLITS
 from tdumpra.data.manifest import Manifest, Reader, Record
 from tdumpra.data.sources.files import FileReader
 from tdumpra.data.sources.tables import read_table
 from tdumpra.errors import NoImagesError, SourceError, nearest
 from tdumpra.screen import csv_name
+from tdumpra.values import SPLITS
 
 UNLABELLED = -1  # the label of a record without one, which only data for a finished model may have
 

@@ -14,13 +14,13 @@ import numpy as np
 from jaxtyping import UInt8
 from numpy.typing import NDArray
 
-from tdumpra.checks import SPLITS
 from tdumpra.data.manifest import Manifest, Record
 from tdumpra.data.sources.finish import SourceOptions, finish, group_column
 from tdumpra.data.sources.ham10000 import HAM10000_CLASSES
 from tdumpra.errors import BrokenImageError, InputFileError, SourceError
-from tdumpra.foreign import open_npz
+from tdumpra.foreign import Header, open_npz
 from tdumpra.limits import refuse_above
+from tdumpra.values import SPLITS
 
 
 @dataclass(slots=True)
@@ -74,12 +74,12 @@ def _read_labels(path: Path) -> dict[str, NDArray[np.int64]]:
             raise SourceError(f"{path} is no MedMNIST file: it lacks train_images and train_labels")
         labels = archive.load([f"{split}_labels" for split in found])
     return {
-        split: _check(labels[f"{split}_labels"], *headers[f"{split}_images"], f"{path.name}, {split}")
-        for split in found
+        split: _check(labels[f"{split}_labels"], headers[f"{split}_images"], f"{path.name}, {split}") for split in found
     }
 
 
-def _check(labels: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> NDArray[np.int64]:
+def _check(labels: NDArray[Any], images: Header, where: str) -> NDArray[np.int64]:
+    shape, dtype = images.shape, images.dtype
     if dtype != np.uint8 or not (len(shape) == 3 or (len(shape) == 4 and shape[-1] == 3)):
         raise SourceError(
             f"{where}: images must be uint8 of shape (n, h, w) or (n, h, w, 3), not {dtype} {shape} "

@@ -1,0 +1,1 @@
+"""Export models to formats that other programs run, and compare the two."""
