@@ -109,6 +109,7 @@ def _work(words: tuple[str, ...], folder: Path, fault: Fault | None, log: Path |
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), descriptor)
     sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
     os.chdir(folder.parent)
+    os.environ["SOURCE_DATE_EPOCH"] = "1000000000"  # a model tells when it was made
     setattr(drawing.Chart, "_saved", _drawn)  # noqa: B010  # for this process alone
     try:
         with watched(folder, fault) as seen:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tdumpra.checks import check_count
 from tdumpra.evaluation.metrics_table import HEADINGS
-from tdumpra.values import check_list, check_table, check_text
+from tdumpra.values import check_count, check_list, check_table, check_text
 
 Check = Callable[[Any, str], object]
 
