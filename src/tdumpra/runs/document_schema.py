@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tdumpra.checks import check_count
 from tdumpra.evaluation.metrics_table import HEADINGS
 from tdumpra.values import check_count, check_list, check_table, check_text
 
