@@ -45,6 +45,8 @@ class StackedDualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Build the bank from most groups, and tune on the rest."""
         rows, given = np.asarray(X), self.classifier.n_classes
+        if rows.ndim != 2 or np.shape(y) != (len(rows),):
+            raise ValueError(f"X needs rows of columns and y a label for each row, not {rows.shape} and {np.shape(y)}")
         self.classes_, numbers = np.unique(np.asarray(y), return_inverse=True)
         if given is not None and not are_names(y):
             self.classes_, numbers = np.arange(given), np.asarray(y)

@@ -55,9 +55,9 @@ def test_each_weight_is_trained_once_and_the_runs_own_is_used(tmp_path, monkeypa
     trained = []
     train = pixel_stages.train_and_embed
 
-    def counted(config: Config, folder: RunFolder, seed: int) -> None:
+    def counted(config: Config, *arguments: Any) -> None:
         trained.append(config.train.contrastive_weight)
-        train(config, folder, seed)
+        train(config, *arguments)
 
     monkeypatch.setattr(pixel_stages, "train_and_embed", counted)
     results = run(outcome.sweep.steps(config, tmp_path / "out"))
