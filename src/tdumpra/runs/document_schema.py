@@ -175,12 +175,12 @@ _EVALUATION = table(
         "selective": each(
             table(
                 {"aurc": number, "excess_aurc": number, "curve": table({"coverage": _LIST, "risk": _LIST})},
-                {"refer": perhaps(_NUMBERS)},
+                {"refer": perhaps(each(either(number, _LIST)))},  # several folds have a threshold each
             )
         ),
         "per_1000": table({"test": perhaps(_MOVED), "validation": perhaps(_MOVED)}),
         "cost_curve": perhaps(table({"theta": _LIST, "asked": _LIST, "gate": _CURVE, "average": _CURVE})),
-        "rivals": each(check_table),
+        "rivals": each(either(check_table, listed(check_table))),
         "retrieval_worth": table({"sentence": check_text, "winner": check_text, "interval": perhaps(_PAIR)}),
         "paired": _PAIRED,
         "paired_with_tuning": _PAIRED,
