@@ -1,4 +1,4 @@
-"""A small client of the server, for scripts. It needs nothing but Python.
+"""A small client of the server, for scripts. It needs no extra, and loads no torch.
 
 client = Client("https://reader.example.org", token="tdumpra_…")
 client.predict("lesion.jpg")["label"]
@@ -17,7 +17,6 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import Request, urlopen
 
-from tdumpra.artifacts import write_bytes
 from tdumpra.errors import InputFileError, TdumpraError
 
 
@@ -76,6 +75,8 @@ class Client:
 
     def export(self, path: str | Path) -> Path:
         """Write the decided cases to a ZIP."""
+        from tdumpra.artifacts import write_bytes  # loads torch, which nothing else here needs
+
         write_bytes(path, self._send("GET", "/v1/export"))
         return Path(path)
 
