@@ -123,10 +123,10 @@ def test_metrics_that_cannot_be_written(tmp_path):
 def test_a_line_cut_short_is_left_out(tmp_path):
     folder = RunFolder(tmp_path)
     assert folder.read_metrics() == []
-    folder.append_metrics({"step": 1, "loss": float("nan")})
+    folder.append_metrics({"step": 1, "epoch": 0, "seconds": float("nan")})
     with folder.metrics.open("a") as file:
         file.write('{"step": 2, "lo' + os.linesep)
-    assert folder.read_metrics() == [{"step": 1, "loss": None}]
+    assert folder.read_metrics() == [{"step": 1, "epoch": 0, "seconds": None}]
 
 
 def test_one_seed_of_a_run_that_had_several_is_where_it_was(tmp_path):
