@@ -104,12 +104,12 @@ def test_another_computation_makes_everything_again(tmp_path, monkeypatch):
 
 def test_a_kept_document_is_of_its_kind_and_inputs(tmp_path):
     path = tmp_path / "deep" / "document.json"
-    assert read_kept(path, "gate", "inputs") is None
-    written = write_kept(path, "gate", "inputs", {"value": float("inf"), "pair": (1, 2)})
-    found = read_kept(path, "gate", "inputs")
+    assert read_kept(path, "sweep", "inputs") is None
+    written = write_kept(path, "sweep", "inputs", {"value": float("inf"), "pair": (1, 2)})
+    found = read_kept(path, "sweep", "inputs")
     assert found is not None
     assert {name: found[name] for name in written} == written
-    assert read_kept(path, "gate", "other inputs") is None
+    assert read_kept(path, "sweep", "other inputs") is None
     assert read_kept(path, "evaluation", "inputs") is None
     path.write_text("{}")
-    assert read_kept(path, "gate", "inputs") is None
+    assert read_kept(path, "sweep", "inputs") is None

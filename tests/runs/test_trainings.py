@@ -42,9 +42,9 @@ def test_what_nobody_trained_is_trained_once_and_shared(tmp_path, monkeypatch):
     trained = []
     original = pixel_stages.train_and_embed
 
-    def counted(config: Config, folder: RunFolder, seed: int) -> None:
+    def counted(config: Config, folder: RunFolder, *arguments: Any) -> None:
         trained.append(folder.root)
-        original(config, folder, seed)
+        original(config, folder, *arguments)
 
     monkeypatch.setattr(pixel_stages, "train_and_embed", counted)
     assert len(run(ablate.steps(config, tmp_path / "out"))) == 8  # two of them calibrated
