@@ -55,7 +55,7 @@ def _header(subject: Subject) -> str:
         lines.append("pipeline_tag: image-classification")
     results = subject.results
     metrics = {} if results is None else results["metrics"].get("gate", {})
-    if results is not None and metrics:
+    if results is not None and metrics and len(subject.lineage) <= 1:  # the figures are of a model that was not changed
         source = str(results["data"].get("source") or results.get("name") or "unknown")
         lines += [
             "model-index:",
@@ -261,7 +261,7 @@ def _privacy(subject: Subject) -> str:
 def _history(lineage: Sequence[Mapping[str, Any]]) -> list[str]:
     if not lineage:
         return [f"{_OPEN}: the file carries no history."]
-    rows = ((str(each.get("time", "")), f"`{each['command']}`", str(each.get("version", ""))) for each in lineage)
+    rows = (tuple(text(each.get(name, "")) for name in ("time", "command", "version")) for each in lineage)
     return [table(("time", "command", "version"), rows)]
 
 

@@ -67,7 +67,8 @@ def _of_the_model(subject: Subject) -> dict[str, str | None]:
     names = ", ".join(subject.class_names)
     counts = "; ".join(f"{part}: {each.rows:,} rows of {each.groups:,} groups" for part, each in subject.parts.items())
     later = [str(entry["command"]) for entry in subject.lineage[1:]]
-    tempered = f"A temperature of {decision.temperature:.3g} on the classifier, fitted on validation rows"
+    where = "cases of a new place" if "adapt" in later else "validation rows"
+    tempered = f"A temperature of {decision.temperature:.3g} on the classifier, fitted on {where}"
     commands = ", ".join(str(entry["command"]) for entry in subject.lineage)
     several = "A second network feeds the retrieval path" if "second network" in networks else "One network"
     return {

@@ -95,6 +95,8 @@ class Decision:
 
         Classes that the bank alone knows follow with probability zero: the classifier has nothing to say of them.
         """
+        if self.known is not None:
+            p = p[:, : self.known]  # rows may be widened already
         calibrated = add_bias(apply_temperature(p, self.temperature), self.class_bias)
         adjusted = adjust_prior(calibrated, self.prior[: self.columns].to(p.device), self.prior_exponent)
         return adjusted if self.known is None else pad(adjusted, (0, self.bank.n_classes - self.known))

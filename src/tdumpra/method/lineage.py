@@ -85,7 +85,17 @@ def from_json(value: Any) -> tuple[Entry, ...]:
     return tuple(_entry(check_table(each, "an entry of the history")) for each in check_list(value, "lineage"))
 
 
+def _refuse_depth(value: Any, left: int = 32) -> None:
+    """Refuse settings that are nested deeper than any are, before whatever walks them runs out of stack."""
+    if isinstance(value, dict | list):
+        if not left:
+            raise ValueError("settings are nested too deeply")
+        for each in value.values() if isinstance(value, dict) else value:
+            _refuse_depth(each, left - 1)
+
+
 def _entry(said: dict[str, Any]) -> Entry:
+    _refuse_depth(said["settings"])
     inputs = check_table(said["inputs"], "inputs")
     for name in ("chain", *(["parent"] if said["parent"] is not None else [])):
         if not _DIGEST.fullmatch(check_text(said[name], name)):

@@ -28,7 +28,8 @@ Array = NDArray[Any]
 REPLAY_ROWS = 300  # of each class, whose features are kept
 UNLABELLED = -1
 _COLOURS = 6
-_LARGEST = 2**20  # columns or classes that a file may claim
+_MOST_VALUES = 2**28  # letters of names or numbers of features that a file may unfold to: a gigabyte
+_MOST_PROTOTYPES = 2**16  # of a class
 _ROUNDING = 1e-2  # that a row of probabilities may stray from one
 
 
@@ -68,6 +69,11 @@ class KeptRows:
         known: Array = self.y != UNLABELLED
         return known
 
+    @property
+    def has_p(self) -> Array:
+        """Return of which rows the classifier's probabilities are known."""
+        return np.asarray(~np.isnan(self.p).any(1))
+
     def rows(self, keep: Array) -> KeptRows:
         """Return some of the rows, by a mask or by numbers."""
         columns: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -99,7 +105,7 @@ class KeptRows:
                     for rows, column in zip((self, more), pair, strict=True)
                 ]
                 columns[name] = np.concatenate(filled)
-        return KeptRows(**columns, named=self.named and more.named, grouped=self.grouped and more.grouped)
+        return KeptRows(**columns, named=self.named or more.named, grouped=self.grouped or more.grouped)
 
 
 class BankRecipe(NamedTuple):
@@ -173,6 +179,10 @@ class Record:
             recipe = BankRecipe(**check_table(meta["bank"], "bank"))
             check_count(recipe.n_prototypes, "n_prototypes")
             check_count(recipe.seed, "seed", least=0)
+            if recipe.n_prototypes > _MOST_PROTOTYPES or recipe.seed >= 2**63:
+                raise ValueError(
+                    f"it asks for {recipe.n_prototypes} prototypes of a class, from the seed {recipe.seed}"
+                )
             if recipe.merge_above is not None:
                 check_unit_interval(recipe.merge_above, "merge_above")
             if not isinstance(recipe.with_validation, bool):
@@ -255,12 +265,12 @@ def _read(tensors: Mapping[str, Tensor], said: Any, n_classes: int, width: int) 
     if n == 0:
         return no_rows(n_classes, width)
     y = check_tensor(tensors, "y", (n,), "int64").numpy()
-    if y.min() < UNLABELLED or y.max() >= n_classes:
-        raise ValueError(f"y must be in the range 0 to {n_classes - 1}, or -1")
+    if y.min() < 0 or y.max() >= n_classes:
+        raise ValueError(f"y must be in the range 0 to {n_classes - 1}")
     p = check_tensor(tensors, "p", (n, None), finite=False).float().numpy()
     unknown = np.isnan(p).all(1)
     off = np.abs(p[~unknown].sum(1) - 1) > _ROUNDING  # false for NaN, which the next line finds
-    if not 2 <= p.shape[1] <= _LARGEST or off.any() or not ((p >= 0) | unknown[:, None]).all():
+    if not 2 <= p.shape[1] <= n_classes or off.any() or not ((p >= 0) | unknown[:, None]).all():
         raise ValueError("p must hold rows of probabilities")
     z = check_tensor(tensors, "z", (n, width)).numpy()
     names = check_table(json.loads(check_tensor(tensors, "names", (None,), "uint8").numpy().tobytes()), "names")
@@ -268,7 +278,9 @@ def _read(tensors: Mapping[str, Tensor], said: Any, n_classes: int, width: int) 
     features, has_features = None, np.zeros(n, dtype=bool)
     if "features" in tensors:
         has_features = check_tensor(tensors, "has_features", (n,), "bool").numpy()
-        kept = check_tensor(tensors, "features", (int(has_features.sum()), None)).half().numpy()
+        kept = check_tensor(tensors, "features", (int(has_features.sum()) or None, None)).half().numpy()
+        if n * kept.shape[1] > _MOST_VALUES:
+            raise ValueError(f"features of {n:,} rows and {kept.shape[1]:,} columns are more than a record holds")
         features = np.zeros((n, kept.shape[1]), np.float16)
         features[has_features] = kept
     colours = None
@@ -288,4 +300,7 @@ def _read(tensors: Mapping[str, Tensor], said: Any, n_classes: int, width: int) 
 
 
 def _names(value: Any, name: str, n: int) -> Array:
-    return np.array([check_text(each, name) for each in check_list(value, name, n)], dtype=np.str_)
+    texts = [check_text(each, name) for each in check_list(value, name, n)]
+    if n * max(map(len, texts), default=0) > _MOST_VALUES:  # NumPy gives all of them the room of the longest
+        raise ValueError(f"the longest of {name} is too long: {max(map(len, texts)):,} letters")
+    return np.array(texts, dtype=np.str_)

@@ -71,7 +71,8 @@ def adapt_model(model: OpenedModel, local: LocalRows, source: str, *, objective:
 
 def goal_of(model: OpenedModel, objective: str | None) -> Goal:
     """Return the objective that was asked for, or else that of the model's own tuning."""
-    tuned = model.lineage[0].settings.get("tune", {}) if model.lineage else {}
+    tuned = model.lineage[0].settings.get("tune") if model.lineage else None
+    tuned = tuned if isinstance(tuned, Mapping) else {}
     wanted = objective or tuned.get("objective", "balanced_accuracy")
     costs = tuned.get("costs") if wanted == "cost" else None
     if wanted == "cost" and not costs:
@@ -99,10 +100,11 @@ def _at_home(bench: Workbench, adaptation: Adaptation, plan: Plan) -> tuple[dict
     everyone = np.ones(len(bench.local), dtype=bool)
     after = adaptation.adapted or bench.fit(everyone, plan)
     notes = []
+    known: Array = rows.has_p
     if after.head is not None and len(rows):
-        known: Array = rows.has_features & (rows.features is not None)
-        if not known.all():
-            notes.append(f"at home {int((~known).sum()):,} of {len(rows):,} rows are left out: they have no features")
+        known = known & rows.has_features & (rows.features is not None)
+    if not known.all():
+        notes.append(f"at home {int((~known).sum()):,} of {len(rows):,} rows are left out: they have no features")
         rows = rows.rows(known)
     if not len(rows):
         return None, notes

@@ -85,6 +85,8 @@ def read_rows(
         options: device, precision and trusted code of the :class:`Predictor`.
     """
     if is_outputs_file(source):
+        if group_by is not None:
+            raise ValueError(f"--group-by names a column of a table of images; {source} has its groups in 'group'")
         found = _from_file(model, Path(source), Asked(None, prefix, rename or {}, new_classes))
     else:
         asked = Asked(group_by, prefix, rename or {}, new_classes)
@@ -141,10 +143,12 @@ def _from_file(model: OpenedModel, path: Path, asked: Asked) -> LocalRows:
         raise InputFileError(f"{path}: p has {outputs.p.shape[1]} classes, and the model's classifier has {classes}")
     if outputs.z.shape[1] != width:
         raise InputFileError(f"{path}: z has width {outputs.z.shape[1]}, and the model's bank has width {width}")
-    order = _columns(path, outputs, names[:classes])
+    order = _columns(path, outputs, names[:classes], asked.rename)
     labels = [names[order[label]] if isinstance(label, int) else label for label in outputs.labels]
     y, all_names = asked.numbers(labels, names, str(path))
-    ids = asked.named([f"{path.stem} {i}" for i in range(len(y))] if outputs.ids is None else outputs.ids)
+    content = fingerprint(path.read_bytes())
+    numbered = [f"{path.stem} {content} {i}" for i in range(len(y))]  # no two files give the same names
+    ids = asked.named(numbered if outputs.ids is None else outputs.ids)
     p = np.empty_like(outputs.p)
     p[:, order] = outputs.p
     if isinstance(model.content, DualPathClassifier):  # an adapted head speaks in place of the file's classifier
@@ -153,30 +157,33 @@ def _from_file(model: OpenedModel, path: Path, asked: Asked) -> LocalRows:
         ids=ids,
         groups=ids if outputs.groups is None else asked.named(outputs.groups),
         y=y,
-        p=p.astype(np.float32),
+        p=p,
         z=outputs.z,
         features=None if outputs.features is None else outputs.features.astype(np.float32),
         named=outputs.ids is not None,
         grouped=outputs.groups is not None,
     )
     _refuse_seen_names(model.record, rows.ids if rows.named else None, rows.groups if rows.grouped else None, str(path))
+    if not rows.named and not rows.grouped:
+        _refuse_seen_embeddings(model.record, rows, str(path))
     notes = (f"{outputs.left_out:,} rows of train and val are left out: the file's test rows are taken",)
-    return LocalRows(
-        rows, outputs.metadata, notes if outputs.left_out else (), fingerprint(path.read_bytes()), all_names
-    )
+    return LocalRows(rows, outputs.metadata, notes if outputs.left_out else (), content, all_names)
 
 
-def _columns(path: Path, outputs: LocalOutputs, names: Sequence[str]) -> list[int]:
+def _columns(path: Path, outputs: LocalOutputs, names: Sequence[str], rename: Mapping[str, str]) -> list[int]:
     """Return the model's class for each column of a file's probabilities."""
     if not outputs.class_names:
         return list(range(len(names)))
-    unknown = [name for name in outputs.class_names if name not in names]
+    theirs = [rename.get(name, name) for name in outputs.class_names]
+    unknown = [name for name in theirs if name not in names]
     if unknown:
         raise InputFileError(
             f"{path} has probabilities of the class {unknown[0]!r}, which the model does not know (it has "
             f"{', '.join(names)}){nearest(unknown[0], names)}"
         )
-    return [names.index(name) for name in outputs.class_names]
+    if len(set(theirs)) < len(theirs):
+        raise InputFileError(f"{path}: two of its classes are one after --rename: {', '.join(theirs)}")
+    return [names.index(name) for name in theirs]
 
 
 def _from_source(
@@ -217,7 +224,7 @@ def _from_source(
         ids=ids[good],
         groups=groups[good],
         y=y[good],
-        p=encodings.logits.double().softmax(1).float().numpy(),
+        p=encodings.logits.double().softmax(1).numpy(),
         z=encodings.z.numpy(),
         features=encodings.features.numpy(),
         colours=looks.colours,
@@ -273,6 +280,21 @@ def _refuse_seen_pixels(record: Record, rows: KeptRows, source: str) -> None:
             raise SourceError(
                 f"{int(same.sum()):,} images of {source} are {name} images of the model under other names, for "
                 f"example {str(rows.ids[first])!r}, which is {theirs!r}: leave them out"
+            )
+
+
+def _refuse_seen_embeddings(record: Record, rows: KeptRows, source: str) -> None:
+    """Refuse rows without any name that the model has seen, by their embeddings."""
+
+    def marks(z: NDArray[Any]) -> set[bytes]:
+        return {row.tobytes() for row in np.ascontiguousarray(z, np.float32)}
+
+    own = marks(rows.z)
+    for name, kept in (("training", record.train), ("validation", record.validation)):
+        if seen := len(own & marks(kept.z)):
+            raise SourceError(
+                f"{seen:,} rows of {source} have the very embeddings of {name} rows of the model, and figures would be "
+                "too good: leave them out"
             )
 
 

@@ -72,7 +72,7 @@ def validate(
             f"{source} has no labels, so that nothing can be held against --fail-under: add labels, or leave it out"
         )
     decision, unseen = model.decision, _unseen(model.decision, record, names)
-    new, validation = look(decision, rows), look(unseen, record.validation)
+    new, validation = look(decision, rows), look(unseen, record.validation.rows(record.validation.has_p))
     moved = shift(new, validation, record, names)
     evaluation = None
     if labelled.any():
@@ -122,12 +122,12 @@ def _evaluation(model: OpenedModel, local: LocalRows, unseen: Decision, asked: E
     rows = local.rows.rows(keep)
     columns = {name: _text(column)[keep] for name, column in local.metadata.items()}
     columns = {name: column for name, column in columns.items() if _is_subgroup(column)}
-    test = _scored(TestOutputs, rows, columns)
+    test = _scored(TestOutputs, rows, len(names), columns)
     settings = replace(asked, class_names=names, subgroups=tuple(columns))
-    validation = model.record.validation
+    validation = model.record.validation.rows(model.record.validation.has_p)
     case = Case(
         train=None,
-        validation=_scored(ValidationOutputs, validation) if len(validation) else None,
+        validation=_scored(ValidationOutputs, validation, len(names)) if len(validation) else None,
         test=test,
         decision=model.decision,
         decided=model.decision.decide(test.p, test.z),
@@ -139,8 +139,9 @@ def _evaluation(model: OpenedModel, local: LocalRows, unseen: Decision, asked: E
     return {**rows_of, **{name: value for name, value in document.items() if name != "retrieval_worth"}}
 
 
-def _scored(kind: Any, rows: KeptRows, metadata: Mapping[str, Any] | None = None) -> Any:
-    p = rows.p.astype(np.float64)
+def _scored(kind: Any, rows: KeptRows, n_classes: int, metadata: Mapping[str, Any] | None = None) -> Any:
+    """Return rows to score; the classifier gives nothing to classes that the bank alone knows."""
+    p = np.pad(rows.p.astype(np.float64), ((0, 0), (0, n_classes - rows.p.shape[1])))
     groups = rows.groups if rows.grouped else None
     return kind.check(p / p.sum(1, keepdims=True), rows.z, rows.y, groups, ids=rows.ids, metadata=metadata)
 
