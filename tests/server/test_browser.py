@@ -87,7 +87,7 @@ def test_a_whole_study(browser, server, tmp_path):
     admin.get_by_role("link", name="Case 4").wait_for()
     admin.get_by_text("not taken").wait_for()
     admin.get_by_role("link", name="Case 1").click()
-    assert admin.get_by_role("heading", name="What each opinion says").is_visible()
+    admin.get_by_role("heading", name="What each opinion says").wait_for()  # until it can be seen
     assert admin.locator(".case-pictures img").evaluate("image => image.naturalWidth") == 64
     admin.trouble = [line for line in admin.trouble if "422" not in line]  # the broken file
     assert admin.trouble == []
@@ -97,14 +97,14 @@ def test_a_whole_study(browser, server, tmp_path):
         reader = log_in(browser, server, name, width=390)
         for label in said:
             reader.goto(f"{server.address}/next")
-            assert reader.get_by_role("heading", name="Your own reading first").is_visible()
+            reader.get_by_role("heading", name="Your own reading first").wait_for()  # until it can be seen
             assert reader.get_by_text("Prediction:").count() == 0
             answer(reader, label)
-            assert reader.get_by_role("heading", name="Prediction:").is_visible()
+            reader.get_by_role("heading", name="Prediction:").wait_for()  # until it can be seen
             assert reader.evaluate("document.documentElement.scrollWidth") == 390
         reader.goto(f"{server.address}/next")
         reader.wait_for_url(f"{server.address}/")
-        assert reader.get_by_text("Nothing waits for your reading").is_visible()
+        reader.get_by_text("Nothing waits for your reading").wait_for()  # until it can be seen
         assert reader.trouble == []
 
     judge = log_in(browser, server, "anna")
@@ -112,9 +112,9 @@ def test_a_whole_study(browser, server, tmp_path):
     judge.get_by_role("button", name="Show").click()
     judge.get_by_role("link", name="Case 3").click()
     answer(judge, "cyan", button="Decide")
-    assert judge.get_by_role("heading", name="Decided: cyan").is_visible()
+    judge.get_by_role("heading", name="Decided: cyan").wait_for()  # until it can be seen
     judge.get_by_role("link", name="Study").click()
-    assert judge.get_by_text("Fleiss' κ").is_visible()
+    judge.get_by_text("Fleiss' κ").wait_for()  # until it can be seen
     with judge.expect_download() as download:
         judge.get_by_role("link", name="The decided cases as a ZIP").click()
     download.value.save_as(tmp_path / "cases.zip")
@@ -151,5 +151,5 @@ def test_pages_can_be_read_without_scripts(browser, server):
     page.get_by_label("Name").fill("ada")
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Log in").click()
-    assert page.get_by_role("heading", name="Cases").is_visible()
+    page.get_by_role("heading", name="Cases").wait_for()  # until it can be seen
     context.close()
