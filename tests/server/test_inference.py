@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,10 +38,21 @@ def test_batches_are_for_devices_that_gain_from_them(batch, largest):
     inference, hold = Inference(threads=1, waiting=20, batch=batch), threading.Event()
     sizes: list[int] = []
     predictor = stand_in(sizes, hold=hold)
+
+    def ask(pool: ThreadPoolExecutor, i: int) -> Any:
+        return pool.submit(inference.predict, predictor, FRAMED, group=str(i), evidence=False)
+
+    def wait_for(waiting: int) -> None:
+        deadline = time.monotonic() + 8
+        while inference._jobs.qsize() != waiting and time.monotonic() < deadline:
+            time.sleep(0.01)
+
     with ThreadPoolExecutor(12) as pool:
-        asked = [pool.submit(inference.predict, predictor, FRAMED, group=str(i), evidence=False) for i in range(12)]
-        while inference._jobs.qsize() < 11:
-            pass
+        asked = [ask(pool, 0)]
+        time.sleep(0.2)
+        wait_for(0)  # the first one is being decided, alone
+        asked += [ask(pool, i) for i in range(1, 12)]
+        wait_for(11)
         hold.set()
         assert [each.result().label for each in asked] == [str(i) for i in range(12)]  # each gets its own
     inference.close()
