@@ -90,6 +90,7 @@ class Bench:
     """The three steps of one network."""
 
     def __init__(self, name: str, steps: int) -> None:
+        torch.compiler.reset()  # it gives up on a function that it had to compile for many networks
         self.name, self.steps = name, steps
         self.config = TrainConfig(precision="bf16-mixed" if ON_GPU else "32-true", batch_size=BATCH)
         self.fabric = make_fabric(self.config)

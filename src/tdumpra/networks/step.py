@@ -132,8 +132,8 @@ class CapturedStep(Step):
         """Keep them: the graph overwrites its own."""
 
     def _record(self) -> JointLoss:
-        device, buffers = self.fabric.device, list(self.network.buffers())
-        kept = [buffer.clone() for buffer in buffers]
+        device, buffers = self.fabric.device, dict(self.network.named_buffers())
+        kept = {name: buffer.clone() for name, buffer in buffers.items()}
         generators = generator_states(), python_generators()
         on_device = torch.cuda.default_generators[device.index or 0]
         spare = on_device.clone_state()
@@ -148,7 +148,7 @@ class CapturedStep(Step):
                     self._gradients_anew()
             if _host_state() != _host_state(generators):
                 raise RuntimeError("the network draws random numbers on the host")
-            if any(now is not then for now, then in zip(self.network.buffers(), buffers, strict=True)):
+            if any(buffers.get(name) is not buffer for name, buffer in self.network.named_buffers()):
                 raise RuntimeError("the network replaces its buffers")
             self.network.zero_grad()
             with torch.cuda.graph(self.graph, stream=beside, capture_error_mode="thread_local"):
@@ -160,8 +160,8 @@ class CapturedStep(Step):
         finally:
             here.wait_stream(beside)
             set_generators(*generators)
-            for buffer, value in zip(buffers, kept, strict=True):
-                buffer.copy_(value)
+            for name, buffer in self.network.named_buffers():
+                buffer.copy_(kept[name])
 
     def _gradients_anew(self) -> None:
         self.network.zero_grad()
