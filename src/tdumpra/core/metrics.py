@@ -19,7 +19,6 @@ OBJECTIVES: tuple[Objective, ...] = ("balanced_accuracy", "accuracy", "macro_f1"
 _ONE_SIDED = 1.6448536269514722  # the normal quantile of 95 %
 METRICS = ("accuracy", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "nll", "brier")  # of every results table
 N_BINS = 15
-_RANKED_AT_ONCE = 2**21  # entries of a posterior
 SMALLEST_PROBABILITY = float(np.finfo(np.float64).eps)  # as in scikit-learn's log_loss
 
 
@@ -65,15 +64,18 @@ def macro_f1(counts: ClassCounts) -> Float[Array, "*many"]:
 
 def auroc_by_class(p: Float[Array, "n c"], y: Int[Array, " n"]) -> Float[Array, " c"]:
     """Return the area under each one-vs-rest ROC curve: the chance that a member outranks a non-member, ties half."""
-    from scipy.stats import rankdata  # takes a second to import, and predictions need no ranks
-
     positives = np.bincount(y, minlength=p.shape[1]).astype(np.float64)
     negatives = len(y) - positives
-    if p.size <= _RANKED_AT_ONCE:
-        rank_sum = np.where(y[:, None] == np.arange(p.shape[1]), rankdata(p, axis=0), 0.0).sum(0)
-    else:  # sums of whole and half ranks, which are exact in any order
-        rank_sum = np.array([rankdata(p[:, c])[y == c].sum() for c in range(p.shape[1])])
+    # sums of whole and half ranks, which are exact in any order
+    rank_sum = np.array([_ranks(p[:, c])[y == c].sum() for c in range(p.shape[1])])
     return ratio(rank_sum - positives * (positives + 1) / 2, positives * negatives)
+
+
+def _ranks(values: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Return the place of each value from 1 on; values that are alike share the mean of theirs."""
+    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: Array = (np.cumsum(counts) - (counts - 1) / 2)[group]
+    return ranks
 
 
 def macro_auroc(p: Float[Array, "n c"], y: Int[Array, " n"]) -> float:
