@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import hypothesis
 import jaxtyping
@@ -20,6 +22,10 @@ _HOOKED = "tdumpra.core"
 
 if too_early := [name for name in sys.modules if name == _HOOKED or name.startswith(f"{_HOOKED}.")]:
     raise RuntimeError(f"{too_early[0]} was imported before the tests could have its shapes checked")
+
+# Beartype draws which items of a list it looks at, and a training must leave Python's generator as it is.
+with mock.patch.object(random, "getrandbits", random.Random(0).getrandbits):
+    import beartype  # noqa: F401
 
 # An int is accepted where a float is annotated, as type checkers do.
 jaxtyping.install_import_hook(_HOOKED, "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
