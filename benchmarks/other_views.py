@@ -1,6 +1,6 @@
 """Outputs of trained networks on other views of the same images, for a run of one fold or without folds.
 
-    python studies/ham10000/other_views.py OUT.npz CLASSIFIER_FOLDER SECOND_FOLDER
+    python -m benchmarks.other_views OUT.npz CLASSIFIER_FOLDER SECOND_FOLDER
 
 The classifier is the student of the first run, the second network the teacher of the other. Views: ``eight`` (mirrored
 and turned, averaged), ``grey`` (colours scaled so that their means are equal), ``zoom`` (the middle three quarters),
@@ -65,12 +65,11 @@ def _pool(network: nn.Module, stage: int, kept: list[Tensor]) -> Any:
     return blocks[stage].register_forward_hook(lambda _m, _i, output: kept.append(output.mean((2, 3)).float().cpu()))
 
 
-
 def components(features: Tensor, n_train: int) -> np.ndarray:
     """Return the first principal components of the training rows' features, for all rows."""
     centred = features - features[:n_train].mean(0)
     directions = torch.linalg.svd(centred[:n_train].to(DEVICE), full_matrices=False)[2].cpu()
-    return (centred @ directions[:WIDTH].T).half().numpy()
+    return np.asarray((centred @ directions[:WIDTH].T).half().numpy())
 
 
 def main(out: Path, *folders: Path) -> None:
@@ -99,7 +98,7 @@ def main(out: Path, *folders: Path) -> None:
             stages = {stage: [] for stage in STAGES}
             outputs(encoder, data, rows, lambda x: x, stages)
             found |= {f"stage{stage}": components(torch.cat(kept), n_train) for stage, kept in stages.items()}
-    np.savez(out, **found)
+    np.savez(out, allow_pickle=False, **found)
 
 
 if __name__ == "__main__":
