@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdumpra.core.bootstrap import Draws
+from tdumpra.core.bootstrap import MOST_CURVES, Draws
 from tdumpra.core.gate import GateSignals
+from tdumpra.evaluation.settings import MOST_CLASSES, EvaluateConfig
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decided, Decision
 from tdumpra.method.outputs import ScoredOutputs, TestOutputs, TrainOutputs, ValidationOutputs, join
@@ -168,10 +169,19 @@ def joined_decided(cases: Sequence[Case]) -> Decided:
     return Decided(torch.cat(p), torch.cat(opened), each, torch.cat(p_cls), torch.cat(p_sim))
 
 
-def part_notes(cases: Sequence[Case], draws: Draws | None) -> list[str]:
-    """Say where a part of the rows stands for all of them."""
-    notes = []
-    if any(case.train is not None and len(case.train) > CACHED_ROWS for case in cases):
+def part_notes(scored: Scored, settings: EvaluateConfig, draws: Draws | None) -> list[str]:
+    """Say where a part stands for all, or something was left out."""
+    notes, n_classes = [], scored.test.n_classes
+    if not settings.chosen_classes(n_classes):
+        notes.append(
+            f"with more than {MOST_CLASSES} classes, sensitivities at fixed specificities are given for those that "
+            "evaluate.sensitivity_classes names"
+        )
+    if draws is not None and n_classes > MOST_CURVES:
+        notes.append(
+            f"with more than {MOST_CURVES} classes, intervals of the mean AUROC follow the rows' weights to first order"
+        )
+    if any(case.train is not None and len(case.train) > CACHED_ROWS for case in scored.cases):
         notes.append(
             f"knn and tip_adapter, which compare a case with training cases one by one, have {CACHED_ROWS:,} of them, "
             "drawn at random"
