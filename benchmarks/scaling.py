@@ -56,7 +56,7 @@ def run() -> list[Row]:
 
 
 def measure() -> dict[str, Any]:
-    """Return processor seconds of the loss by joined views and of the network for a view, and the size of its weights."""
+    """Return processor seconds of the loss by joined views and of the network for a view, and what else is needed."""
     import timm
 
     torch.set_num_threads(1)
@@ -130,7 +130,7 @@ def _gather(rank: int, n_bytes: int, found: Any) -> None:
 
 
 def simulate(measured: dict[str, Any]) -> dict[str, list[dict[str, float]]]:
-    """Put the pieces together, on processor cores and on GPUs, with a batch that grows with the processes or does not."""
+    """Put the pieces together, on cores and on GPUs, with a batch that grows with the processes or does not."""
     cores = {int(n): seconds for n, seconds in measured["loss_s"].items()}
     rows = {row["name"]: row for row in json.loads(ON_A_GPU.read_text(encoding="utf-8"))["rows"]}
     views_a_second = rows["efficientnet_b0, eager, full step"]["ours"]

@@ -48,21 +48,25 @@ def costs(rates: Rates, images: float) -> list[tuple[str, str, str]]:
     decoding = images / rates.core_images / _HOUR
     machines = hours * _HOUR / (rates.days * _DAY)
     rows = images * rates.part_bytes
+    read, embedded = images * rates.image_bytes, images * (rates.part_bytes + rates.embedding_bytes)
+    fast, slow = f"{rates.passes_images:,.0f} images/s", f"{rates.core_images:,.0f} images/s"
+    beside = f"{rates.machine_images:,.0f} images/s with {rates.machine_cores:.0f} cores beside the GPU"
+    in_memory = f"{rates.listing_memory:,.0f} bytes an image in each process"
     return [
-        ("GPU hours, as measured", f"{hours:,.0f}", f"{rates.machine_images:,.0f} images/s with {rates.machine_cores:.0f} cores beside the GPU"),
-        ("GPU hours, were the GPU always fed", f"{fed:,.0f}", f"{rates.passes_images:,.0f} images/s: the networks' passes alone"),
-        ("core hours for decoding", f"{decoding:,.0f}", f"{rates.core_images:,.0f} images/s of one core"),
+        ("GPU hours, as measured", f"{hours:,.0f}", beside),
+        ("GPU hours, were the GPU always fed", f"{fed:,.0f}", f"{fast}: the networks' passes alone"),
+        ("core hours for decoding", f"{decoding:,.0f}", f"{slow} of one core"),
         ("cores that keep one GPU fed", f"{rates.passes_images / rates.core_images:,.0f}", "the two rates above"),
         (f"machines for {rates.days:g} days", f"{machines:,.1f}", "GPU hours, as measured"),
-        ("bytes read", _size(images * rates.image_bytes), f"{_size(rates.image_bytes)} an image"),
+        ("bytes read", _size(read), f"{_size(rates.image_bytes)} an image"),
         ("network into each machine", f"{_size(rates.machine_images * rates.image_bytes)}/s", "at its measured rate"),
-        ("network into all machines", f"{_size(images * rates.image_bytes / (rates.days * _DAY))}/s", f"over {rates.days:g} days"),
+        ("network into all machines", f"{_size(read / (rates.days * _DAY))}/s", f"over {rates.days:g} days"),
         ("parts", _size(rows), f"{rates.part_bytes:,.0f} bytes a row of seven classes"),
-        ("parts with embeddings", _size(rows + images * rates.embedding_bytes), f"{rates.embedding_bytes:,.0f} more of 128 numbers"),
+        ("parts with embeddings", _size(embedded), f"{rates.embedding_bytes:,.0f} more of 128 numbers"),
         ("lists of images", _size(images * rates.listing_bytes), f"{rates.listing_bytes:,.0f} bytes a row"),
         ("jobs (folders of results)", f"{images / rates.job_images:,.0f}", f"{rates.job_images:,.0f} images each"),
-        ("memory for a job's list", _size(rates.job_images * rates.listing_memory), f"{rates.listing_memory:,.0f} bytes an image in each process"),
-    ]  # fmt: skip
+        ("memory for a job's list", _size(rates.job_images * rates.listing_memory), in_memory),
+    ]
 
 
 def archive_costs() -> list[list[str]]:
@@ -98,10 +102,11 @@ def measured_sizes(n: int = 2048) -> dict[str, float]:
         else None
         for _ in range(n)
     ]
+    probabilities = [dict(zip(classes, row, strict=True)) for row in p.tolist()]
     rows = [
-        Prediction(ids[i], classes[int(p[i].argmax())], dict(zip(classes, p[i].tolist(), strict=True)), False, signals[i], None, embedding=z[i])
-        for i in range(n)
-    ]  # fmt: skip
+        Prediction(ids[i], max(each, key=each.__getitem__), each, False, signals[i], None, embedding=z[i])
+        for i, each in enumerate(probabilities)
+    ]
     plain, wide = (len(table_bytes(predictions_table(ids, rows, classes, width))) / n for width in (None, 128))
     tracemalloc.start()
     entries = [Entry(f"{name}?", f"/archive/{name}", number) for number, name in enumerate(ids)]
@@ -125,14 +130,14 @@ def main() -> None:
         parser.add_argument(f"--{each.name.replace('_', '-')}", type=float)
     asked = vars(parser.parse_args())
     if asked.pop("measure"):
-        print(json.dumps(measured_sizes()))
+        sys.stdout.write(json.dumps(measured_sizes()) + "\n")
         return
     images, rates = asked.pop("images"), Rates.read()
     rates = replace(rates, **{name: value for name, value in asked.items() if value is not None})
     if images <= 0 or min(asdict(rates).values()) <= 0:
         sys.exit("every rate must be above 0")
     for what, much, source in costs(rates, images):
-        print(f"{what:36} {much:>12}   {source}")
+        sys.stdout.write(f"{what:36} {much:>12}   {source}\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Hundreds of classes: everything that a run of saved outputs writes stays of bounded size, and says what it left out."""
+"""Hundreds of classes: all that a run of saved outputs writes stays of bounded size, and says what it left out."""
 
 from __future__ import annotations
 

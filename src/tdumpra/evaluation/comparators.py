@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from tdumpra.core.calibration import fit_temperature
-from tdumpra.core.neighbours import cache_affinity, nearest_neighbour_shares
+from tdumpra.core.neighbours import N_NEIGHBOURS, cache_affinity, class_shares, nearest_neighbour_shares
 from tdumpra.core.risk import bayes_gate
 from tdumpra.core.rowwise import BLOCK, by_rows, normalise, widen
 from tdumpra.evaluation.case import Case as Case
@@ -59,8 +59,11 @@ class Comparator(NamedTuple):
 def knn(case: Case) -> Tensor | None:
     """Return the shares of the classes among the nearest training rows, in the bank's space."""
     cached = case.cached_rows()
-    if cached is None:
+    if case.train is None or cached is None:
         return None
+    nearest = case.neighbours(case.test.z, N_NEIGHBOURS)
+    if nearest is not None:
+        return class_shares(case.train.y, nearest, n_classes=case.test.n_classes)
     return nearest_neighbour_shares(*cached, case.test.z, n_classes=case.test.n_classes)
 
 

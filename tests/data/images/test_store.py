@@ -53,7 +53,7 @@ def test_a_file_that_was_cut_or_is_gone_is_refused(cached):
         store.read(np.array([1, 0]))
     assert store.read(np.array([1, 2])).shape == (2, 8, 9, 3)  # others are whole
     store.path.unlink()
-    with pytest.raises(ArtifactError, match="cannot read the image cache .*prepare it again"):
+    with pytest.raises(ArtifactError, match=r"cannot read the image cache .*prepare it again"):
         store.read(np.array([1]))
 
 
