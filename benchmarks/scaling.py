@@ -5,15 +5,15 @@ python benchmarks/scaling.py --out docs/results/scaling.json
 Every process computes the contrastive loss of the joined batch, so that the result does not depend on how many there
 are (:func:`tdumpra.networks.train._joined_loss`). Its time grows with the square of the joined batch and is shared by
 nobody; the network's time is shared by all; what is sent grows with the batch and with the weights. Measured are the
-loss of each size, forward and backward of a network for a view, and a gather over loopback; the rest is arithmetic.
-Seconds are those of one processor core, so that a busy machine does not change them much.
+loss of each size, and forward and backward of a network for a view; the rest is arithmetic. Seconds are those of one
+processor core, so that a busy machine does not change them much. Nothing is sent here while something is computed, as
+sums of gradients are in truth: the shares are those of the worst case.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -68,7 +68,6 @@ def measure() -> dict[str, Any]:
         "loss_s": loss,
         "network_s_a_view": step,
         "weights": sum(each.numel() for each in network.parameters()),
-        "gather_bytes_a_second": gather_speed(),
     }
 
 
@@ -104,31 +103,6 @@ def _network_step(network: nn.Module, n: int) -> Callable[[], None]:
     return step
 
 
-def gather_speed(n_bytes: int = 2**24) -> float:
-    """Return bytes a second that two processes of this machine hand each other in a gather (gloo)."""
-    import torch.multiprocessing as processes
-
-    with processes.get_context("spawn").Manager() as manager:
-        found = manager.list()
-        processes.spawn(_gather, args=(n_bytes, found), nprocs=2)
-        return max(found)
-
-
-def _gather(rank: int, n_bytes: int, found: Any) -> None:
-    import torch.distributed as group
-
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29533", "RANK": str(rank), "WORLD_SIZE": "2"}
-    group.init_process_group("gloo")
-    part = torch.zeros(n_bytes, dtype=torch.uint8)
-    parts = [torch.empty_like(part) for _ in range(2)]
-    for _ in range(4):
-        group.barrier()
-        start = time.perf_counter()
-        group.all_gather(parts, part)
-        found.append(n_bytes / (time.perf_counter() - start))
-    group.destroy_process_group()
-
-
 def simulate(measured: dict[str, Any]) -> dict[str, list[dict[str, float]]]:
     """Put the pieces together, on cores and on GPUs, with a batch that grows with the processes or does not."""
     cores = {int(n): seconds for n, seconds in measured["loss_s"].items()}
@@ -145,7 +119,7 @@ def simulate(measured: dict[str, Any]) -> dict[str, list[dict[str, float]]]:
     found = {}
     for name, batch in (("batch grows", growing), ("batch stays", fixed)):
         found[f"cpu, {name}"] = [
-            _step(p, views, network * views / p, cores[views], weights, measured["gather_bytes_a_second"])
+            _step(p, views, network * views / p, cores[views], weights, LINKS[0].bytes_a_second)
             for p, views in batch.items()
         ]
         for link in LINKS:

@@ -34,12 +34,19 @@ def clustering() -> list[list[str]]:
 
 
 def scaling() -> list[list[str]]:
-    """Return what a step consists of, by processes, for each simulated cluster."""
-    rows = [["cluster", "processes", "views", "network, ms", "loss, ms", "sent, MB", "sent, ms", "network's share"]]
-    for name, steps in _read("scaling.json")["simulated"].items():
-        for step in steps:
-            sent = (step["gathered_bytes"] + step["gradient_bytes"]) / 1e6
-            times = [f"{1000 * step[key]:,.4g}" for key in ("network_s", "loss_s")]
-            more = [f"{sent:,.1f}", f"{1000 * step['sent_s']:,.3g}", f"{step['efficiency']:.2f}"]
-            rows.append([name, str(step["processes"]), f"{step['views']:,}", *times, *more])
+    """Return the joined loss, what is sent, and the share of a step that is the network's, by processes."""
+    clusters = _read("scaling.json")["simulated"]
+    names = {
+        "cpu, {}": "cores, 10 Gb/s",
+        "gpu, {}, 10 Gb/s Ethernet": "GPUs, 10 Gb/s",
+        "gpu, {}, 200 Gb/s InfiniBand": "GPUs, 200 Gb/s",
+    }
+    both = [(batch, name, words) for batch in ("batch grows", "batch stays") for name, words in names.items()]
+    rows = [
+        ["processes", "views", "loss on a core, ms", "gathered, MB", *(f"{batch}: {words}" for batch, _, words in both)]
+    ]
+    for place, step in enumerate(clusters["cpu, batch grows"]):
+        shares = [f"{clusters[name.format(batch)][place]['efficiency']:.2f}" for batch, name, _ in both]
+        figures = [f"{1000 * step['loss_s']:,.3g}", f"{step['gathered_bytes'] / 1e6:,.2f}"]
+        rows.append([str(step["processes"]), f"{step['views']:,}", *figures, *shares])
     return rows
