@@ -24,6 +24,7 @@ NAMES = (
 )  # fmt: skip
 BY_NAME = (
     "training_step", "lazy_predict", "cpu_serving", "scoring", "predict_memory", "startup", "large_arrays", "serving",
+    "clustering", "scaling",
 )  # long, or need a quiet machine  # fmt: skip
 
 

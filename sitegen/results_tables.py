@@ -13,7 +13,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from sitegen.archive_costs import archive_costs
 from sitegen.reliability import reliability
+from sitegen.scale import clustering, large_arrays, scaling
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = ROOT / "docs" / "results" / "ham10000"
@@ -23,6 +25,9 @@ PAGES = (
     ON_A_GPU / "README.md",
     ROOT / "README.md",
     ROOT / "docs" / "reliability.md",
+    ROOT / "docs" / "scoring.md",
+    ROOT / "docs" / "own-model.md",
+    ROOT / "docs" / "results" / "scaling.md",
 )
 METRICS = ("accuracy", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "nll")
 LEADS = ("accuracy", "macro_f1", "balanced_accuracy", "ambiguous_accuracy", "aurc", "macro_auroc")
@@ -335,6 +340,10 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "captured": captured_steps,
     "in-short": in_short,
     "reliability": reliability,
+    "archive-costs": archive_costs,
+    "large-arrays": large_arrays,
+    "clustering": clustering,
+    "scaling": scaling,
 }
 _TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:\|.*\n)*")
 
