@@ -72,6 +72,23 @@ def test_labels_of_a_fold_have_no_say_in_what_is_applied_to_it(bench):
     assert first[0][2] == second[0][2]
 
 
+def test_copies_under_other_names_do_not_judge_what_was_fitted_on_them():
+    """Labels that mean nothing: only who has seen a row's copy could be right about it."""
+    bench = bench_of(60)
+    rng = np.random.default_rng(0)
+    noise = replace(
+        bench.local, y=rng.integers(4, size=60), z=rng.normal(size=(60, 6)).astype(np.float32),
+        features=rng.normal(size=(60, 12)).astype(np.float32),
+    )  # fmt: skip
+    twice = noise.joined(
+        replace(noise, ids=np.char.add("again ", noise.ids), groups=np.char.add("again ", noise.groups))
+    )
+    assert len(np.unique(twice.kin)) == 30
+    done = adapt(replace(bench, local=twice, _kept={}), GOAL)
+    assert done.figures["head"]["accuracy"].value < 0.45
+    assert done.adapted is None
+
+
 def test_the_choice_is_the_best_harmless_score(bench):
     fold = group_folds(bench.local.groups, bench.local.y, FOLDS, seed=0)
     choice = choose(bench, [Part(fold != i, np.flatnonzero(fold == i)) for i in range(FOLDS)], GOAL)

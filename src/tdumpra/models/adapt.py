@@ -19,7 +19,7 @@ from tdumpra.core.bootstrap import MetricSums, bootstrap_metrics, group_weights,
 from tdumpra.core.gate import GateThresholds
 from tdumpra.core.groups import group_folds, lesion_numbers
 from tdumpra.core.metrics import cost_by_row
-from tdumpra.method.record import KeptRows
+from tdumpra.method.rows import KeptRows
 from tdumpra.models.ways import WAYS, Adapted, Plan, Workbench, bank_plans, reading_plans
 from tdumpra.tuning.goal import LOSSES, Goal, Score, objective_name, shown_value
 
@@ -122,7 +122,7 @@ def adapt(bench: Workbench, goal: Goal) -> Adaptation:
     """Choose a way and its dials on the local rows, estimate what such a choice is worth, and fit it on all of them."""
     local = bench.local
     refuse_unusable(local, bench.class_names)
-    fold = group_folds(local.groups, local.y, FOLDS, seed=_SEED)
+    fold = group_folds(local.kin, local.y, FOLDS, seed=_SEED)  # a copy must not judge what was fitted on its twin
     # first the choice on all rows: what it fits without each fold, the estimate needs too
     choice = choose(bench, [_part(fold, {i}, i) for i in range(FOLDS)], goal)
     by_fold, posteriors = nested(bench, goal, fold)
@@ -144,10 +144,12 @@ def refuse_unusable(local: KeptRows, class_names: Sequence[str]) -> None:
     """Refuse rows that nothing can be chosen on."""
     if not local.labelled.all():
         raise ValueError(f"{int((~local.labelled).sum())} of {len(local)} local cases have no label: leave them out")
-    lesions = len(np.unique(local.groups))
+    lesions, named = len(np.unique(local.kin)), len(np.unique(local.groups))
     if lesions < FOLDS:
+        copies = f" ({named} by name, and the rest are copies)" if named > lesions else ""
         raise ValueError(
-            f"adapting deals lesions into {FOLDS} folds, and the source has {lesions}: label more cases, 50 at least"
+            f"adapting deals lesions into {FOLDS} folds, and the source has {lesions}{copies}: label more cases, 50 at "
+            "least"
         )
     present = np.unique(local.y)
     if len(present) < 2:
@@ -223,7 +225,7 @@ def compared(
     """Return figures of all posteriors, and those of the procedure less each way's, with intervals over lesions."""
     figures = {name: figures_of(p, rows.y, goal) for name, p in posteriors.items()}
     once = {name: of_weights(np.ones((len(rows), 1))) for name, of_weights in figures.items()}
-    member = lesion_numbers(rows.groups, len(rows))
+    member = lesion_numbers(rows.kin, len(rows))
     replicates = {
         name: bootstrap_metrics(of_weights, group_weights(member, n_replicates=REPLICATES, seed=_SEED))
         for name, of_weights in figures.items()

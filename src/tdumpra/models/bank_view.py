@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from tdumpra.method.bank import PrototypeBank
-from tdumpra.method.record import KeptRows
+from tdumpra.method.rows import KeptRows
 from tdumpra.models.opened import OpenedModel
 from tdumpra.networks.model_file import Model
 

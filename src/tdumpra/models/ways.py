@@ -23,7 +23,8 @@ from tdumpra.core.linear_head import Directions, LinearHead, fit_linear_head, pr
 from tdumpra.core.metrics import Objective
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decided, Decision
-from tdumpra.method.record import KeptRows, Record
+from tdumpra.method.record import Record
+from tdumpra.method.rows import KeptRows
 
 Array = np.ndarray
 Reading = Literal["keep", "bias", "head"]
@@ -177,8 +178,8 @@ class Workbench:
     def _bias(self, train: Array) -> tuple[float, tuple[float, ...]]:
         key = ("bias", train.tobytes())
         if key not in self._kept:
-            log_p = torch.from_numpy(self.local.p[train].astype(np.float64)).log()
-            self._kept[key] = fit_temperature_and_bias(log_p, torch.from_numpy(self.local.y[train]))
+            p = torch.from_numpy(self.local.p[train].astype(np.float64))
+            self._kept[key] = fit_temperature_and_bias(p, torch.from_numpy(self.local.y[train]))
         found: tuple[float, tuple[float, ...]] = self._kept[key]
         return found
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tdumpra.artifacts import Artifact, fingerprint, prefixed, read_artifact, unprefixed, write_artifact
+from tdumpra.core.linear_head import LinearHead
 from tdumpra.data.images.framing import EvalTransform
 from tdumpra.errors import ArtifactError, OtherKindError, UntrustedCodeError
 from tdumpra.foreign import reading
@@ -91,6 +92,15 @@ class Encoder:
             ) from error
         built: nn.Module = network if self.views == 1 else SeveralViews(network, self.views)
         return (NewHead(built, *(head[key] for key in _HEAD)) if head else built).eval().to(device)
+
+    @property
+    def head(self) -> LinearHead | None:
+        """Return the linear layer that gives the logits of pooled features; ``None`` where a factory made the network."""
+        own = ("classifier.weight", "classifier.bias")
+        for names in (_HEAD, () if self.network.as_it_is else own):
+            if names and all(name in self.state for name in names):
+                return LinearHead(*(self.state[name].float().numpy() for name in names))
+        return None
 
     def with_head(self, weight: Any, bias: Any) -> Encoder:
         """Let another linear layer on the pooled features give the logits; an earlier one of this kind is replaced."""
