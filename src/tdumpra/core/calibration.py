@@ -81,7 +81,7 @@ def fit_temperature_and_bias(p: Float[Tensor, "n c"], labels: Int[Tensor, " n"])
     .. math:: \min_{T, b} \mathrm{NLL}(\mathrm{softmax}(\log p / T + b)) + \frac{1}{2n} \lVert b \rVert^2
 
     The penalty is that of a bias with a standard deviation of one nat before any row was seen. A class without a row
-    keeps a bias of zero: nothing is known of it. :func:`apply_temperature_and_bias` applies both, to the same logarithms.
+    keeps a bias of zero: nothing is known of it. :func:`apply_temperature_and_bias` takes the same logarithms.
     """
     from scipy.optimize import minimize
 
