@@ -35,7 +35,7 @@ def path(tmp_path):
 
 
 def assert_same_files(one, other):
-    """Compare every number, its type, and every word, but for the history and proofs, which are of the bank that was."""
+    """Compare every number, its type, and every word, but for the history and proofs, which are of another bank."""
     (tensors, meta), (others, words) = (read_artifact(path, kind=KIND, schema=SCHEMA) for path in (one, other))
     assert {name: each.dtype for name, each in tensors.items()} == {name: each.dtype for name, each in others.items()}
     differing = [name for name in tensors if not torch.equal(tensors[name], others[name])]

@@ -134,8 +134,8 @@ def label_numbers(
             count = sum(label == word for label in labels)
             raise SourceError(
                 f"{source} has {count:,} rows of the class {name!r}, which the model does not know (it has "
-                f"{', '.join(known)}): {_renaming(word, name, known)}, leave these rows out, or teach it to a bank with  "
-                f"tdumpra bank add --new-class {shlex.quote(name)}{nearest(name, known)}"
+                f"{', '.join(known)}): {_renaming(word, name, known)}, leave these rows out, or teach it to a bank "
+                f"with  tdumpra bank add --new-class {shlex.quote(name)}{nearest(name, known)}"
             )
         number[name.casefold()] = len(names)
         names.append(name)

@@ -100,8 +100,8 @@ def _overconfidence_words(found: Mapping[str, Any] | None) -> list[str]:
     said = []
     if found is not None and (expected := found["expected"]) is not None:
         said.append(
-            f"expect confidence to be {_gap(expected)}: its mean over rows is {found['confidence']:.2f}, where accuracy "
-            f"is estimated at {expected['accuracy']:.2f} without labels ({expected['method']})"
+            f"expect confidence to be {_gap(expected)}: its mean over rows is {found['confidence']:.2f}, where "
+            f"accuracy is estimated at {expected['accuracy']:.2f} without labels ({expected['method']})"
         )
     if found is not None and (measured := found["measured"]) is not None:
         said.append(f"measured on the labelled rows, confidence is {_gap(measured)}")

@@ -95,7 +95,7 @@ class Encoder:
 
     @property
     def head(self) -> LinearHead | None:
-        """Return the linear layer that gives the logits of pooled features; ``None`` where a factory made the network."""
+        """Return the linear layer from pooled features to logits; ``None`` where a factory made the network."""
         own = ("classifier.weight", "classifier.bias")
         for names in (_HEAD, () if self.network.as_it_is else own):
             if names and all(name in self.state for name in names):
