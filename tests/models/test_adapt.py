@@ -10,7 +10,7 @@ from two_places import NAMES, arrays, home_model, kept
 
 from tdumpra.core.groups import group_folds
 from tdumpra.core.metrics import classification_metrics
-from tdumpra.models.adapt import FOLDS, Adaptation, Part, adapt, choose, nested
+from tdumpra.models.adapt import FOLDS, Adaptation, Interval, Part, adapt, choose, nested
 from tdumpra.models.dose import dose_curve, sizes_of
 from tdumpra.models.ways import TILTS, WAYS, Adapted, Plan, Workbench, reading_plans
 from tdumpra.tuning.goal import Goal
@@ -59,6 +59,30 @@ def test_more_of_the_same_place_is_no_reason_to_change():
     assert not unchanged.to_json()["wins"]
     assert unchanged.to_json()["way"] == "keep"
     assert unchanged.verdict().startswith("nothing wins")
+    # one way is spoken of, the one that came nearest
+    assert unchanged.choice.shown != "keep"
+    assert WAYS[unchanged.choice.shown] in unchanged.verdict()
+    assert unchanged.to_json()["shown"] == unchanged.choice.shown
+
+
+@pytest.mark.parametrize(
+    ("gain", "accuracy", "kept"),
+    [
+        (Interval(0.05, 0.01, 0.09), 0.0, True),
+        (Interval(0.05, -0.01, 0.11), 0.02, False),  # may be chance
+        (Interval(0.05, 0.01, 0.09), -0.001, False),  # at a price in accuracy
+        (Interval(-0.05, -0.09, -0.01), 0.0, False),
+    ],
+)
+@pytest.mark.parametrize("objective", ["balanced_accuracy", "nll"])
+def test_what_is_kept_gains_for_sure_and_costs_no_accuracy(adaptation, objective, gain, accuracy, kept):
+    if objective == "nll":  # less is better
+        gain = Interval(-gain.value, -gain.high, -gain.low)
+    gains = {**adaptation.gains["keep"], objective: gain, "accuracy": Interval(accuracy, accuracy - 0.1, accuracy + 0.1)}
+    found = replace(adaptation, goal=Goal(objective), gains={"keep": gains})
+    assert found.survives == kept
+    assert found.verdict().startswith("nothing wins") != kept
+    assert WAYS[adaptation.choice.winner] in found.verdict()
 
 
 def test_labels_of_a_fold_have_no_say_in_what_is_applied_to_it(bench):

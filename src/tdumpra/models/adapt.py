@@ -46,6 +46,16 @@ class Choice(NamedTuple):
     scores: Mapping[str, Score]
     winner: str
 
+    @property
+    def shown(self) -> str:
+        """Return the winner, or where the model stays the way that came nearest: at no lower accuracy, if one did."""
+        if self.winner != "keep":
+            return self.winner
+        base = self.scores["keep"]
+        rivals = {way: score for way, score in self.scores.items() if way != "keep"}
+        harmless = {way: score for way, score in rivals.items() if score.accuracy >= base.accuracy}
+        return max(harmless or rivals, key=lambda way: round(rivals[way].objective, 12))
+
 
 class Part(NamedTuple):
     """Rows to predict (numbers), and the rows to fit on (a mask)."""
@@ -68,17 +78,20 @@ class Adaptation:
 
     @property
     def survives(self) -> bool:
-        """Return whether rows without a say confirm the choice: a better objective, and no lower accuracy."""
+        """Return whether rows without a say confirm the choice: a better objective for sure, and no lower accuracy."""
         return self.choice.winner != "keep" and _confirmed(self.gains["keep"], self.goal)
 
     def verdict(self) -> str:
         """Say in a sentence what came out."""
-        objective, words = self.goal.objective, WAYS[self.choice.winner]
+        objective, words = self.goal.objective, WAYS[self.choice.shown]
         name = objective_name(objective)
         if self.choice.winner == "keep":
             verb = "lowers" if objective in LOSSES else "raises"
-            return f"nothing wins: no way {verb} {name} at no lower accuracy, so the model stays"
-        now, before, gain = self.figures["chosen"], self.figures["keep"], self.gains["keep"][objective]
+            return (
+                f"nothing wins: no way {verb} {name} at no lower accuracy, so the model stays; {words} came nearest"
+            )
+        now, before, gains = self.figures["chosen"], self.figures["keep"], self.gains["keep"]
+        gain = gains[objective]
         found = (
             f"on lesions that had no say {name} is {now[objective].value:.3f} where it was "
             f"{before[objective].value:.3f} ({_signed(gain.value)}, 95% interval {_signed(gain.low)} to "
@@ -86,10 +99,10 @@ class Adaptation:
         )
         if objective != "accuracy":
             found += f", accuracy {now['accuracy'].value:.3f} where it was {before['accuracy'].value:.3f}"
-        if not self.survives:
-            return f"nothing wins: {words} looked best, but {found}; the model stays"
-        doubt = "; the interval holds zero, so more cases would tell more" if gain.low <= 0 <= gain.high else ""
-        return f"{words} wins: {found}{doubt}"
+        if self.survives:
+            return f"{words} wins: {found}"
+        reason = "accuracy falls" if gains["accuracy"].value < 0 else "that may be chance, and more cases would tell"
+        return f"nothing wins: {words} looked best, but {found}: {reason}; the model stays"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -102,6 +115,7 @@ class Adaptation:
             "verdict": self.verdict(),
             "wins": self.survives,
             "way": self.choice.winner if self.survives else "keep",
+            "shown": self.choice.shown,
             "chosen_by_fold": list(self.by_fold),
             "estimate": table(self.figures["chosen"]),
             "ways": {
@@ -258,8 +272,9 @@ def shown_metrics(goal: Goal) -> tuple[str, ...]:
 
 
 def _confirmed(gains: Mapping[str, Interval], goal: Goal) -> bool:
-    better = shown_value(goal.objective, gains[goal.objective].value) > 0
-    return better and gains["accuracy"].value >= 0
+    """Return whether the whole interval of the objective lies on the better side of zero, at no lower accuracy."""
+    gain = gains[goal.objective]
+    return min(shown_value(goal.objective, end) for end in (gain.low, gain.high)) > 0 and gains["accuracy"].value >= 0
 
 
 def _signed(value: float) -> str:

@@ -46,7 +46,7 @@ def adapt_model(model: OpenedModel, local: LocalRows, source: str, *, objective:
         )
     bench = Workbench(model.decision, record, names, local.rows.rows(local.rows.labelled))
     adaptation = adapt(bench, goal)
-    plan = adaptation.choice.plans[adaptation.choice.winner]
+    plan = adaptation.choice.plans[adaptation.choice.shown]
     home, home_note = _at_home(bench, adaptation, plan)
     counts = np.bincount(bench.local.y, minlength=len(names))
     document = {
