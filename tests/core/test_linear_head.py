@@ -127,12 +127,3 @@ def test_moments_of_some_rows_are_those_of_all_without_the_others() -> None:
     assert one.n == other.n
     np.testing.assert_allclose(one.total, other.total)
     np.testing.assert_allclose(one.products, other.products)
-
-
-def test_a_start_changes_the_way_and_not_the_end() -> None:
-    x, y, w = rows()
-    other = fit_linear_head(x, y, w, n_classes=4, l2=0.1, tolerance=1e-13)
-    cold, warm = (
-        fit_linear_head(x, y, w, n_classes=4, l2=1e-3, start=start, tolerance=1e-13) for start in (None, other)
-    )
-    np.testing.assert_allclose(cold.weight, warm.weight, atol=2e-5)

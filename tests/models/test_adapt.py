@@ -78,7 +78,11 @@ def test_more_of_the_same_place_is_no_reason_to_change():
 def test_what_is_kept_gains_for_sure_and_costs_no_accuracy(adaptation, objective, gain, accuracy, kept):
     if objective == "nll":  # less is better
         gain = Interval(-gain.value, -gain.high, -gain.low)
-    gains = {**adaptation.gains["keep"], objective: gain, "accuracy": Interval(accuracy, accuracy - 0.1, accuracy + 0.1)}
+    gains = {
+        **adaptation.gains["keep"],
+        objective: gain,
+        "accuracy": Interval(accuracy, accuracy - 0.1, accuracy + 0.1),
+    }
     found = replace(adaptation, goal=Goal(objective), gains={"keep": gains})
     assert found.survives == kept
     assert found.verdict().startswith("nothing wins") != kept

@@ -305,6 +305,28 @@ def test_list_and_diff_tell_what_is_there(path, tmp_path, tdumpra):
     assert "amber" in tdumpra("bank", "list", path).out
 
 
+def test_rows_beside_the_bank_are_compared_too(path, tmp_path, tdumpra):
+    """Those of validation, and those that adapting was fitted on and did not put into the bank."""
+    model: Any = opened(path)
+    rows, plan = local_rows([0, 1, 2], "local", seed=7), Plan()
+    bench = Workbench(model.decision, model.record, CLASSES, rows)
+    child: Any = content_of(model, bench, bench.fit(np.ones(6, bool), plan), plan, "here")
+    child.save(tmp_path / "adapted.safetensors")
+    adapted = opened(tmp_path / "adapted.safetensors")
+    found = difference(model, adapted)
+    assert all(not each["rows_new"] and not each["rows_gone"] for each in found["classes"])
+    assert found["beside"] == {"rows_gone": [], "rows_new": sorted(rows.ids)}
+    assert listed(adapted)["beside"] == listed(model)["beside"] + 6
+    remove(adapted, groups=["val-lesion-0000"]).content.save(tmp_path / "less.safetensors")
+    less = difference(adapted, opened(tmp_path / "less.safetensors"))["beside"]
+    assert less == {"rows_gone": ["val-image-0000", "val-image-0001"], "rows_new": []}
+    assert "6 rows came" in tdumpra("bank", "diff", path, adapted.path, columns=1000).out
+    assert "keeps 54 rows" in tdumpra("bank", "list", adapted.path, columns=1000).out
+    older: Any = opened(path)
+    older.content.record_ = None
+    assert difference(older, model)["beside"] is None
+
+
 def test_damaged_columns_of_a_classifier_are_refused(path, tmp_path):
     model = opened(path)
     child: Any = add(model, local_rows([3] * 4, "local"), (*CLASSES, "dun"), "here").content

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tdumpra.cli.models import LocalArgument, PrefixOption, RenameOption, renames
+from tdumpra.cli.models import LocalArgument, NewModelOption, PrefixOption, RenameOption, local_options
 from tdumpra.cli.options import (
     ConfigArgument,
     DeviceOption,
@@ -43,10 +43,6 @@ app = typer.Typer(
     help="Cluster the training embeddings of a run into prototypes (tdumpra bank CONFIG); or list, compare, extend and "
     "cut down the bank of a finished model.",
 )
-
-NewModelOption = Annotated[
-    Path, typer.Option("--out", help="File of the new model; models are never changed in place.", show_default=False)
-]
 
 
 @app.command(STAGE, hidden=True)
@@ -108,10 +104,9 @@ def _add(
     """Add labelled cases to the bank, and measure what they bring; new classes too."""
     from tdumpra.cli.bank_commands import add_command
 
-    options: dict[str, Any] = {"device": device, "trusted": trust or ()}
     add_command(
-        model, source, out, new_classes=new_classes or (), rename=renames(rename), group_by=group_by, prefix=prefix,
-        as_json=as_json, **options,
+        model, source, out, new_classes=new_classes or (), as_json=as_json,
+        **local_options(group_by, prefix, rename, device, trust),
     )  # fmt: skip
 
 

@@ -64,9 +64,7 @@ class Moments(NamedTuple):
 
     def plus(self, other: Moments, sign: int = 1) -> Moments:
         """Return the moments of both, or with ``sign`` -1 those of these rows without the others."""
-        return Moments(
-            self.n + sign * other.n, self.total + sign * other.total, self.products + sign * other.products
-        )
+        return Moments(self.n + sign * other.n, self.total + sign * other.total, self.products + sign * other.products)
 
 
 def principal_directions(
@@ -109,7 +107,6 @@ def fit_linear_head(
     *,
     n_classes: int,
     l2: float,
-    start: LinearHead | None = None,
     tolerance: float = 1e-7,
 ) -> LinearHead:
     r"""Fit multinomial logistic regression.
@@ -119,7 +116,7 @@ def fit_linear_head(
 
     The softmax's curvature is at most one half of the features' second moments (Böhning, 1992). Each coordinate is
     scaled by the square root of that bound, after which L-BFGS needs some twenty steps. A class without rows keeps the
-    weights zero and an intercept below all others. ``start`` is a head of nearly the same rows, to be quicker.
+    weights zero and an intercept below all others.
     """
     rows, share = x.astype(np.float64), np.asarray(w, np.float64) / np.sum(w)
     scale = 1 / np.sqrt((share[:, None] * rows**2).sum(0) / 2 + l2)
@@ -141,10 +138,7 @@ def fit_linear_head(
         return value, gradient.ravel()
 
     options = {"maxiter": 1000, "maxcor": 20, "ftol": tolerance, "gtol": 10 * tolerance}
-    first = np.zeros(shape)
-    if start is not None:
-        first = np.hstack([start.weight[present] / scale, start.bias[present, None]])
-    found = minimize(loss, first.ravel(), jac=True, method="L-BFGS-B", options=options).x.reshape(shape)
+    found = minimize(loss, np.zeros(np.prod(shape)), jac=True, method="L-BFGS-B", options=options).x.reshape(shape)
     weight, bias = np.zeros((n_classes, rows.shape[1])), np.full(n_classes, found[:, -1].min() - ABSENT)
     weight[present], bias[present] = found[:, :-1] * scale, found[:, -1]
     return LinearHead(weight, bias)

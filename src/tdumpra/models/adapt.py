@@ -87,9 +87,7 @@ class Adaptation:
         name = objective_name(objective)
         if self.choice.winner == "keep":
             verb = "lowers" if objective in LOSSES else "raises"
-            return (
-                f"nothing wins: no way {verb} {name} at no lower accuracy, so the model stays; {words} came nearest"
-            )
+            return f"nothing wins: no way {verb} {name} at no lower accuracy, so the model stays; {words} came nearest"
         now, before, gains = self.figures["chosen"], self.figures["keep"], self.gains["keep"]
         gain = gains[objective]
         found = (

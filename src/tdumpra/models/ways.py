@@ -192,24 +192,15 @@ class Workbench:
         return found
 
     def _head(self, train: Array, replay: float, l2: float) -> LinearHead:
-        return self._heads(train, replay, l2)[0]
-
-    def _heads(self, train: Array, replay: float, l2: float) -> tuple[LinearHead, LinearHead]:
-        """Fit a head, on features and in coordinates.
-
-        It starts from that of the next larger penalty: whoever asks first, the same is found.
-        """
         key = ("head", train.tobytes(), replay, l2)
         if key not in self._kept:
-            larger = [each for each in PENALTIES if each > l2]
-            start = self._heads(train, replay, min(larger))[1] if larger else None
             directions, x, y = self._coordinates(train)
             n_local = int(train.sum())
             w = np.ones(len(y))
             w[n_local:] = replay * n_local / (len(y) - n_local)
-            fitted = fit_linear_head(x, y, w, n_classes=len(self.class_names), l2=l2, start=start)
-            self._kept[key] = directions.on_features(fitted), fitted
-        found: tuple[LinearHead, LinearHead] = self._kept[key]
+            fitted = fit_linear_head(x, y, w, n_classes=len(self.class_names), l2=l2)
+            self._kept[key] = directions.on_features(fitted)
+        found: LinearHead = self._kept[key]
         return found
 
     def _coordinates(self, train: Array) -> tuple[Directions, Array, Array]:
