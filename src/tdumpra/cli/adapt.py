@@ -85,7 +85,8 @@ def _show(document: dict[str, Any]) -> None:
             f"{dose['lesions']} lesions {kit.signed(dose['gains'][way][objective]['value'], 3)}"
             for dose in document["dose"]
         )
-        say(f"• {METRICS[objective].word} by dose ({document['ways'][way]['name']}): {told}.", console)
+        words = f"{METRICS[objective].word} by dose ({document['ways'][way]['name']}): {told}"
+        say(f"• {kit.sentence(words)}", console)
     say(f"• {kit.sentence(document['verdict'])}", console)
 
 

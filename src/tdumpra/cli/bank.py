@@ -13,16 +13,12 @@ from typer.core import TyperGroup
 
 from tdumpra.cli.models import LocalArgument, NewModelOption, PrefixOption, RenameOption, local_options
 from tdumpra.cli.options import (
-    ConfigArgument,
     DeviceOption,
     GroupOption,
     JsonOption,
     ModelArgument,
-    OutOption,
-    SeedsOption,
-    SetOption,
     TrustOption,
-    settings,
+    add_stage,
 )
 
 STAGE = "cluster"  # the hidden name of ``tdumpra bank CONFIG``
@@ -45,19 +41,7 @@ app = typer.Typer(
 )
 
 
-@app.command(STAGE, hidden=True)
-def _cluster(
-    config: ConfigArgument,
-    changes: SetOption = None,
-    seeds: SeedsOption = None,
-    out: OutOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Cluster the training embeddings into prototypes, and look them over."""
-    run = settings(config, changes, seeds, out)
-    from tdumpra.cli.run import bank_command
-
-    bank_command(run, as_json=as_json)
+add_stage(app, STAGE, "bank_command", about="Cluster the training embeddings into prototypes, and look them over.")
 
 
 @app.command("list")

@@ -59,6 +59,8 @@ def diff_command(first: Path, second: Path, *, as_json: bool) -> None:
     say("The second model was made from the first." if document["descends"] else "Neither names the other as parent.")
     if not document["same_networks"]:
         say("Their networks differ, so that cosines between the banks mean nothing.")
+    if not document["same_head"]:
+        say("Their classifiers' last layers differ.")
     if document["settings_changed"]:
         say(f"Settings that differ: {', '.join(document['settings_changed'])}")
 

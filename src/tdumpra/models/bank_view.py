@@ -50,7 +50,8 @@ def difference(first: OpenedModel, second: OpenedModel) -> dict[str, Any]:
         "descends": first.digest in [entry.parent for entry in second.lineage],
         "classes_gone": [name for name in first.class_names if name not in second.class_names],
         "classes_new": [name for name in second.class_names if name not in first.class_names],
-        "same_networks": _networks(first) == _networks(second),
+        "same_networks": _matched(first) == _matched(second),
+        "same_head": _head(first) == _head(second),
         "settings_changed": sorted(
             key for key in settings[0].keys() | settings[1].keys() if settings[0].get(key) != settings[1].get(key)
         ),
@@ -112,8 +113,14 @@ def _record(model: OpenedModel) -> Record | None:
     return model.content.record if isinstance(model.content, Model) else model.content.record_
 
 
-def _networks(model: OpenedModel) -> tuple[str, ...]:
+def _matched(model: OpenedModel) -> str:
+    """Return a name for the network in whose space the bank lies; the user's own has none."""
     if not isinstance(model.content, Model):
-        return ()
-    encoders = (model.content.classifier, model.content.retrieval)
-    return tuple(each.fingerprint for each in encoders if each is not None)
+        return ""
+    return (model.content.retrieval or model.content.classifier).without_adapted_head.fingerprint
+
+
+def _head(model: OpenedModel) -> list[Any] | None:
+    """Return the classifier's last layer, where the model holds it."""
+    head = model.content.classifier.head if isinstance(model.content, Model) else model.content.head_
+    return None if head is None else [each.tolist() for each in head]

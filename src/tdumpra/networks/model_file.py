@@ -107,6 +107,11 @@ class Encoder:
         head = (torch.as_tensor(each).float() for each in (weight, bias))
         return replace(self, state={**self.state, **dict(zip(_HEAD, head, strict=True))})
 
+    @property
+    def without_adapted_head(self) -> Encoder:
+        """Return the network as it was before a head of its own took the classifier's place."""
+        return replace(self, state={name: tensor for name, tensor in self.state.items() if name not in _HEAD})
+
     def without(self, head: Literal["classifier", "projection"]) -> Encoder:
         """Drop an unused head. A finished or frozen network stays as it is."""
         if self.network.as_it_is:
