@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tdumpra.artifacts import Artifact
-from tdumpra.core.calibration import add_bias, adjust_prior, apply_temperature
+from tdumpra.core.calibration import adjust_prior, apply_temperature_and_bias
 from tdumpra.core.chances import CalibratedGate, calibrated_gate_opens
 from tdumpra.core.gate import (
     FusionRule,
@@ -98,7 +98,7 @@ class Decision:
         """
         if self.known is not None:
             p = p[:, : self.known]  # rows may be widened already
-        calibrated = add_bias(apply_temperature(p, self.temperature), self.class_bias)
+        calibrated = apply_temperature_and_bias(p, self.temperature, self.class_bias)
         adjusted = adjust_prior(calibrated, self.prior[: self.columns].to(p.device), self.prior_exponent)
         return adjusted if self.known is None else pad(adjusted, (0, self.bank.n_classes - self.known))
 
