@@ -69,7 +69,8 @@ def _join(address: str | None) -> Any:
     except Exception as error:  # each step of connecting has its own
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise TdumpraError(
-            f"no Ray cluster lets us in at {options['address']} ({reason}): see that it is up, and that {_TOKEN} is its own"
+            f"no Ray cluster lets us in at {options['address']} ({reason}): see that it is up, and that {_TOKEN} is "
+            "its own"
         ) from error
     return ray
 
