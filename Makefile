@@ -61,7 +61,7 @@ test-lowest: $(LOWEST)/.ready ## the array tests with the lowest versions that p
 	$(LOWEST)/bin/python -m pytest -n 2 -m "not slow and not gpu and not services and not campaign" $(ARRAY_TESTS)
 	$(LOWEST)/bin/tdumpra attach --help > /dev/null
 
-campaign: $(DEV) ## kills, faults, damage, hostile files and simulations (hours); writes the table of docs/reliability.md
+campaign: $(DEV) $(SERVICES) ## kills, faults, damage, hostile files and simulations (hours); writes the table of docs/reliability.md
 	TDUMPRA_RECORDS=docs/results/reliability $(BIN)/python -m pytest -m "campaign" -s
 	$(BIN)/python -m sitegen.results_tables
 

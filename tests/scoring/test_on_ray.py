@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from ray_machines import Machines, two_machines
 from tiny_models import make_model
 from tiny_runs import colours, embed_run, settings
 
 from tdumpra.data.images.framing import Framing
 from tdumpra.data.images.new import Framed
 from tdumpra.errors import BrokenImageError, SourceError
+from tdumpra.limits import VARIABLE
 from tdumpra.scoring.folder import ScoreFolder
 from tdumpra.scoring.listing import Entry
 from tdumpra.scoring.ray_worker import decode
@@ -43,26 +45,9 @@ def archive(tmp_path: Path, write_image: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A head and a second machine with a core each, which ask for a token."""
-    path = os.pathsep.join([*filter(None, sys.path), str(HELPERS)])
-    for name, value in {
-        "PYTHONPATH": path, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "f" * 64, "RAY_USAGE_STATS_ENABLED": "0",
-        "OMP_NUM_THREADS": "1",
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
-    from ray.cluster_utils import Cluster
-
-    soon = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
-    room = {"num_cpus": 1, "object_store_memory": 2**27}
-    machines = Cluster(
-        initialize_head=True, head_node_args={**room, "include_dashboard": False, "_system_config": soon}
-    )
-    try:
-        machines.second = machines.add_node(**room)
-        yield machines
-    finally:
-        machines.shutdown()
+def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
+    with two_machines(monkeypatch) as started:
+        yield started
 
 
 def words(model: Path, archive: Path, out: Path) -> list[object]:
@@ -71,8 +56,8 @@ def words(model: Path, archive: Path, out: Path) -> list[object]:
 
 @pytest.mark.services
 @pytest.mark.filterwarnings("default")  # Ray has warnings of its own
-def test_a_killed_machine_costs_its_open_parts_alone(tdumpra, tmp_path, model, archive, cluster):
-    command = [*words(model, archive, tmp_path / "ray"), "--engine", "ray", "--address", cluster.address]
+def test_a_killed_machine_costs_its_open_parts_alone(tdumpra, tmp_path, model, archive, machines):
+    command = [*words(model, archive, tmp_path / "ray"), "--engine", "ray", "--address", machines.address]
     log = tmp_path / "log"
     with log.open("wb") as file:
         process = subprocess.Popen(
@@ -83,7 +68,7 @@ def test_a_killed_machine_costs_its_open_parts_alone(tdumpra, tmp_path, model, a
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.01)
-    cluster.remove_node(cluster.second, allow_graceful=False)
+    machines.kill_second()
     before = {path.name: path.stat().st_mtime_ns for path in parts.glob("*.parquet")}
     assert len(before) < 21
     assert process.wait(PATIENCE) == 0, log.read_text()
@@ -97,6 +82,21 @@ def test_a_killed_machine_costs_its_open_parts_alone(tdumpra, tmp_path, model, a
     assert len(list(parts.glob("*.parquet"))) == 21
     manifests = [(tmp_path / name / "manifest.json").read_bytes() for name in ("ray", "local")]
     assert manifests[0] == manifests[1]
+
+
+@pytest.mark.services
+def test_ray_on_this_machine_goes_on_where_the_local_engine_stopped(tdumpra, tmp_path, model, archive, monkeypatch):
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    assert tdumpra(*words(model, archive, whole)).code == 0
+    assert tdumpra(*words(model, archive, out), "--shard", "1/2").code == 0
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*filter(None, sys.path), str(HELPERS)]))
+    command = [sys.executable, "-m", "tdumpra", *map(str, words(model, archive, out)), "--engine", "ray", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["complete"]  # and Ray prints nothing of its own there
+    assert sorted(path.name for path in (out / "parts").iterdir()) == sorted(
+        path.name for path in (whole / "parts").iterdir()
+    )
 
 
 def test_a_cluster_is_joined_with_a_token_alone(tdumpra, tmp_path, model, archive, monkeypatch):
@@ -131,6 +131,14 @@ def test_a_task_decodes_in_order_and_says_what_it_cannot(archive):
     found = decode(entries, (small, small), str(archive))
     assert [type(each) for each in found] == [Framed, BrokenImageError, BrokenImageError, Framed, BrokenImageError]
     assert str(found[-1]) == "the shard ends too early"
+
+
+def test_the_limits_of_the_job_hold_on_every_machine(archive, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "")
+    small, entry = Framing(height=8, width=8), Entry("01.png", str(archive / "01.png"))
+    assert isinstance(decode([entry], (small, small), str(archive))[0], Framed)
+    (refused,) = decode([entry], (small, small), str(archive), "image_bytes=10")
+    assert "10" in str(refused)
 
 
 def test_a_machine_that_does_not_see_the_images_refuses(archive, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from rich.console import Console
 from tdumpra.artifacts import fingerprint
 from tdumpra.cli.predict import load_predictor, model_file
 from tdumpra.errors import ArtifactError
+from tdumpra.limits import VARIABLE
 from tdumpra.locks import exclusive
 from tdumpra.scoring.folder import Checked, Plan, ScoreFolder, merge_folders
 from tdumpra.scoring.listing import is_address, list_source
@@ -67,7 +69,8 @@ def score_command(
         with progress("scoring", left, console=console) as step:
             clock = _Clock(left, console)
             if engine == "ray":
-                work = Work(data, plan.source, embeddings, predictor.mode, tuple(options["trusted"]))
+                said, trusted = os.environ.get(VARIABLE, ""), tuple(options["trusted"])
+                work = Work(data, plan.source, embeddings, predictor.mode, trusted, said)
                 where = {"address": address, "device": device}
                 score_on_ray(folder, parts, work, **where, on_image=step, on_part=clock.tell)
             else:

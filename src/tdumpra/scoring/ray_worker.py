@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections import deque
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from tdumpra import __version__
 from tdumpra.data.images.framing import Framing
 from tdumpra.data.images.new import Framed, Image, Read, read_images
 from tdumpra.errors import BrokenImageError, SourceError, TdumpraError
+from tdumpra.limits import VARIABLE
 from tdumpra.scoring.fetch import fetch
 from tdumpra.scoring.listing import Entry, is_address
 from tdumpra.scoring.score import rows_of
@@ -38,6 +40,7 @@ class Work(NamedTuple):
     embeddings: bool
     mode: Mode
     trusted: tuple[str, ...]
+    limits: str  # as the environment has them
     version: str = __version__
 
 
@@ -97,21 +100,25 @@ class Networks:
         """Yield the images in order, as tasks on any machine decode them, a few tasks ahead."""
         coming: deque[Any] = deque()
         for start in range(0, len(entries), _AT_ONCE):
-            coming.append(self.decode.remote(entries[start : start + _AT_ONCE], framings, self.work.source))
+            some = entries[start : start + _AT_ONCE]
+            coming.append(self.decode.remote(some, framings, self.work.source, self.work.limits))
             if len(coming) > _AHEAD:
                 yield from self.ray.get(coming.popleft())
         while coming:
             yield from self.ray.get(coming.popleft())
 
 
-def decode(entries: Sequence[Entry], framings: tuple[Framing, Framing], source: str) -> list[Framed | BrokenImageError]:
-    """Fetch, decode and frame some images.
+def decode(
+    entries: Sequence[Entry], framings: tuple[Framing, Framing], source: str, said: str = ""
+) -> list[Framed | BrokenImageError]:
+    """Fetch, decode and frame some images, within the limits that were ``said`` where the job was started.
 
     Raises:
         SourceError: this machine does not see the source. Without this, every image would count as vanished.
     """
     import torch  # noqa: F401  # pixels are resized much faster where it is loaded
 
+    os.environ[VARIABLE] = said
     if not is_address(source) and not Path(source).exists():
         raise SourceError(
             f"{source} is not there on {socket.gethostname()}: every machine of a cluster must see the images at the "
