@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),  # Ray has warnings of its own
 ]
 KINDS = ("command", "worker", "machine")
-PATIENCE = 300
+PATIENCE = 900
 
 
 class Scoring:

@@ -25,7 +25,7 @@ from tdumpra.scoring.ray_worker import decode
 
 HELPERS = Path(__file__).parents[1] / "helpers"
 NETWORK = "tiny_networks:slow"
-PATIENCE = 180
+PATIENCE = 300
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,13 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
 
 def words(model: Path, archive: Path, out: Path) -> list[object]:
     return ["score", model, archive, "--out", out, "--part-size", "3", "--embeddings", "--trust-code", NETWORK]
+
+
+def on_ray(arguments: list[object], monkeypatch: pytest.MonkeyPatch) -> subprocess.CompletedProcess[str]:
+    """Run a command on a cluster of this machine alone."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*filter(None, sys.path), str(HELPERS)]))
+    command = [sys.executable, "-m", "tdumpra", *map(str, arguments), "--engine", "ray", "--json"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.mark.services
@@ -89,14 +96,23 @@ def test_ray_on_this_machine_goes_on_where_the_local_engine_stopped(tdumpra, tmp
     out, whole = tmp_path / "out", tmp_path / "whole"
     assert tdumpra(*words(model, archive, whole)).code == 0
     assert tdumpra(*words(model, archive, out), "--shard", "1/2").code == 0
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*filter(None, sys.path), str(HELPERS)]))
-    command = [sys.executable, "-m", "tdumpra", *map(str, words(model, archive, out)), "--engine", "ray", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    done = on_ray(words(model, archive, out), monkeypatch)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["complete"]  # and Ray prints nothing of its own there
     assert sorted(path.name for path in (out / "parts").iterdir()) == sorted(
         path.name for path in (whole / "parts").iterdir()
     )
+
+
+@pytest.mark.services
+def test_what_a_worker_has_to_say_comes_as_a_sentence(tdumpra, tmp_path, model, archive, monkeypatch):
+    assert tdumpra(*words(model, archive, tmp_path / "out"), "--shard", "1/2").code == 0
+    archive.rename(tmp_path / "elsewhere")  # as on a machine that does not see it
+    done = on_ray(words(model, archive, tmp_path / "out"), monkeypatch)
+    assert done.returncode == 2
+    assert "same path" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(list((tmp_path / "out" / "parts").iterdir())) == 11
 
 
 def test_a_cluster_is_joined_with_a_token_alone(tdumpra, tmp_path, model, archive, monkeypatch):

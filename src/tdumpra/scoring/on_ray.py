@@ -124,7 +124,9 @@ def _results(
     from ray import data
 
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what goes wrong is told in a sentence
-    data.DataContext.get_current().enable_progress_bars = False  # there is one of ours
+    context = data.DataContext.get_current()
+    context.enable_progress_bars = False  # there is one of ours
+    context.raise_original_map_exception = True  # which is for the user
     room = int(ray.cluster_resources().get("GPU" if share.gpus else "CPU", 1))
     items = [{"number": part.number, "entries": json.dumps(folder.entries_of(part))} for part in todo]
     scored = data.from_items(items, override_num_blocks=len(items)).map_batches(
@@ -149,11 +151,8 @@ def _share(ray: Any, device: str | None) -> Share:
 def _in_a_sentence(ray: Any, error: BaseException) -> Exception:
     """Return what a worker raised, if it was for the user; else what became of it."""
     cause: Any = error
-    while isinstance(cause, ray.exceptions.RayTaskError | ray.exceptions.UserCodeException):
-        inner = getattr(cause, "cause", None) or cause.__cause__
-        if inner is None:
-            break
-        cause = inner
+    while isinstance(cause, ray.exceptions.RayTaskError):  # which says what a task or an actor raised
+        cause = cause.cause
     if isinstance(cause, TdumpraError | ValueError | TypeError):
         return cause
     if isinstance(cause, ray.exceptions.RayError):
