@@ -129,6 +129,11 @@ class ScoreFolder:
                 found[number] = whole[0]
         return found
 
+    def unfinished(self, parts: Sequence[Part]) -> list[Part]:
+        """Return those of some parts that are still to do."""
+        done = self.finished()
+        return [part for part in parts if part.number not in done]
+
     def _files(self) -> dict[int, list[Path]]:
         """Return the files of each part; two processes that scored one at the same time may have written two."""
         found: dict[int, list[Path]] = {}
