@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 LOWEST := .venv-lowest
 
 # One environment, filled as far as a target needs: RUN for using tdumpra, DEV for working on it,
-# SERVICES for what is heavy (OpenVINO, MLflow). Each set has a lock.
+# SERVICES for what is heavy (OpenVINO, MLflow, Ray). Each set has a lock.
 RUN := $(VENV)/.run-ready
 DEV := $(VENV)/.dev-ready
 SERVICES := $(VENV)/.services-ready
@@ -13,7 +13,7 @@ SERVICES := $(VENV)/.services-ready
 # The extras of each lock.
 NEEDED := report
 LIGHT  := report saliency lite faiss parquet track dicom onnx hub remote search serve
-HEAVY  := openvino mlflow
+HEAVY  := openvino mlflow ray
 
 # What `make test-lowest` runs.
 ARRAY_TESTS := tests/core tests/method tests/tuning tests/test_estimator.py
@@ -49,19 +49,24 @@ demo: $(RUN) ## from nothing to an HTML report on synthetic lesions (a minute or
 	$(BIN)/tdumpra demo
 
 test: $(DEV) ## the test suite (minutes, two cores)
-	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not services and not campaign"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu and not services and not campaign"
 
 test-slow: $(DEV) ## the tests that take longer
 	$(BIN)/python -m pytest -m "slow"
 
+<<<<<<< HEAD
 test-services: $(DEV) $(SERVICES) ## the tests that need OpenVINO, MLflow or a service
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "services and not slow and not gpu and not campaign"
+=======
+test-services: $(DEV) $(SERVICES) ## the tests that need OpenVINO, MLflow, Ray or a service
 	$(BIN)/python -m pytest -n 2 -m "services and not slow and not gpu and not campaign"
+>>>>>>> h-ray
 
 test-lowest: $(LOWEST)/.ready ## the array tests with the lowest versions that pyproject.toml allows
-	$(LOWEST)/bin/python -m pytest -n 2 -m "not slow and not gpu and not services and not campaign" $(ARRAY_TESTS)
+	$(LOWEST)/bin/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu and not services and not campaign" $(ARRAY_TESTS)
 	$(LOWEST)/bin/tdumpra attach --help > /dev/null
 
-campaign: $(DEV) ## kills, faults, damage, hostile files and simulations (hours); writes the table of docs/reliability.md
+campaign: $(DEV) $(SERVICES) ## kills, faults, damage, hostile files and simulations (hours); writes the table of docs/reliability.md
 	TDUMPRA_RECORDS=docs/results/reliability $(BIN)/python -m pytest -m "campaign" -s
 	$(BIN)/python -m sitegen.results_tables
 

@@ -23,8 +23,8 @@ NAMES = (
     "bank_remove",
 )  # fmt: skip
 BY_NAME = (
-    "training_step", "lazy_predict", "cpu_serving", "scoring", "predict_memory", "startup", "large_arrays", "serving",
-    "last_stages",
+    "training_step", "lazy_predict", "cpu_serving", "validate", "scoring", "predict_memory", "startup", "large_arrays",
+    "serving", "clustering", "scaling", "last_stages",
 )  # long, or need a quiet machine  # fmt: skip
 
 

@@ -1,17 +1,24 @@
-"""``score`` on many small images against prediction alone, and the cost of an image as an archive grows.
+"""``score`` on many small images against prediction alone, the cost of an image as an archive grows, and Ray.
 
-Scoring adds a list, fetching, Parquet parts and their checksums to prediction. Seconds are the processor's, of this
-process and its workers.
+Scoring adds a list, fetching, Parquet parts and their checksums to prediction. Seconds are the processor's, of a
+command and every process that it starts. ``TDUMPRA_IMAGES`` is the size of the large archive. The row of Ray needs the
+extra ``ray``; it compares what one more image costs, since a cluster takes its time to start.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import io
+import os
 import resource
+import subprocess
+import sys
 import tarfile
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -31,13 +38,15 @@ from tdumpra.scoring.folder import Plan, ScoreFolder
 from tdumpra.scoring.listing import list_source
 from tdumpra.scoring.score import score_parts
 
-SIZES = (2_000, 200_000)
+SIZES = (2_000, int(os.environ.get("TDUMPRA_IMAGES", "200000")))
 SIDE, SHARD = 64, 1_000
+ON_RAY = (256, 2_048)  # photographs: as few as are scored while a cluster starts, and many
 
 
 def run() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
-        return [_against_prediction(Path(folder)), _growth(Path(folder))]
+        rows = [_against_prediction(Path(folder)), *_growth(Path(folder))]
+        return [*rows, _on_ray(Path(folder))] if importlib.util.find_spec("ray") else rows
 
 
 def _against_prediction(folder: Path) -> Row:
@@ -58,14 +67,74 @@ def _against_prediction(folder: Path) -> Row:
     )  # fmt: skip
 
 
-def _growth(folder: Path) -> Row:
-    """The cost of a small image in a small and in a large archive."""
-    predictor, costs = Predictor(small_network(), device="cpu"), []
+def _growth(folder: Path) -> list[Row]:
+    """The cost of a small image in a small and in a large archive, and the memory of the command."""
+    model, spent = folder / "small.safetensors", []
+    small_network().write(model)
     for n in SIZES:
         _write_archive(folder / f"archive-{n}", n)
-        costs.append(_scored(predictor, folder / f"archive-{n}", folder / f"scores-{n}") / n)
-    name = f"score, an image of {SIZES[-1]:,} small ones"
-    return within(name, costs[-1], 1.1 * costs[0], unit="s", against=f"1.1 times one of {SIZES[0]:,}")
+        spent.append(_command(model, folder / f"archive-{n}", folder / f"scores-{n}"))
+    few, many = spent
+    start = _command(model, folder / f"archive-{SIZES[0]}", folder / f"scores-{SIZES[0]}")  # which is complete already
+    costs = [(each.seconds - start.seconds) / n for each, n in zip(spent, SIZES, strict=True)]
+    name, of = f"score, an image of {SIZES[-1]:,} small ones", f"of {SIZES[0]:,}"
+    return [
+        within(name, costs[-1], 1.1 * costs[0], unit="s", against=f"1.1 times one {of}"),
+        within(f"{name}: memory", many.memory, 1.25 * few.memory, unit="GiB", against=f"1.25 times that {of}"),
+    ]
+
+
+def _on_ray(folder: Path) -> Row:
+    """Photographs of the usual size: one more of them on a Ray cluster of two workers, and on this machine."""
+    model, costs = folder / "two.safetensors", []
+    lazy_predict.two_networks().write(model)
+    for engine in ("local", "ray"):
+        spent = []
+        for n in ON_RAY:
+            table = folder / f"{n}.csv"
+            lines = [f"{i},photographs/{i % lazy_predict.DISTINCT:04}.jpg" for i in range(n)]
+            table.write_text("id,image\n" + "\n".join(lines) + "\n")
+            options = ("--part-size", "256", "--engine", engine, "--device", "cpu")
+            spent.append(_command(model, table, folder / f"{engine}-{n}", *options).seconds)
+        costs.append((spent[1] - spent[0]) / (ON_RAY[1] - ON_RAY[0]))
+    share = costs[0] / costs[1]
+    return Row(
+        name="score on Ray, one more photograph", ours=costs[1], peer=costs[0], ratio=share, goal="≥ 0.8 × its speed",
+        met=share >= 0.8, unit="s", against="the local engine",
+    )  # fmt: skip
+
+
+class Spent(NamedTuple):
+    """What a command took, with the processes that it started."""
+
+    seconds: float  # of the processor
+    memory: float  # GiB, of the command itself at its peak
+
+
+def _command(model: Path, source: Path, out: Path, *options: str) -> Spent:
+    """Run ``tdumpra score`` and watch it: workers of a cluster are nobody's children in the end."""
+    words = ["score", model, source, "--out", out, *options]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tdumpra", *map(str, words)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    family, peak = {process.pid: 0}, 0
+    ticks = os.sysconf("SC_CLK_TCK")
+    while process.poll() is None:
+        for place in Path("/proc").iterdir():
+            if place.name.isdecimal():
+                try:
+                    fields = (place / "stat").read_text().rpartition(")")[2].split()
+                    if int(place.name) in family or int(fields[1]) in family:
+                        family[int(place.name)] = sum(map(int, fields[11:13]))
+                except OSError:  # it has ended
+                    continue
+        with contextlib.suppress(OSError, StopIteration):
+            status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+            peak = max(peak, int(next(line for line in status if line.startswith("VmHWM")).split()[1]))
+        time.sleep(0.02)
+    assert process.returncode == 0, words
+    return Spent(sum(family.values()) / ticks, peak / 2**20)
 
 
 def small_network() -> Model:

@@ -14,6 +14,7 @@ WORDS = {
     "swaps": "files of other runs",
     "kills": "SIGKILL",
     "faults": "a fault of the disk",
+    "archives": "changes of an archive",
     "images": "hostile images",
 }
 

@@ -42,6 +42,7 @@ BEFORE = {
     "docs/report.md": ("docs/tutorial.md", "lesions.toml", "run lesions.toml"),
     "docs/scoring.md": ("docs/tutorial.md", "lesions.toml", ""),
     "docs/serving.md": ("docs/tutorial.md", "lesions.toml", ""),
+    "docs/several-machines.md": ("docs/tutorial.md", "lesions.toml", ""),
     "docs/model-life.md": ("docs/tutorial.md", "lesions.toml", "run lesions.toml"),
 }
 
@@ -145,10 +146,23 @@ def launcher(words: list[str]) -> None:
     assert any(each.name == command for each in cli.app.registered_commands), words
 
 
+def job_array(words: list[str]) -> None:
+    launcher(shlex.split(words[-1]))
+
+
+def variables(words: list[str]) -> None:
+    assert "=" in words[1], words
+
+
+def cluster(words: list[str]) -> None:
+    assert words[1] in ("start", "stop"), words
+
+
 # Not run here, and why: `make`, simulations and the benchmarks take minutes and have tests of their own, `pip` changes
-# the environment, launchers need several machines. That they name what exists is checked.
+# the environment, launchers and clusters need several machines. That they name what exists is checked.
 CHECKED_ONLY: dict[str, Callable[[list[str]], None]] = {
-    "make": make, "pip": pip, "python": python, "srun": launcher, "torchrun": launcher,
+    "make": make, "pip": pip, "python": python, "srun": launcher, "torchrun": launcher, "sbatch": job_array,
+    "export": variables, "ray": cluster,
 }  # fmt: skip
 
 
@@ -164,7 +178,7 @@ def names() -> dict[str, Any]:
 
 
 @pytest.fixture
-def page(tmp_path, monkeypatch, capsys, names) -> Page:
+def page(tmp_path, monkeypatch, capsys, names, plain_charts) -> Page:
     doc_world.furnish(tmp_path, names)
     for folder in ("configs", "studies/ham10000"):
         whole = tmp_path / f"{folder}-whole"  # beside the small ones, so that its relative paths mean the same

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 from tests.campaigns import children
+from tests.campaigns.archive import TRUST, check_is_right, write_archive
 from tests.campaigns.children import contents, grow_old, leftovers
 from tests.campaigns.record import Tally, attempts
 from tests.campaigns.world import save_arrays, write_arrays_config, write_images_config
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-COMMANDS = ("run", "attach", "evaluate", "report")
+COMMANDS = ("run", "attach", "evaluate", "report", "score")
 
 
 def computed(process: int) -> float:
@@ -44,6 +45,9 @@ class Killed:
             self.words = ("attach", save_arrays(root / "saved.npz"), "--out", out, "--preset", "paper")
         elif command == "evaluate":
             self.words = ("evaluate", write_arrays_config(root, 0, 1), "--out", out)
+        elif command == "score":
+            assert children.run(("run", write_images_config(root), "--out", root / "run"), self.work).code == 0
+            self.words = ("score", root / "run", write_archive(root / "archive"), "--out", out, *TRUST)
         else:
             assert children.run(("run", write_images_config(root), "--out", out), self.work).code == 0
             shutil.rmtree(out / "report")
@@ -70,6 +74,9 @@ class Killed:
 
     def finish(self) -> str:
         """Run the command to its end; return what it complained of."""
+        out = self.work / "out"
+        if self.words[0] == "score" and (out / "plan.json").exists() and not check_is_right(out):
+            return "--check tells something else than what is there"
         ended = children.run(self.words, self.work)
         return "" if ended.code == 0 and "Traceback" not in ended.told else f"code {ended.code}: {ended.told[-600:]}"
 

@@ -11,6 +11,7 @@ three seeds                               two
 epochs, batch size, precision, workers    one epoch of 16 images in 32-bit on a CPU, without worker processes
 ``synthetic:n=1200,size=64``              ``synthetic:n=120,size=32``
 the demo's model on a server              the model of the page's own run
+a Ray cluster                             this machine alone, which gives the same rows
 ``data/ham10000``                         84 pictures in seven colours, in HAM10000's layout
 a table of six cases                      the same table, its rows repeated under new names
 ``examples/ham10000_outputs.npz``          the same arrays
@@ -42,6 +43,8 @@ SIZE = 32
 SPELLINGS = {
     "synthetic:n=1200,size=64": f"synthetic:n=120,size={SIZE}",
     "serve runs/demo": "serve runs/ham10000-lite0/seed-0",
+    " --engine ray --address 127.0.0.1:6379": "",
+    " --engine ray": "",
 }
 REPEATS = 16  # of a table's rows: every class in every part of a split
 HAM_CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,17 @@ def dropout(num_classes: int) -> nn.Module:
 
 def without_norm(num_classes: int) -> nn.Module:
     return Tiny(num_classes, norm=False)
+
+
+def slow(num_classes: int) -> nn.Module:
+    """Takes its time over each batch, so that it can be killed between two; without statistics of batches."""
+
+    class Slow(Tiny):
+        def forward(self, x: Tensor) -> Tensor:
+            time.sleep(0.1)
+            return super().forward(x)
+
+    return Slow(num_classes, norm=False)
 
 
 def exploding(num_classes: int) -> nn.Module:

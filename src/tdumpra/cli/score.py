@@ -26,6 +26,11 @@ def _score(
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the parts.", show_default=False)] = None,
     shard: Annotated[str, typer.Option(metavar="I/N", help="Score the I-th of N shares of the parts.")] = "1/1",
     part_size: Annotated[int, typer.Option(help="Images in a part.")] = 2048,
+    engine: Annotated[str, typer.Option(help="local: this machine; ray: a Ray cluster.")] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="The Ray cluster; without it, one on this machine.", show_default=False),
+    ] = None,
     embeddings: Annotated[bool, typer.Option("--embeddings", help="Also keep each image's embedding.")] = False,
     eager: Annotated[bool, typer.Option("--eager", help="Ask the second network about every image.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only look whether every image has its row.")] = False,
@@ -50,6 +55,6 @@ def _score(
     if model is None or source is None:
         raise ValueError("score takes a model and a source, as in  tdumpra score runs/demo archive/ --out scores")
     score_command(
-        model, source, out, shard=shard, part_size=part_size, embeddings=embeddings, as_json=as_json,
-        mode="eager" if eager else "lazy", device=device, trusted=trust or (),
+        model, source, out, shard=shard, part_size=part_size, engine=engine, address=address, embeddings=embeddings,
+        as_json=as_json, mode="eager" if eager else "lazy", device=device, trusted=trust or (),
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Sequence
@@ -13,11 +14,15 @@ from rich.console import Console
 from tdumpra.artifacts import fingerprint
 from tdumpra.cli.predict import load_predictor, model_file
 from tdumpra.errors import ArtifactError
+from tdumpra.limits import VARIABLE
 from tdumpra.locks import exclusive
 from tdumpra.scoring.folder import Checked, Plan, ScoreFolder, merge_folders
 from tdumpra.scoring.listing import is_address, list_source
+from tdumpra.scoring.on_ray import import_ray, score_on_ray
+from tdumpra.scoring.ray_worker import Work
 from tdumpra.scoring.score import PartDone, score_parts
 from tdumpra.screen import print_json, progress, say
+from tdumpra.values import check_choice
 
 _MOST_REASONS = 5
 
@@ -29,17 +34,26 @@ def score_command(
     *,
     shard: str,
     part_size: int,
+    engine: str,
+    address: str | None,
     embeddings: bool,
     as_json: bool,
+    device: str | None,
     **options: Any,
 ) -> None:
     """Score the parts of one shard that are not finished, then say what the folder holds."""
     number, shards = parse_shard(shard)
     if part_size < 1:
         raise ValueError(f"--part-size must be 1 or more, not {part_size}")
-    predictor = load_predictor(model, **options)
+    check_choice(engine, "--engine", ("local", "ray"))
+    if address is not None and engine != "ray":
+        raise ValueError("--address names a Ray cluster: give --engine ray too")
+    if engine == "ray":
+        import_ray(address)  # what is missing is told before anything is loaded
+    predictor = load_predictor(model, device="cpu" if engine == "ray" else device, **options)
+    data = model_file(model).read_bytes()
     plan = Plan(
-        model=fingerprint(model_file(model).read_bytes()),
+        model=fingerprint(data),
         class_names=tuple(predictor.model.class_names),
         source=source if is_address(source) else str(Path(source).resolve()),
         engine="torch",
@@ -51,11 +65,16 @@ def score_command(
     parts = folder.parts(number, shards)
     console = Console(stderr=True, quiet=as_json)
     with exclusive(out / f".shard-{number}-of-{shards}.lock", on_wait=lambda: _waiting(console), inherited=False):
-        done = folder.finished()
-        left = sum(part.stop - part.start for part in parts if part.number not in done)
+        left = sum(part.stop - part.start for part in folder.unfinished(parts))
         with progress("scoring", left, console=console) as step:
             clock = _Clock(left, console)
-            score_parts(predictor, folder, parts, on_image=step, on_part=clock.tell)
+            if engine == "ray":
+                said, trusted = os.environ.get(VARIABLE, ""), tuple(options["trusted"])
+                work = Work(data, plan.source, embeddings, predictor.mode, trusted, said)
+                where = {"address": address, "device": device}
+                score_on_ray(folder, parts, work, **where, on_image=step, on_part=clock.tell)
+            else:
+                score_parts(predictor, folder, parts, on_image=step, on_part=clock.tell)
     _report(folder, as_json=as_json)
 
 

@@ -20,7 +20,16 @@ from torch import Tensor, nn
 from tdumpra import checks
 from tdumpra.core.gate import GateSignals
 from tdumpra.data.images.framing import EvalTransform, Framing
-from tdumpra.data.images.new import Framed, Image, Pixels, list_images, read_batches, record_batches
+from tdumpra.data.images.new import (
+    Framed,
+    Image,
+    Pixels,
+    Read,
+    batches_ahead,
+    list_images,
+    read_images,
+    record_batches,
+)
 from tdumpra.data.manifest import Manifest
 from tdumpra.errors import BrokenImageError
 from tdumpra.method.bank import Exemplar
@@ -96,6 +105,7 @@ class Predictor(Shared):
         masks: Sequence[str | Path | None] | None = None,
         recognise: Recognise | None = None,
         embeddings: bool = False,
+        read: Read | None = None,
     ) -> Iterator[Prediction]:
         """Yield predictions in order. An image that cannot be read or decided gives one with its ``error``.
 
@@ -109,13 +119,15 @@ class Predictor(Shared):
             recognise: with evidence, tells from an image and its pixels, framed for the classifier, which training
                 image it is. Without a group of its own, it gets that image's.
             embeddings: ask the bank about every image, and attach its embedding and the classifier's features.
+            read: the images as somebody else reads and frames them, in order; by default processes here do.
         """
         if batch_size is not None:
             checks.check_count(batch_size, "batch_size")
         cases = list_images(images, masks, cuts_out=self.cuts_out)
         own = _one_each(groups, "groups", len(cases))
         wanted = _Wanted(evidence, embeddings, recognise)
-        yield from self._predict(cases, own, batch_size or usual_batch_size(self.device), wanted)
+        read = read or read_images(cases, *self.framings, picture=evidence)  # pictures are kept for evidence alone
+        yield from self._predict(cases, own, read, batch_size or usual_batch_size(self.device), wanted)
 
     def decide(
         self, framed: Sequence[Framed], *, evidence: bool = False, groups: Sequence[str | None] | None = None
@@ -191,16 +203,16 @@ class Predictor(Shared):
         return {name: held[name].numpy() for name in evidence.exemplar_ids if name in held}
 
     def _predict(
-        self, images: list[Image], groups: list[str | None], batch_size: int, wanted: _Wanted
+        self, images: list[Image], groups: list[str | None], read: Read, batch_size: int, wanted: _Wanted
     ) -> Iterator[Prediction]:
         engine = self._engine(batch_size, eager=wanted.evidence or wanted.embeddings, features=wanted.embeddings)
         under_way: deque[list[Framed | BrokenImageError | None]] = deque()
         keep = wanted.evidence  # pixels are kept for evidence alone
 
         def batches() -> Iterator[list[Framed]]:
-            for read in read_batches(images, *self.framings, batch_size=batch_size, picture=keep):
-                framed = [each for each in read if isinstance(each, Framed)]
-                under_way.append([each if keep or isinstance(each, BrokenImageError) else None for each in read])
+            for some in batches_ahead(read, batch_size):
+                framed = [each for each in some if isinstance(each, Framed)]
+                under_way.append([each if keep or isinstance(each, BrokenImageError) else None for each in some])
                 if framed:
                     yield framed
 
@@ -218,7 +230,7 @@ class Predictor(Shared):
                     if prediction.error is None:
                         prediction = self._with_extras(prediction, batch, i, image, group, found, wanted)
                     yield prediction
-            last = [each for read in under_way for each in read]  # none of which could be read
+            last = [each for some in under_way for each in some]  # none of which could be read
             for (image, _), reason in zip(todo, last, strict=True):
                 yield failed(image.path, str(reason))
         finally:

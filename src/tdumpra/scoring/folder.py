@@ -129,6 +129,11 @@ class ScoreFolder:
                 found[number] = whole[0]
         return found
 
+    def unfinished(self, parts: Sequence[Part]) -> list[Part]:
+        """Return those of some parts that are still to do."""
+        done = self.finished()
+        return [part for part in parts if part.number not in done]
+
     def _files(self) -> dict[int, list[Path]]:
         """Return the files of each part; two processes that scored one at the same time may have written two."""
         found: dict[int, list[Path]] = {}
@@ -221,9 +226,13 @@ def _parquet() -> Any:
 
 
 def table_bytes(table: pa.Table) -> bytes:
-    """Return a table as the bytes of a Parquet file with page checksums."""
+    """Return a table as the bytes of a Parquet file with page checksums.
+
+    Names repeat, and a dictionary shortens them; numbers hardly ever do, and one lengthens embeddings by half.
+    """
     buffer = io.BytesIO()
-    _parquet().write_table(table, buffer, write_page_checksum=True)
+    names = [each.name for each in table.schema if str(each.type) == "string"]
+    _parquet().write_table(table, buffer, write_page_checksum=True, use_dictionary=names)
     return buffer.getvalue()
 
 

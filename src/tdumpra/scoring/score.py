@@ -38,8 +38,7 @@ def score_parts(
     on_part: Callable[[PartDone], object] = lambda done: None,
 ) -> None:
     """Score the parts that are not finished yet. The next part is fetched while this one is predicted."""
-    done = folder.finished()
-    todo = [part for part in parts if part.number not in done]
+    todo = folder.unfinished(parts)
     with TemporaryDirectory(prefix="tdumpra-score-") as scratch, ThreadPoolExecutor(1) as ahead:
 
         def place(part: Part) -> Path:
@@ -64,10 +63,17 @@ def score_entries(
     on_image: Callable[[], object] = lambda: None,
 ) -> pa.Table:
     """Return the rows of some images whose files are here; a text in place of a file says why it is not."""
-    found = iter(predictor.predict([file for file in files if isinstance(file, Path)], embeddings=embeddings))
+    found = predictor.predict([file for file in files if isinstance(file, Path)], embeddings=embeddings)
     predictions: list[Prediction] = []
     for entry, file in zip(entries, files, strict=True):
         predictions.append(next(found) if isinstance(file, Path) else failed(Path(entry.id), file))
         on_image()
+    return rows_of(predictor, entries, predictions, embeddings)
+
+
+def rows_of(
+    predictor: Predictor, entries: Sequence[Entry], predictions: Sequence[Prediction], embeddings: bool
+) -> pa.Table:
+    """Return the rows of some images from what was predicted of them."""
     width = predictor.model.decision.bank.width if embeddings else None
     return predictions_table([entry.id for entry in entries], predictions, predictor.model.class_names, width)

@@ -51,6 +51,20 @@ def test_a_task_that_kills_its_process_is_found_and_the_rest_goes_on():
     assert sorted(survived) == [x * x for x in range(CHUNK * 8) if x not in {3, 70}]
 
 
+def test_a_task_whose_process_was_killed_from_outside_is_done_again(tmp_path):
+    def square_once_killed(x: int) -> int:
+        try:
+            (tmp_path / str(x)).touch(exist_ok=False)
+        except FileExistsError:
+            return x * x
+        if x in {3, 70}:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return x * x
+
+    results = [result for chunk in run_tasks(square_once_killed, range(CHUNK * 4), workers=2) for result in chunk]
+    assert sorted(results, key=str) == sorted((x * x for x in range(CHUNK * 4)), key=str)
+
+
 def spin(x: int) -> int:
     while x == 3:
         pass

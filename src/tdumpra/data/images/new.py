@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from jaxtyping import UInt8
 
 Pixels: TypeAlias = "UInt8[np.ndarray, 'h w 3']"
+Read: TypeAlias = "Generator[Framed | BrokenImageError, None, None]"
 
 _PICTURE_SIZE = 1024  # pixels of the longer side of the picture that a prediction keeps
 
@@ -70,10 +71,13 @@ def _listed(values: Any) -> list[Any]:
 
 
 def read_images(
-    images: Sequence[Image], first: Framing, second: Framing, *, picture: bool
-) -> Generator[Framed | BrokenImageError, None, None]:
-    """Yield each image framed for both networks, or why it cannot be; files of unknown origin may be anything."""
-    return _read(images, _Read(_decode, _Places(first, second), picture), limited=True)
+    images: Sequence[Image], first: Framing, second: Framing, *, picture: bool, workers: int | None = None
+) -> Read:
+    """Yield each image framed for both networks, or why it cannot be; files of unknown origin may be anything.
+
+    By default there are as many ``workers``, processes, as cores.
+    """
+    return _read(images, _Read(_decode, _Places(first, second), picture), limited=True, workers=workers)
 
 
 def read_batches(
@@ -83,7 +87,7 @@ def read_batches(
 
     A thread collects what the workers read while the caller is busy. It is at most two batches ahead.
     """
-    return _ahead(read_images(images, first, second, picture=picture), batch_size)
+    return batches_ahead(read_images(images, first, second, picture=picture), batch_size)
 
 
 def record_batches(
@@ -92,23 +96,20 @@ def record_batches(
     """Yield the records of a source as :func:`read_batches` yields files."""
     limited = all(record.path is not None for record in manifest.records)
     work = _Read(manifest.reader, _Places(first, second), picture=False)
-    return _ahead(_read(manifest.records, work, limited=limited), batch_size)
+    return batches_ahead(_read(manifest.records, work, limited=limited), batch_size)
 
 
-def _read(
-    items: Sequence[Image] | Sequence[Record], work: _Read, *, limited: bool
-) -> Generator[Framed | BrokenImageError, None, None]:
+def _read(items: Sequence[Image] | Sequence[Record], work: _Read, *, limited: bool, workers: int | None = None) -> Read:
     tasks: list[tuple[int, Image | Record]] = list(enumerate(items))
-    for i, each in enumerate(in_order(work, tasks, limited=limited)):
+    for i, each in enumerate(in_order(work, tasks, limited=limited, workers=workers)):
         if isinstance(each, Died):
             yield BrokenImageError(each.reason)
         else:
             yield each if isinstance(each, BrokenImageError) else work.places.take(i, each.picture)
 
 
-def _ahead(
-    images: Generator[Framed | BrokenImageError, None, None], batch_size: int
-) -> Iterator[list[Framed | BrokenImageError]]:
+def batches_ahead(images: Read, batch_size: int) -> Iterator[list[Framed | BrokenImageError]]:
+    """Collect images into batches, as :func:`read_batches` does, in a thread."""
     ready: queue.SimpleQueue[list[Framed | BrokenImageError] | BaseException | None] = queue.SimpleQueue()
     room, stop = threading.Semaphore(1), threading.Event()
 

@@ -1,8 +1,8 @@
 """Spread work over processes that may die: of a decoder's crash, or because an image asks for too much.
 
-Each process reports task by task, so that the one that killed it is known. That task is reported and left out, a new
-process takes over the rest, and the run goes on. Where tasks are ``limited``, one that takes more computing time or
-memory than :mod:`tdumpra.limits` allows dies too; this needs Linux.
+Each process reports task by task, so that the one that killed it is known. A task that kills two processes is reported
+and left out, a new process takes over the rest, and the run goes on. Where tasks are ``limited``, one that takes more
+computing time or memory than :mod:`tdumpra.limits` allows dies too; this needs Linux.
 """
 
 from __future__ import annotations
@@ -76,11 +76,13 @@ def most_ahead() -> int:
     return _AHEAD + _SHORT * available_cores()
 
 
-def in_order(work: Callable[[T], R], tasks: Sequence[T], *, limited: bool) -> Generator[R | Died[T], None, None]:
+def in_order(
+    work: Callable[[T], R], tasks: Sequence[T], *, limited: bool, workers: int | None = None
+) -> Generator[R | Died[T], None, None]:
     """Yield ``work(task)`` for each task in order, a few ahead of the caller.
 
-    Limited tasks run in processes, if this one can fork; others share their memory, in threads. Decoding and resizing
-    release the interpreter lock.
+    Limited tasks run in processes, if this one can fork, as many as there are cores unless ``workers`` says otherwise;
+    others share their memory, in threads. Decoding and resizing release the interpreter lock.
     """
     if not limited or not CAN_FORK or multiprocessing.current_process().daemon:  # a daemon has no children
         yield from _in_threads(work, tasks)
@@ -93,7 +95,7 @@ def in_order(work: Callable[[T], R], tasks: Sequence[T], *, limited: bool) -> Ge
     for results in run_tasks(
         numbered,
         list(enumerate(tasks)),
-        workers=min(available_cores(), len(tasks)),
+        workers=min(workers or available_cores(), len(tasks)),
         limited=True,
         chunk=_SHORT,
         has_room=lambda: len(early) < _AHEAD,
@@ -143,6 +145,7 @@ def run_tasks(
             yield [work(task) for task in some]
         return
     staff: list[Worker[T, R]] = []
+    suspects: set[int] = set()  # tasks whose process was killed once, perhaps by somebody else
     watch = _Watch()
     try:
         while chunks or any(worker.pending for worker in staff):
@@ -155,7 +158,12 @@ def run_tasks(
                     worker.give(chunks.popleft())
             found: list[R | Died[T]] = []
             for worker, ended in watch.wait():
-                found += worker.take(ended)
+                for result in worker.take(ended):
+                    if isinstance(result, Died) and result.reason == CRASHED and id(result.task) not in suspects:
+                        suspects.add(id(result.task))
+                        worker.pending.appendleft(result.task)
+                    else:
+                        found.append(result)
                 if worker.is_dead:
                     staff.remove(worker)
                     watch.drop(worker)

@@ -1,0 +1,149 @@
+"""What the machines of a Ray cluster do: tasks decode images, and actors run the networks on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections import deque
+from collections.abc import Sequence
+from contextlib import closing
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tdumpra import __version__
+from tdumpra.data.images.framing import Framing
+from tdumpra.data.images.new import Framed, Image, Read, read_images
+from tdumpra.errors import BrokenImageError, SourceError, TdumpraError
+from tdumpra.limits import VARIABLE
+from tdumpra.scoring.fetch import fetch
+from tdumpra.scoring.listing import Entry, is_address
+from tdumpra.scoring.score import rows_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tdumpra.networks.predict import Mode, Predictor
+
+_AT_ONCE = 128  # images in a task of decoding: enough that starting it costs little
+_AHEAD = 3  # such tasks ahead of the networks
+_RETRIES = 20  # of a task whose process or machine dies
+
+
+class Work(NamedTuple):
+    """What every machine must know of a job."""
+
+    model: bytes  # of the file
+    source: str
+    embeddings: bool
+    mode: Mode
+    trusted: tuple[str, ...]
+    limits: str  # as the environment has them
+    version: str = __version__
+
+
+class Share(NamedTuple):
+    """What an actor takes of a machine, and a task of decoding."""
+
+    cpus: float
+    gpus: int
+    decoding: float  # CPUs
+
+
+class Networks:
+    """An actor: a model's networks, which see whole parts."""
+
+    def __init__(self, work: Any, share: Share) -> None:
+        import ray
+
+        self.ray, self.work_at = ray, work
+        self.decode = ray.remote(num_cpus=share.decoding, max_retries=_RETRIES)(decode)
+        self.on_gpu = bool(share.gpus)
+
+    @cached_property  # and not above: what goes wrong there is no sentence, but an actor that dies again and again
+    def work(self) -> Work:
+        """What is to be done."""
+        work: Work = self.ray.get(self.work_at)
+        if work.version != __version__:
+            raise TdumpraError(f"{socket.gethostname()} has tdumpra {__version__}, and this job is of {work.version}")
+        return work
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """The model."""
+        import torch
+
+        from tdumpra.networks.predict import Predictor
+
+        if not self.on_gpu:
+            torch.set_num_threads(1)  # there is an actor for each core
+        work, device = self.work, "cuda" if self.on_gpu else "cpu"
+        with TemporaryDirectory(prefix="tdumpra-score-") as folder:
+            path = Path(folder) / "model.safetensors"
+            path.write_bytes(work.model)
+            return Predictor.load(path, mode=work.mode, device=device, trusted=work.trusted)
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """Score one part, a row of its number and its entries; return a row of its number and its rows."""
+        import pyarrow as pa
+
+        entries = [Entry(*each) for each in json.loads(batch["entries"][0].as_py())]
+        names = [Path(entry.id) for entry in entries]
+        read = self._decoded(entries, self.predictor.framings)
+        predictions = list(self.predictor.predict(names, embeddings=self.work.embeddings, read=read))
+        rows = rows_of(self.predictor, entries, predictions, self.work.embeddings)
+        return pa.table({"number": batch["number"], "rows": pa.array([to_ipc(rows)], pa.large_binary())})
+
+    def _decoded(self, entries: Sequence[Entry], framings: tuple[Framing, Framing]) -> Read:
+        """Yield the images in order, as tasks on any machine decode them, a few tasks ahead."""
+        coming: deque[Any] = deque()
+        for start in range(0, len(entries), _AT_ONCE):
+            some = entries[start : start + _AT_ONCE]
+            coming.append(self.decode.remote(some, framings, self.work.source, self.work.limits))
+            if len(coming) > _AHEAD:
+                yield from self.ray.get(coming.popleft())
+        while coming:
+            yield from self.ray.get(coming.popleft())
+
+
+def decode(
+    entries: Sequence[Entry], framings: tuple[Framing, Framing], source: str, said: str = ""
+) -> list[Framed | BrokenImageError]:
+    """Fetch, decode and frame some images, within the limits that were ``said`` where the job was started.
+
+    Raises:
+        SourceError: this machine does not see the source. Without this, every image would count as vanished.
+    """
+    import torch  # noqa: F401  # pixels are resized much faster where it is loaded
+
+    os.environ[VARIABLE] = said
+    if not is_address(source) and not Path(source).exists():
+        raise SourceError(
+            f"{source} is not there on {socket.gethostname()}: every machine of a cluster must see the images at the "
+            "same path; or give an address, as of a bucket"
+        )
+    with TemporaryDirectory(prefix="tdumpra-score-") as folder:
+        files = fetch(entries, Path(folder) / "files")
+        here = [Image(file) for file in files if isinstance(file, Path)]
+        with closing(read_images(here, *framings, picture=False, workers=1)) as read:
+            return [next(read) if isinstance(file, Path) else BrokenImageError(file) for file in files]
+
+
+def to_ipc(table: pa.Table) -> bytes:
+    """Return a table as bytes for another process."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def from_ipc(data: bytes) -> pa.Table:
+    """Return the table that :func:`to_ipc` was given."""
+    import pyarrow as pa
+
+    return pa.ipc.open_stream(data).read_all()

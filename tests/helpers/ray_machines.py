@@ -1,0 +1,67 @@
+"""A Ray cluster of two machines with a core each, on this one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+SETTINGS = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": "f" * 64,
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "OMP_NUM_THREADS": "1",
+}
+_ROOM = {"num_cpus": 1, "object_store_memory": 2**27}
+_SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
+
+
+class Machines:
+    """The cluster, of which the second machine can be killed."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        head: dict[str, Any] = {**_ROOM, "include_dashboard": False, "_system_config": _SOON}
+        self.cluster: Any = Cluster(initialize_head=True, head_node_args=head)
+        self.address: str = self.cluster.address
+        self.add()
+
+    def add(self) -> None:
+        """Start the second machine."""
+        self.second = self.cluster.add_node(**_ROOM)
+
+    def kill_second(self) -> None:
+        """Kill the second machine."""
+        self.cluster.remove_node(self.second, allow_graceful=False)
+
+    def workers(self) -> list[int]:
+        """Return the processes that work for the cluster at the moment."""
+        raylets = {str(node.all_processes["raylet"][0].process.pid) for node in self.cluster.list_all_nodes()}
+        found = []
+        for place in Path("/proc").iterdir():
+            if place.name.isdecimal():
+                try:
+                    parent = (place / "stat").read_text().rpartition(")")[2].split()[1]
+                    words = (place / "cmdline").read_bytes()
+                except OSError:  # it has ended
+                    continue
+                if parent in raylets and words.startswith(b"ray::"):
+                    found.append(int(place.name))
+        return found
+
+
+@contextmanager
+def two_machines(monkeypatch: Any) -> Iterator[Machines]:
+    """Start both, with what commands need to join them in the environment."""
+    for name, value in SETTINGS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*filter(None, sys.path), str(Path(__file__).parent)]))
+    machines = Machines()
+    try:
+        yield machines
+    finally:
+        machines.cluster.shutdown()
