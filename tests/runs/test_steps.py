@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tdumpra.runs import steps
-from tdumpra.runs.steps import Step, cell, digest, plan, read_kept, run, write_kept
+from tdumpra.runs.steps import Step, cell, digest, in_one_thread, plan, read_kept, run, write_kept
 
 NAMES = ("a", "b", "ccc")
 
@@ -113,3 +114,19 @@ def test_a_kept_document_is_of_its_kind_and_inputs(tmp_path):
     assert read_kept(path, "evaluation", "inputs") is None
     path.write_text("{}")
     assert read_kept(path, "sweep", "inputs") is None
+
+
+def test_small_tables_are_worked_on_in_one_thread_and_large_ones_are_not():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with in_one_thread(1000):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+        with in_one_thread(2**30):
+            assert torch.get_num_threads() == 2
+        with pytest.raises(ValueError, match="no"), in_one_thread(1000):
+            raise ValueError("no")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

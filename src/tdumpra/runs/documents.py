@@ -28,6 +28,7 @@ from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import SplitOutputs
 from tdumpra.runs.config import Config
 from tdumpra.runs.refit import Refitted
+from tdumpra.runs.steps import in_one_thread
 from tdumpra.runs.tables import OutputsTable, refuse_other_labels, run_in_use
 from tdumpra.tuning.fit import Fitted, cluster, fit
 from tdumpra.tuning.goal import Goal
@@ -174,7 +175,8 @@ def evaluated(parts: Sequence[Part], config: Config, seed: int) -> SeedResult:
     Several ``parts`` are the outer folds of that seed: test rows are counted together, others are the mean of a fold.
     """
     asked = replace(config.evaluate, class_names=config.evaluate.class_names or parts[0].splits.class_names)
-    found = evaluate([_case(part, config, seed) for part in parts], settings=asked)
+    with in_one_thread(sum(rows.z.numel() for part in parts for rows in part.in_use[:3])):
+        found = evaluate([_case(part, config, seed) for part in parts], settings=asked)
     splits, fits = [part.in_use for part in parts], [part.fitted for part in parts]
     by_fold = {i if part.fold is None else part.fold: part.fitted for i, part in enumerate(parts)}
     refit = parts[0].second is not None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -15,6 +16,7 @@ from tdumpra.runs.document_schema import check_document
 
 COMPUTATION = 5  # raise it whenever the same inputs would give other figures: kept results are then made again
 SCHEMA = 1  # of the JSON files
+_SMALL = 2**24  # numbers in a table
 
 T = TypeVar("T")
 Watch = Callable[["Step[Any]", int, int], None]  # the step that begins, how many are done, how many there are
@@ -42,6 +44,23 @@ class Planned(NamedTuple):
     name: str
     finished: bool
     seconds: float | None
+
+
+@contextmanager
+def in_one_thread(numbers: int) -> Iterator[None]:
+    """Keep torch to one thread while it works on tables of so many ``numbers``, unless these are large.
+
+    On small ones threads compute little and wait for each other, by turning in circles: the more cores a machine has,
+    or the busier it is, the longer all of it takes.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if numbers <= _SMALL else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def plan(steps: Sequence[Step[Any]]) -> list[Planned]:
