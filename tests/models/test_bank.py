@@ -300,6 +300,8 @@ def test_list_and_diff_tell_what_is_there(path, tmp_path, tdumpra):
     assert found["settings_changed"] == []
     back = difference(opened(out), model)
     assert not back["descends"]
+    assert back["ascends"]
+    assert "The first model was made from the second" in tdumpra("bank", "diff", out, path, columns=1000).out
     assert back["classes"][1]["rows_new"] == ["train-image-0008", "train-image-0009"]
     assert json.loads(tdumpra("bank", "diff", path, out, "--json").out)["descends"]
     assert "amber" in tdumpra("bank", "list", path).out
