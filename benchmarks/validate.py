@@ -1,8 +1,8 @@
 """``tdumpra validate`` against ``tdumpra predict`` on the same photographs: processor time of the two commands.
 
 Both start, load an EfficientNet-Lite0 with random weights, decode, resize and predict; ``validate`` then scores with
-1,000 replicates, and compares with the model's record. Whole commands, with their worker processes, so that nothing
-that a user waits for is left out.
+1,000 replicates, and compares with the model's record. Whole commands, with their worker processes: nothing that a user
+waits for is left out.
 """
 
 from __future__ import annotations

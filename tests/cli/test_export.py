@@ -72,6 +72,25 @@ def test_verify_checks_seals(tdumpra, run):
     assert tdumpra("verify", run / "a", run / "b").code == 2
 
 
+def test_verify_takes_all_files_of_an_export(tdumpra, run):
+    """As a shell lists them: the second network's file is a part of the first one's."""
+    exports = sorted(run.glob("*.onnx"))
+    assert len(exports) == 2
+    done = tdumpra("verify", *exports, columns=1000)
+    assert done.code == 0, done.err
+    assert done.out.count("is whole") == 1
+    compared = tdumpra("verify", run / "model.safetensors", *exports)
+    assert compared.code == 0, compared.err
+    assert "Compared" in compared.out
+    alone = tdumpra("verify", exports[1])
+    assert alone.code == 2
+    assert "name the file of its classifier" in alone.err
+    shutil.copy(run / "model.onnx", run / "other.onnx")
+    several = tdumpra("verify", run, run / "model.onnx", run / "other.onnx", "--json")
+    assert several.code == 2
+    assert "one by one" in several.err
+
+
 def test_verify_refuses_to_call_int8_the_same(tdumpra, run, monkeypatch):
     graphs = read_exported(run / "model.onnx")
     quantised = [g._replace(description=replace(g.description, precision="int8")) for g in graphs]

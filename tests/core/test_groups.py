@@ -3,7 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tdumpra.core.groups import gained_by_lesion, group_folds, lesion_numbers, lesion_of_each_row, sum_by_lesion
+from tdumpra.core.groups import (
+    gained_by_lesion,
+    group_folds,
+    joined_groups,
+    lesion_numbers,
+    lesion_of_each_row,
+    sum_by_lesion,
+)
 
 GROUPS = np.array(["b", "a", "b", "c", "c"])
 
@@ -13,6 +20,20 @@ def test_a_row_without_a_group_stands_for_itself():
     assert lesion_of_each_row(None, 12).tolist() == list(range(12))
     assert lesion_numbers(None, 12).tolist() == list(range(12))  # in the order of numbers, not of letters
     assert lesion_numbers(GROUPS, 5).tolist() == [1, 0, 1, 2, 2]
+
+
+def test_groups_that_share_a_mark_are_one():
+    # b and c share x, c and d share 2; a stands alone
+    groups, marks = np.array(["b", "a", "c", "c", "d"]), np.array(["x", "y", "x", "z", "w"])
+    assert joined_groups(groups, marks).tolist() == ["b", "a", "b", "b", "d"]
+    assert joined_groups(groups, marks, np.array([1, 3, 4, 2, 2])).tolist() == ["b", "a", "b", "b", "b"]
+    assert joined_groups(groups[:0], marks[:0]).tolist() == []
+
+
+def test_a_long_chain_of_groups_is_one():
+    names = np.array([f"{i // 2:05d}" for i in range(20_000)])
+    marks = (np.arange(20_000) + 1) // 2  # the second row of each group is a copy of the first of the next
+    assert set(joined_groups(names, marks)) == {"00000"}
 
 
 def test_sums():

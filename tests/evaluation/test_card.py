@@ -98,6 +98,12 @@ def test_figures_of_an_ancestor_are_told(subject):
     changed = replace(subject, lineage=[*subject.lineage, {"command": "bank remove", "time": "", "version": ""}])
     assert "before it was changed" in card(changed)
     assert "before it was changed" not in card(subject)
+    # a hub would take the index for figures of this very model
+    assert "model-index" not in card(changed)
+    header = card(subject).split("---")[1]
+    assert header.count("model-index:") == 1
+    assert '- type: "accuracy"\n      value: 0.8125\n' in header
+    assert "macro_auroc" not in header  # undefined
 
 
 def test_each_guideline_has_all_its_items_once(subject):

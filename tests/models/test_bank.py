@@ -300,6 +300,8 @@ def test_list_and_diff_tell_what_is_there(path, tmp_path, tdumpra):
     assert found["settings_changed"] == []
     back = difference(opened(out), model)
     assert not back["descends"]
+    assert back["ascends"]
+    assert "The first model was made from the second" in tdumpra("bank", "diff", out, path, columns=1000).out
     assert back["classes"][1]["rows_new"] == ["train-image-0008", "train-image-0009"]
     assert json.loads(tdumpra("bank", "diff", path, out, "--json").out)["descends"]
     assert "amber" in tdumpra("bank", "list", path).out
@@ -317,7 +319,8 @@ def test_rows_beside_the_bank_are_compared_too(path, tmp_path, tdumpra):
     assert all(not each["rows_new"] and not each["rows_gone"] for each in found["classes"])
     assert found["beside"] == {"rows_gone": [], "rows_new": sorted(rows.ids)}
     assert listed(adapted)["beside"] == listed(model)["beside"] + 6
-    remove(adapted, groups=["val-lesion-0000"]).content.save(tmp_path / "less.safetensors")
+    changed: Any = remove(adapted, groups=["val-lesion-0000"])
+    changed.content.save(tmp_path / "less.safetensors")
     less = difference(adapted, opened(tmp_path / "less.safetensors"))["beside"]
     assert less == {"rows_gone": ["val-image-0000", "val-image-0001"], "rows_new": []}
     assert "6 rows came" in tdumpra("bank", "diff", path, adapted.path, columns=1000).out

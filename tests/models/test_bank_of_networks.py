@@ -17,7 +17,7 @@ from tdumpra.core.calibration import class_prior
 from tdumpra.core.gate import GateThresholds
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.record import Record
-from tdumpra.models.bank import remove
+from tdumpra.models.bank import add, remove
 from tdumpra.models.card import card_of
 from tdumpra.models.opened import open_model
 from tdumpra.networks.model_file import KIND, SCHEMA
@@ -63,6 +63,28 @@ def test_pictures_and_replay_go_with_their_rows(tdumpra, path, tmp_path):
     ids = record.train.ids[record.train.groups == gone.group]
     assert all(name.encode() not in out.read_bytes() for name in (gone.group, *ids))
     assert not any(gone.group in str(entry) for entry in open_model(out).lineage)
+
+
+@pytest.mark.filterwarnings("ignore:n_prototypes")
+def test_pictures_come_back_when_what_was_added_goes(path, tmp_path):
+    """Added cases may take exemplars' places for a while; the pictures of those are kept until they have them again."""
+    model = open_model(path)
+    own = model.record.train
+    rows = replace(own, ids=np.char.add("more-", own.ids), groups=np.char.add("more-", own.groups), features=None)
+    rows = replace(rows, z=own.z + np.float32(0.01), has_features=np.zeros(len(own), bool))
+    grown: Any = add(model, rows, CLASS_NAMES, "here").content
+    assert grown.decision.bank.exemplars != model.decision.bank.exemplars
+    assert grown.thumbnails.keys() == model.content.thumbnails.keys()
+    grown.write(tmp_path / "grown.safetensors")
+    back: Any = remove(open_model(tmp_path / "grown.safetensors"), groups=np.unique(rows.groups).tolist()).content
+    back.write(tmp_path / "back.safetensors")
+    found, expected = (read_artifact(each, kind=KIND, schema=SCHEMA) for each in (tmp_path / "back.safetensors", path))
+    shown = {each.id for of_class in model.decision.bank.exemplars for some in of_class for each in some}
+    kept = {n: t for n, t in expected.tensors.items() if not n.startswith("thumbnail.") or n[10:] in shown}
+    assert found.tensors.keys() == kept.keys()
+    assert all(found.tensors[n].dtype == kept[n].dtype and torch.equal(found.tensors[n], kept[n]) for n in kept)
+    assert found.meta["record"] == expected.meta["record"]
+    assert found.meta["decision"] == expected.meta["decision"]
 
 
 def test_the_networks_see_images_of_a_new_class(tdumpra, path, tmp_path):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
+import array_models
 import numpy as np
 import pytest
 from local_models import local_arrays
@@ -14,8 +16,9 @@ from tdumpra.artifacts import read_json, write_json
 from tdumpra.core.metrics import classification_metrics
 from tdumpra.errors import TdumpraError
 from tdumpra.evaluation.settings import EvaluateConfig
+from tdumpra.models.bank import add
 from tdumpra.models.local_rows import LocalRows, read_rows
-from tdumpra.models.opened import OpenedModel
+from tdumpra.models.opened import OpenedModel, open_model
 from tdumpra.models.validate import KIND, SCHEMA, Floor, failures, parse_floors, validate
 
 QUICK = EvaluateConfig(bootstrap=50)
@@ -87,6 +90,8 @@ def test_of_one_class_some_figures_are_undefined(array_model, rows):
     assert found["shift"]["classes"]["missing"] == ["0", "2", "3"]
     assert any("macro_auroc" in each["where"] for each in found["evaluation"]["undefined"])
     assert failures(found) == ["AUROC is undefined on these rows, and --fail-under asks for 0.5"]
+    assert "balanced accuracy" not in found["sentences"][0]
+    assert found["sentences"][1].startswith("all labelled rows are 1")
 
 
 def test_floors_are_held_against_the_gate(array_model, rows):
@@ -131,3 +136,45 @@ def test_a_cross_fitted_bank_is_tried_without_validation_rows(array_model, rows)
     crossed = validate(OpenedModel(array_model.path, "", other), rows, "a", settings=QUICK)
     apart = validate(array_model, rows, "a", settings=QUICK)
     assert crossed["at_home"] == pytest.approx(apart["at_home"])
+
+
+@pytest.fixture
+def with_new_class(tmp_path) -> tuple[OpenedModel, LocalRows]:
+    """A model whose bank knows a class that its classifier does not, and labelled rows of all classes."""
+    model = open_model(array_models.array_model(tmp_path))
+    names = (*array_models.CLASSES, "dun")
+    grown: Any = add(model, array_models.local_rows([3] * 8, "added", seed=4), names, "here").content
+    grown.save(tmp_path / "grown.safetensors")
+    fresh = array_models.local_rows([0, 1, 2, 3] * 5, "fresh", seed=9)
+    source = array_models.write_outputs(tmp_path / "fresh.npz", fresh, names)
+    opened = open_model(tmp_path / "grown.safetensors")
+    return opened, read_rows(opened, str(source))
+
+
+def test_a_class_that_the_bank_alone_knows_is_scored(with_new_class):
+    model, local = with_new_class
+    found = validate(model, local, "fresh.npz", settings=QUICK)
+    assert found["source"]["classes"]["dun"] == 10
+    p = model.content.predict_proba(local.rows.p, local.rows.z)
+    expected = classification_metrics(p.astype(np.float64), local.rows.y)
+    gate = found["evaluation"]["comparators"]["gate"]
+    assert gate["accuracy"] == pytest.approx(expected["accuracy"], abs=1e-6)
+    assert gate["balanced_accuracy"] == pytest.approx(expected["balanced_accuracy"], abs=1e-6)
+    # the classifier alone never says it, and the gate does
+    assert found["evaluation"]["comparators"]["student"]["balanced_accuracy"] < gate["balanced_accuracy"]
+    assert "dun" in found["shift"]["classes"]["new"]
+
+
+def test_copies_count_as_one_group(array_model, rows):
+    twice = rows.rows.joined(
+        replace(rows.rows, ids=np.char.add("b", rows.rows.ids), groups=np.char.add("b", rows.rows.groups))
+    )
+    both = LocalRows(twice, {}, (), "1", array_model.class_names)
+    once, again = (validate(array_model, each, "a", settings=QUICK) for each in (rows, both))
+    assert again["source"]["groups"] == once["source"]["groups"]
+    intervals = [each["evaluation"]["intervals"]["gate"]["accuracy"] for each in (once, again)]
+    assert intervals[1] == pytest.approx(intervals[0])  # copies tell nothing new
+    bare = replace(twice, groups=twice.ids, grouped=False)
+    alone = validate(array_model, both._replace(rows=bare), "a", settings=QUICK)
+    assert alone["source"]["groups"] == 160
+    assert alone["evaluation"]["grouped"]

@@ -56,13 +56,19 @@ def diff_command(first: Path, second: Path, *, as_json: bool) -> None:
     if (beside := document["beside"]) is not None and (beside["rows_gone"] or beside["rows_new"]):
         gone, new = (_some(len(beside[key]), "row") for key in ("rows_gone", "rows_new"))
         say(f"Of the rows that are kept beside the banks, {gone} went and {new} came.")
-    say("The second model was made from the first." if document["descends"] else "Neither names the other as parent.")
+    say(_kinship(document))
     if not document["same_networks"]:
         say("Their networks differ, so that cosines between the banks mean nothing.")
     if not document["same_head"]:
         say("Their classifiers' last layers differ.")
     if document["settings_changed"]:
         say(f"Settings that differ: {', '.join(document['settings_changed'])}")
+
+
+def _kinship(document: dict[str, Any]) -> str:
+    if document["descends"]:
+        return "The second model was made from the first."
+    return "The first model was made from the second." if document["ascends"] else "Neither was made from the other."
 
 
 def add_command(

@@ -21,17 +21,21 @@ def lesion_numbers(groups: Array | None, n_rows: int) -> Int[Array, " n"]:
 
 def joined_groups(groups: Array, *marks: Array) -> Array:
     """Return the group of each row; groups whose rows share a mark are one, under the first of their names."""
-    names, joint = np.unique(groups, return_inverse=True)
-    members = [np.unique(column, return_inverse=True)[1] for column in (groups, *marks)]
-    while True:
-        before = joint
-        for member in members:
-            lowest = np.full(len(member), len(names))
-            np.minimum.at(lowest, member, joint)
-            joint = lowest[member]
-        if np.array_equal(joint, before):
-            found: Array = names[joint]
-            return found
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components  # takes a moment to import, and prediction needs it not
+
+    names, member = np.unique(groups, return_inverse=True)
+    n, ends = len(names), []
+    for mark in marks:  # each group and each mark is a node, each row an edge between its two
+        numbers = np.unique(mark, return_inverse=True)[1] + n
+        ends.append(numbers)
+        n += len(numbers)
+    edges = (np.tile(member, len(marks)), np.concatenate(ends))
+    part = connected_components(coo_array((np.ones(len(edges[0])), edges), shape=(n, n)), directed=False)[1]
+    first = np.full(n, len(names))
+    np.minimum.at(first, part[: len(names)], np.arange(len(names)))
+    found: Array = names[first[part[member]]]
+    return found
 
 
 def sum_by_lesion(gained: Int[Array, " n"], lesions: Array) -> Int[Array, " g"]:

@@ -113,13 +113,15 @@ class KeptRows:
             "weights": self.weights is not None and bool((self.weights == 1).all()),
             "sources": self.sources is not None and not (self.sources != "").any(),
         }
-        return replace(self, **{name: None for name, is_idle in idle.items() if is_idle})
+        dropped: dict[str, Any] = {name: None for name, is_idle in idle.items() if is_idle}
+        return replace(self, **dropped)
 
 
 def embedding_marks(z: Array) -> Array:
     """Return a mark for each row that equals another's where all numbers are equal."""
     rows = np.ascontiguousarray(z) + z.dtype.type(0)  # a zero has two signs
-    return rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).ravel()
+    marks: Array = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).ravel()
+    return marks
 
 
 def no_rows(n_classes: int, width: int) -> KeptRows:

@@ -48,6 +48,7 @@ def difference(first: OpenedModel, second: OpenedModel) -> dict[str, Any]:
     settings = [each.decision.to_json() for each in (first, second)]
     return {
         "descends": first.digest in [entry.parent for entry in second.lineage],
+        "ascends": second.digest in [entry.parent for entry in first.lineage],
         "classes_gone": [name for name in first.class_names if name not in second.class_names],
         "classes_new": [name for name in second.class_names if name not in first.class_names],
         "same_networks": _matched(first) == _matched(second),

@@ -59,11 +59,16 @@ class HubModel(ModelHubMixin, library_name="tdumpra", tags=["tdumpra"]):
         """Return our own card, in place of the mixin's template."""
         return ModelCard(model_card(self.model, self.name))
 
-    def _save_pretrained(self, save_directory: Path) -> None:
-        place = save_directory / FILE
+    def save_pretrained(self, save_directory: str | Path, **options: Any) -> str | None:
+        """Save into a new folder: the mixin would take files of a former model away before it writes."""
+        place = Path(save_directory) / FILE
         if place.exists():
             raise ArtifactError(f"{place} exists, and models are never changed in place: name another folder")
-        self.model.write(place)
+        saved: str | None = super().save_pretrained(save_directory, **options)
+        return saved
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        self.model.write(save_directory / FILE)
 
     @classmethod
     def _from_pretrained(
