@@ -68,10 +68,12 @@ def write_artifact(
     import torch  # here, so that files without tensors can be written without it
 
     own = {"kind": kind, "schema": str(schema), "checksum": _BLANK, "meta": json.dumps(meta, allow_nan=False)}
-    header, parts, end = {"__metadata__": own}, [], 0
+    header: dict[str, dict[str, Any]] = {"__metadata__": own}
+    parts: list[memoryview] = []
+    end = 0
     for name in sorted(tensors, key=lambda name: (-tensors[name].element_size(), name)):
         tensor = tensors[name].detach().cpu().contiguous()
-        parts.append(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+        parts.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
         place = [end, end := end + parts[-1].nbytes]
         kind_of = _TYPES[str(tensor.dtype).removeprefix("torch.")]
         header[name] = {"dtype": kind_of, "shape": list(tensor.shape), "data_offsets": place}

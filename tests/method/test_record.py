@@ -12,7 +12,7 @@ import torch
 
 from tdumpra.artifacts import Artifact
 from tdumpra.errors import ArtifactError
-from tdumpra.method import record
+from tdumpra.method import record as record_module
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.record import REPLAY_ROWS, BankRecipe, KeptRows, Record, no_rows
 
@@ -176,7 +176,7 @@ def test_a_doctored_record_is_refused(change, value):
 
 @pytest.mark.parametrize("at_once", [1, 2, 100])
 def test_names_are_written_as_json_writes_them(monkeypatch, at_once):
-    monkeypatch.setattr(record, "_NAMES_AT_ONCE", at_once)
+    monkeypatch.setattr(record_module, "_NAMES_AT_ONCE", at_once)
     names = {"ids": np.array(["a", 'b"', "ä"]), "groups": None, "content": np.array([], np.str_)}
     plain = {key: None if column is None else column.tolist() for key, column in names.items()}
-    assert record._names_json(names).decode() == json.dumps(plain)
+    assert record_module._names_json(names).decode() == json.dumps(plain)
