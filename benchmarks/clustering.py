@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 import torch
 
-from benchmarks.common import Row, within
+from benchmarks.common import Row, add_to, within
 
 WIDTH, CLUSTERS, MODES, ITERATIONS = 128, 100, 150, 25  # faiss runs 25 iterations unless told otherwise
 FAISS, BANK = "faiss, all rows", "tdumpra, a bank of 20 classes × 5"
@@ -149,7 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rows", nargs="+", type=int, default=[1_000_000])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=())
-    parser.add_argument("--out", type=Path, help="a JSON file")
+    parser.add_argument("--out", type=Path, help="a JSON file; what it has of other sizes stays")
     parser.add_argument("--way", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.way:
@@ -157,7 +157,7 @@ def main() -> None:
         return
     found = [measure(n, asked.ways) for n in asked.rows]
     if asked.out is not None:
-        asked.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        add_to(asked.out, found, ("rows", "clusters", "width"))
 
 
 if __name__ == "__main__":
