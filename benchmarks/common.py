@@ -5,6 +5,7 @@ Ours and the peer are timed in turns within one process, and the best of each co
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -64,6 +65,13 @@ def peak_memory(function: Callable[[], Any]) -> float:
     peak = _status("VmHWM")
     del result
     return (peak - before) / 2**20
+
+
+def add_to(path: Path, found: list[dict[str, Any]], keys: tuple[str, ...]) -> None:
+    """Write what was found to a JSON file, in place of what is there under the same keys."""
+    stored: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    joined = {tuple(each[key] for key in keys): each for each in (*stored, *found)}
+    path.write_text(json.dumps(list(joined.values()), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _status(field: str) -> int:

@@ -95,7 +95,7 @@ def measured_sizes(n: int = 2048) -> dict[str, float]:
     rng = np.random.default_rng(0)
     classes = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
     p, z = rng.dirichlet(np.ones(7), n), rng.normal(size=(n, 128)).astype(np.float32)
-    ids = [f"clinic/{rng.integers(1e6):06d}/ISIC_{number:07d}.jpg" for number in range(n)]
+    ids = [f"clinic/{rng.integers(1_000_000):06d}/ISIC_{number:07d}.jpg" for number in range(n)]
     signals = [
         {name: 1 if name.startswith("label") else float(rng.random()) for name in GateSignals._fields}
         if rng.random() < 0.22

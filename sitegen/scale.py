@@ -28,7 +28,8 @@ def clustering() -> list[list[str]]:
     rows = [["rows", "clusters", "by", "processor, s", "memory, GiB", "objective, of faiss on all rows"]]
     for document in _read("clustering.json"):
         for each in document["found"]:
-            figures = [f"{each['processor_s']:,.0f}", f"{each['memory_gib']:.2f}", f"{each['objective']:.4f}"]
+            objective = "" if each["objective"] is None else f"{each['objective']:.4f}"
+            figures = [f"{each['processor_s']:,.1f}", f"{each['memory_gib']:.2f}", objective]
             rows.append([f"{document['rows']:,}", str(document["clusters"]), each["what"], *figures])
     return rows
 
@@ -47,6 +48,6 @@ def scaling() -> list[list[str]]:
     ]
     for place, step in enumerate(clusters["cpu, batch grows"]):
         shares = [f"{clusters[name.format(batch)][place]['efficiency']:.2f}" for batch, name, _ in both]
-        figures = [f"{1000 * step['loss_s']:,.3g}", f"{step['gathered_bytes'] / 1e6:,.2f}"]
+        figures = [f"{1000 * step['loss_s']:,.1f}", f"{step['gathered_bytes'] / 1e6:,.2f}"]
         rows.append([str(step["processes"]), f"{step['views']:,}", *figures, *shares])
     return rows

@@ -14,7 +14,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +32,11 @@ _LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}\.part")  # as tempfile names what wr
 _ABANDONED = 900.0  # seconds since the last byte; a write takes less
 _swept: set[Path] = set()
 _READ_AT_ONCE = 2**23  # bytes of a file that is only named by its contents
+Bytes = bytes | memoryview
+_TYPES = {  # as safetensors calls them
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
+    "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
 _HEADER_LENGTH = 8  # safetensors: a little-endian uint64, then that many bytes of JSON
 
 
@@ -55,16 +60,26 @@ def unprefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def write_artifact(
     path: str | Path, *, kind: str, schema: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
 ) -> None:
-    """Write ``tensors`` and ``meta`` to one sealed safetensors file."""
-    import safetensors.torch  # here, so that files without tensors can be read without torch
-    import torch
+    """Write ``tensors`` and ``meta`` to one sealed safetensors file: equal contents are equal bytes.
 
-    header = {"kind": kind, "schema": str(schema), "checksum": _BLANK, "meta": json.dumps(meta, allow_nan=False)}
-    # safetensors refuses tensors that share memory, as tied weights do
-    payload = {
-        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
-    }
-    write_bytes(path, _seal(_in_order(safetensors.torch.save(payload, metadata=header))))
+    The library would make a second copy of everything, and shuffle the header; tensors go from where they lie to the
+    file, largest numbers first, so that all are aligned.
+    """
+    import torch  # here, so that files without tensors can be written without it
+
+    own = {"kind": kind, "schema": str(schema), "checksum": _BLANK, "meta": json.dumps(meta, allow_nan=False)}
+    header: dict[str, dict[str, Any]] = {"__metadata__": own}
+    parts: list[memoryview] = []
+    end = 0
+    for name in sorted(tensors, key=lambda name: (-tensors[name].element_size(), name)):
+        tensor = tensors[name].detach().cpu().contiguous()
+        parts.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        place = [end, end := end + parts[-1].nbytes]
+        kind_of = _TYPES[str(tensor.dtype).removeprefix("torch.")]
+        header[name] = {"dtype": kind_of, "shape": list(tensor.shape), "data_offsets": place}
+    text = json.dumps(header, sort_keys=True).encode()
+    text += b" " * (-len(text) % 8)
+    write_together({Path(path): _sealed([len(text).to_bytes(_HEADER_LENGTH, "little") + text, *parts])})
 
 
 def read_artifact(path: str | Path, *, kind: str, schema: int) -> Artifact:
@@ -114,11 +129,14 @@ def read_seal(path: str | Path, *, kind: str) -> str:
 
 def write_bytes(path: str | Path, data: bytes) -> None:
     """Write a file that is at every moment either the old one or the new one, also after a power cut."""
-    write_together({Path(path): data})
+    write_together({Path(path): [data]})
 
 
-def write_together(files: Mapping[Path, bytes]) -> None:
-    """Write files of one folder that belong together: none takes its place before all are on the disk."""
+def write_together(files: Mapping[Path, Sequence[Bytes]]) -> None:
+    """Write files of one folder that belong together: none takes its place before all are on the disk.
+
+    A file is given in parts, which follow each other.
+    """
     temporary: dict[Path, Path] = {}  # by the file that it will be
     try:
         for path, data in files.items():
@@ -128,7 +146,7 @@ def write_together(files: Mapping[Path, bytes]) -> None:
             descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
             temporary[path] = Path(name)
             with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
+                file.writelines(data)
                 file.flush()
                 os.fsync(file.fileno())
             temporary[path].chmod(0o666 & ~_umask())  # mkstemp makes private files
@@ -219,26 +237,33 @@ def _in_a_line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def _in_order(data: bytes) -> bytes:
-    """Sort the header of a safetensors file, which safetensors shuffles: equal contents are then equal bytes."""
-    end = _HEADER_LENGTH + int.from_bytes(data[:_HEADER_LENGTH], "little")
-    header = json.dumps(json.loads(data[_HEADER_LENGTH:end]), sort_keys=True).encode()
-    header += b" " * (-len(header) % 8)  # the tensors behind it stay aligned
-    return len(header).to_bytes(_HEADER_LENGTH, "little") + header + data[end:]
-
-
 def _seal(data: bytes) -> bytes:
-    found = _SEAL.search(data)
+    return b"".join(_sealed([data]))
+
+
+def _sealed(parts: Sequence[Bytes]) -> list[Bytes]:
+    """Return the parts of a file, the first with the checksum of them all in its blank field."""
+    first, *others = parts
+    found = _SEAL.search(first)
     if found is None or found[1] != _BLANK.encode():
         raise ValueError("an artefact needs a blank checksum field before it is sealed")
-    return data[: found.start(1)] + hashlib.sha256(data).hexdigest().encode() + data[found.end(1) :]
+    digest = _digest(parts)
+    return [first[: found.start(1)], digest.encode(), first[found.end(1) :], *others]
+
+
+def _digest(parts: Iterable[Bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def _check_seal(path: str | Path, data: bytes, header_end: int, kind: str) -> str:
     found = _SEAL.search(data, 0, header_end)
     if found is None:
         raise ArtifactError(f"{path} is not a tdumpra {kind} file, or is truncated: it carries no checksum")
-    digest = hashlib.sha256(data[: found.start(1)] + _BLANK.encode() + data[found.end(1) :]).hexdigest()
+    whole = memoryview(data)  # slices of it are no copies
+    digest = _digest([whole[: found.start(1)], _BLANK.encode(), whole[found.end(1) :]])
     if digest.encode() != found[1]:
         raise ArtifactError(f"{path} was altered or cut short after it was written (its checksum does not match)")
     return digest

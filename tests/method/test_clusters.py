@@ -91,6 +91,14 @@ class TestLargeClasses:
         assert bank.reference[0].item() == pytest.approx(float(top.min()), abs=1e-6)
 
 
+def test_a_centre_that_lost_all_its_rows_is_left_out():
+    rows, centers = torch.arange(4), torch.eye(3)
+    whole = clusters.Clusters(rows, None, centers, rows, 0)
+    found = clusters._with_rows(whole, centers, torch.tensor([0, 2, 2, 0]))
+    assert torch.equal(found.centers, centers[[0, 2]])
+    assert found.assignment.tolist() == [0, 1, 1, 0]
+
+
 class TestDirections:
     def test_rows_of_extreme_length_have_a_direction_too(self, monkeypatch):
         rows = torch.tensor([[3e-30, 4e-30], [3e30, 4e30], [3.0, 4.0]])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.support import make_problem
 
+from tdumpra.method import outputs
 from tdumpra.method.outputs import TestOutputs, TrainOutputs, ValidationOutputs, check_rows
 
 P = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]])
@@ -119,3 +120,14 @@ def test_ids_that_repeat_name_no_rows():
     p, z, y = np.full((4, 2), 0.5), np.eye(4), [0, 1, 0, 1]
     assert TestOutputs.check(p, z, y, ids=["a", "a", "b", "c"]).lesions().tolist() == ["0", "1", "2", "3"]
     assert TestOutputs.check(p, z, y, ids=["d", "a", "b", "c"]).lesions().tolist() == ["d", "a", "b", "c"]
+
+
+def test_rows_of_many_classes_are_searched_in_part(monkeypatch):
+    n_classes = 50
+    p, z, y = np.full((40, n_classes), 1 / n_classes), np.ones((40, 2)), np.arange(40)
+    rows = ValidationOutputs.check(p, z, y, np.arange(40) // 2)
+    assert rows.searched() is rows
+    monkeypatch.setattr(outputs, "SEARCHED_ENTRIES", 12 * n_classes)
+    part = rows.searched()
+    assert len(part) == 12
+    assert set(np.unique(part.groups, return_counts=True)[1]) == {2}  # groups stay whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from tdumpra.artifacts import Artifact
 from tdumpra.errors import ArtifactError
+from tdumpra.method import record as record_module
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.record import REPLAY_ROWS, BankRecipe, Record
 from tdumpra.method.rows import KeptRows, no_rows
@@ -222,3 +224,11 @@ def test_what_would_unfold_to_gigabytes_is_refused_before_it_does(monkeypatch, a
     monkeypatch.setattr("tdumpra.method.record._MOST_VALUES", most[asked])
     with pytest.raises(ArtifactError, match="more than a record holds" if asked == "features" else "too long"):
         Record.from_artifact(artifact, n_classes=3, width=8)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+def test_names_are_written_as_json_writes_them(monkeypatch, at_once):
+    monkeypatch.setattr(record_module, "_NAMES_AT_ONCE", at_once)
+    names = {"ids": np.array(["a", 'b"', "ä"]), "groups": None, "content": np.array([], np.str_)}
+    plain = {key: None if column is None else column.tolist() for key, column in names.items()}
+    assert record_module._names_json(names).decode() == json.dumps(plain)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tdumpra.core.metrics import SMALLEST_PROBABILITY, negative_log_likelihood
+from tdumpra.core.metrics import SMALLEST_PROBABILITY
 from tdumpra.core.rowwise import softmax_rows
 
 TEMPERATURE_RANGE = (0.05, 20.0)  # a perfectly separated validation set must not sharpen to certainty
@@ -46,12 +46,14 @@ def fit_temperature(log_p: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> f
     has one optimum in :math:`1/T`; a bounded search finds it.
     """
     from scipy.optimize import minimize_scalar  # takes most of a second to import, and only fitting needs it
-    from scipy.special import softmax
 
-    rows, y = log_p.double().cpu().numpy(), labels.cpu().numpy()
+    rows = log_p.double().cpu().t().contiguous()  # along a short last axis vector units idle
+    of_label = rows.gather(0, labels.cpu()[None])[0]
+    most = -math.log(SMALLEST_PROBABILITY)  # as in the negative log-likelihood
 
     def loss(log_temperature: float) -> float:
-        return negative_log_likelihood(softmax(rows / math.exp(log_temperature), axis=1), y)
+        inverse = math.exp(-log_temperature)
+        return float(((rows * inverse).logsumexp(0) - of_label * inverse).clamp(max=most).mean())
 
     low, high = (math.log(bound) for bound in TEMPERATURE_RANGE)
     return math.exp(minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-5}).x)

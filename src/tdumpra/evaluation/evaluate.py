@@ -255,16 +255,19 @@ def _per_1000(scored: Scored, settings: EvaluateConfig) -> dict[str, Any]:
 def _cost_curve(scored: Scored) -> dict[str, Any]:
     """Vary theta alone: a gate under its largest theta opens wherever it does under a smaller one."""
     wide = [
-        replace(case, decided=_with_theta(case.decision, 1.0).decide(case.test.p, case.test.z)) for case in scored.cases
+        (part.p, part.opened)
+        for case in scored.cases
+        for part in _with_theta(case.decision, 1.0).chunks(case.test.p, case.test.z)
     ]
     networks = [calibrated(case, "p_second") for case in scored.cases]
     seconds = [
         case.decided.p_sim if network is None else network.test
         for case, network in zip(scored.cases, networks, strict=True)
     ]
-    gate = joined_decided(wide)
-    p_cls, p_gate, second = (p.double().cpu().numpy() for p in (gate.p_cls, gate.p, torch.cat(seconds)))
-    return cost_curve(p_cls, p_gate, gate.opened.cpu().numpy(), second, scored.y)
+    fused, opened = (torch.cat(column) for column in zip(*wide, strict=True))
+    del wide
+    p_cls, p_gate, second = (p.double().cpu().numpy() for p in (scored.decided.p_cls, fused, torch.cat(seconds)))
+    return cost_curve(p_cls, p_gate, opened.cpu().numpy(), second, scored.y)
 
 
 def _with_theta(decision: Decision, theta: float) -> Decision:

@@ -184,5 +184,5 @@ def _write(exported: Sequence[Graph]) -> tuple[Path, ...]:
         if graph.weights is not None:
             files[weights_path(graph.path)] = graph.weights
         files[graph.path] = graph.data
-    write_together(files)
+    write_together({path: [data] for path, data in files.items()})
     return tuple(reversed(files))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tdumpra.core.rowwise import by_rows
 from tdumpra.method.bank import PrototypeBank
 
 _CLOSE = 0.99  # two prototypes of different classes closer than this cannot tell those classes apart
@@ -77,8 +78,12 @@ def _class_notes(classes: Sequence[ClassHealth]) -> list[str]:
 def _purity(
     bank: PrototypeBank, class_names: Sequence[str], z: Tensor, labels: Tensor, sources: Sequence[str]
 ) -> dict[str, tuple[tuple[str, float], ...]]:
-    similarity = bank.similarity(z).masked_fill(~bank.mask, -torch.inf)
-    own = similarity[torch.arange(len(labels)), labels].argmax(1)  # nearest prototype of the row's own class
+    def nearest(rows: Tensor, of_rows: Tensor) -> Tensor:
+        """Return the number of the nearest prototype of each row's own class."""
+        similarity = bank.similarity(rows).masked_fill(~bank.mask, -torch.inf)
+        return similarity[torch.arange(len(of_rows)), of_rows].argmax(1)
+
+    own = by_rows(nearest, z, labels, width=bank.mask.numel())
     result = {}
     for c, name in enumerate(class_names):
         entries = []

@@ -124,9 +124,15 @@ def _settle(z: Directions, mass: Tensor | None, clusters: list[Clusters]) -> lis
         centers = torch.where(still, centers, (found.sums / torch.where(still, 1, norm)).to(centers))
         before = found.objective
     return [
-        each._replace(centers=centers[start:end], assignment=label[each.rows].long() - int(start))
+        _with_rows(each, centers[start:end], label[each.rows].long() - int(start))
         for each, start, end in zip(clusters, first[:-1], first[1:], strict=True)
     ]
+
+
+def _with_rows(clusters: Clusters, centers: Tensor, assignment: Tensor) -> Clusters:
+    """Return the centres that have rows: one may have lost its last to others."""
+    live = torch.bincount(assignment, minlength=len(centers)) > 0
+    return clusters._replace(centers=centers[live], assignment=(live.cumsum(0) - 1)[assignment])
 
 
 class _Pass(NamedTuple):
@@ -143,20 +149,16 @@ def _pass(
         of_block = class_of[rows]
         for number in torch.unique(of_block[of_block >= 0]).tolist():
             own = centers[first[number] : first[number + 1]]
-            chosen = None if bool((of_block == number).all()) else (of_block == number).nonzero().squeeze(1)
-            x = block if chosen is None else block[chosen]
+            chosen = (of_block == number).nonzero().squeeze(1)
+            x = block[chosen]
             cosine, nearest = (x @ own.T).max(1)
-            weight = None if mass is None else (mass[rows] if chosen is None else mass[rows][chosen]).to(x)
+            weight = None if mass is None else mass[rows][chosen].to(x)
             part = torch.zeros(own.shape, dtype=x.dtype)
             part.index_add_(0, nearest, x if weight is None else x * weight[:, None])
             sums[first[number] : first[number + 1]] += part
             distance = (1 - cosine).clamp(min=0).double()
             objective += float(distance.sum() if weight is None else (distance * weight).sum())
-            numbers = (nearest + int(first[number])).int()
-            if chosen is None:
-                label[rows] = numbers
-            else:
-                label[rows][chosen] = numbers
+            label[rows][chosen] = (nearest + int(first[number])).int()
     return _Pass(objective, sums)
 
 

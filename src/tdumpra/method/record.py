@@ -27,6 +27,7 @@ from tdumpra.method.schema import check_tensor
 from tdumpra.values import check_list, check_table, check_text
 
 Array = NDArray[Any]
+_NAMES_AT_ONCE = 2**16
 REPLAY_ROWS = 300  # of each class, whose features are kept
 _COLOURS = 6
 _MOST_VALUES = 2**28  # letters of names or numbers of features that a file may unfold to: a gigabyte
@@ -175,17 +176,28 @@ def _with_replay(rows: KeptRows, seed: int) -> KeptRows:
     return replace(rows, features=np.where(kept[:, None], rows.features, np.float16(0)), has_features=kept)
 
 
+def _names_json(names: Mapping[str, Array | None]) -> bytearray:
+    """Return lists of names as JSON. Of millions, some thousands at a time become Python's own strings."""
+    text = bytearray(b"{")
+    for number, (key, column) in enumerate(names.items()):
+        text += f"{', ' if number else ''}{json.dumps(key)}: ".encode()
+        if column is None:
+            text += b"null"
+            continue
+        for start in range(0, max(1, len(column)), _NAMES_AT_ONCE):
+            part = json.dumps(column[start : start + _NAMES_AT_ONCE].tolist())
+            text += f"{', ' if start else '['}{part[1:-1]}".encode()
+        text += b"]"
+    return text + b"}"
+
+
 def _tensors(rows: KeptRows) -> dict[str, Tensor]:
     """Return rows as tensors; names as JSON in bytes, so that nobody parses them who only predicts."""
     same = bool((rows.ids == rows.groups).all())
-    names = {
-        "ids": rows.ids.tolist(), "groups": None if same else rows.groups.tolist(),
-        "content": None if rows.content is None else rows.content.tolist(),
-        "sources": None if rows.sources is None else rows.sources.tolist(),
-    }  # fmt: skip
+    names = {"ids": rows.ids, "groups": None if same else rows.groups, "content": rows.content, "sources": rows.sources}
     columns: dict[str, Array] = {
-        "names": np.frombuffer(json.dumps(names).encode(), np.uint8),
-        "y": rows.y.astype(np.int64), "p": rows.p.astype(np.float32), "z": rows.z,
+        "names": np.frombuffer(_names_json(names), np.uint8),
+        "y": rows.y.astype(np.int64, copy=False), "p": rows.p.astype(np.float32, copy=False), "z": rows.z,
     }  # fmt: skip
     if rows.features is not None and rows.has_features.any():
         columns |= {"features": rows.features[rows.has_features], "has_features": rows.has_features}
@@ -197,7 +209,8 @@ def _tensors(rows: KeptRows) -> dict[str, Tensor]:
         each = getattr(rows, flag)
         if each.any() and not each.all():  # rows of several sources; else one word for all stands in the table
             columns[flag] = each
-    return {name: torch.from_numpy(np.array(column)) for name, column in columns.items()}
+    writeable = {name: column if column.flags.writeable else column.copy() for name, column in columns.items()}
+    return {name: torch.from_numpy(column) for name, column in writeable.items()}
 
 
 def _read(tensors: Mapping[str, Tensor], said: Any, n_classes: int, width: int) -> KeptRows:

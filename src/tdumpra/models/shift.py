@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tdumpra.core.bootstrap import drawn_groups, percentile_interval
 from tdumpra.core.groups import lesion_numbers
+from tdumpra.core.rowwise import by_rows
 from tdumpra.core.significance import holm_adjusted
 from tdumpra.core.two_samples import (
     expected_accuracy,
@@ -62,8 +63,9 @@ def look(decision: Decision, rows: KeptRows) -> Seen:
     z = torch.from_numpy(np.ascontiguousarray(rows.z))
     p = torch.from_numpy(rows.p.astype(np.float64))
     decided = decision.decide(p / p.sum(1, keepdim=True), z)
-    familiarity = decision.bank.familiarity(decision.bank.similarity(z)).double().numpy()
-    return Seen(rows, decided, familiarity)
+    bank = decision.bank
+    familiarity = by_rows(lambda part: bank.familiarity(bank.similarity(part)), z, width=bank.mask.numel())
+    return Seen(rows, decided, familiarity.double().numpy())
 
 
 def shift(new: Seen, validation: Seen, record: Record, names: Sequence[str]) -> dict[str, Any]:

@@ -88,8 +88,8 @@ def _from_table(table: OutputsTable, space: str, classifier: str) -> KeptRows:
 
 def _from_outputs(rows: TrainOutputs | ValidationOutputs, n_classes: int, *, start: int) -> KeptRows:
     """Return a file's rows; those without an id are numbered from ``start`` on."""
-    numbers = np.arange(start, start + len(rows)).astype(np.str_)
-    ids = numbers if rows.ids is None else rows.ids
+    end = start + len(rows)
+    ids = np.arange(start, end).astype(f"<U{len(str(end))}") if rows.ids is None else rows.ids
     p: Any = np.full((len(rows), n_classes), np.nan, np.float32) if rows.p is None else _array(rows.p)
     return KeptRows(
         ids=ids,

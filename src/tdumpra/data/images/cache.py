@@ -256,7 +256,7 @@ def _sound_entries(journal: Path, pixels: Path, framing: Framing) -> dict[str, E
         return {key: entry for key, entry in entries.items() if entry.row is None}
     rows = sorted({entry.row for entry in entries.values() if entry.row is not None})  # in the order of the file
     checksums = {
-        row: zlib.crc32(found)
+        row: zlib.crc32(found.data)
         for row, found in zip(rows, read_rows(pixels, framing, rows), strict=True)
         if found is not None
     }
