@@ -49,16 +49,21 @@ demo: $(RUN) ## from nothing to an HTML report on synthetic lesions (a minute or
 	$(BIN)/tdumpra demo
 
 test: $(DEV) ## the test suite (minutes, two cores)
-	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not services and not campaign"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu and not services and not campaign"
 
 test-slow: $(DEV) ## the tests that take longer
 	$(BIN)/python -m pytest -m "slow"
 
+<<<<<<< HEAD
+test-services: $(DEV) $(SERVICES) ## the tests that need OpenVINO, MLflow or a service
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "services and not slow and not gpu and not campaign"
+=======
 test-services: $(DEV) $(SERVICES) ## the tests that need OpenVINO, MLflow, Ray or a service
 	$(BIN)/python -m pytest -n 2 -m "services and not slow and not gpu and not campaign"
+>>>>>>> h-ray
 
 test-lowest: $(LOWEST)/.ready ## the array tests with the lowest versions that pyproject.toml allows
-	$(LOWEST)/bin/python -m pytest -n 2 -m "not slow and not gpu and not services and not campaign" $(ARRAY_TESTS)
+	$(LOWEST)/bin/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu and not services and not campaign" $(ARRAY_TESTS)
 	$(LOWEST)/bin/tdumpra attach --help > /dev/null
 
 campaign: $(DEV) $(SERVICES) ## kills, faults, damage, hostile files and simulations (hours); writes the table of docs/reliability.md

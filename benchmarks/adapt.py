@@ -17,7 +17,8 @@ from benchmarks.common import Row, within
 from tdumpra.core.calibration import class_prior
 from tdumpra.core.gate import GateThresholds
 from tdumpra.method.decision import Decision
-from tdumpra.method.record import BankRecipe, KeptRows, Record
+from tdumpra.method.record import BankRecipe, Record
+from tdumpra.method.rows import KeptRows
 from tdumpra.models.adapt import adapt
 from tdumpra.models.dose import dose_curve
 from tdumpra.models.ways import Workbench

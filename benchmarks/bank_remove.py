@@ -15,7 +15,8 @@ from benchmarks.common import Row, within
 from tdumpra.core.calibration import class_prior
 from tdumpra.core.gate import GateThresholds
 from tdumpra.estimator import DualPathClassifier
-from tdumpra.method.record import BankRecipe, KeptRows, Record
+from tdumpra.method.record import BankRecipe, Record
+from tdumpra.method.rows import KeptRows
 from tdumpra.models.bank import remove
 from tdumpra.models.opened import open_model
 

@@ -23,7 +23,8 @@ from tdumpra.artifacts import jsonable
 from tdumpra.core.bootstrap import group_weights, percentile_interval
 from tdumpra.core.groups import group_folds, lesion_numbers
 from tdumpra.estimator import DualPathClassifier
-from tdumpra.method.record import BankRecipe, KeptRows, Record
+from tdumpra.method.record import BankRecipe, Record
+from tdumpra.method.rows import KeptRows
 from tdumpra.models.adapt import FOLDS, Part, adapt, choose, figures_of
 from tdumpra.models.ways import Adapted, Workbench
 from tdumpra.tuning.goal import Goal

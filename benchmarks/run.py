@@ -23,7 +23,8 @@ NAMES = (
     "bank_remove",
 )  # fmt: skip
 BY_NAME = (
-    "training_step", "lazy_predict", "cpu_serving", "scoring", "predict_memory", "startup", "large_arrays", "serving",
+    "training_step", "lazy_predict", "cpu_serving", "validate", "scoring", "predict_memory", "startup", "large_arrays",
+    "serving", "clustering", "scaling",
 )  # long, or need a quiet machine  # fmt: skip
 
 

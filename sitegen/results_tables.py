@@ -13,7 +13,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from sitegen.archive_costs import archive_costs
 from sitegen.reliability import reliability
+from sitegen.scale import clustering, large_arrays, scaling
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = ROOT / "docs" / "results" / "ham10000"
@@ -23,6 +25,9 @@ PAGES = (
     ON_A_GPU / "README.md",
     ROOT / "README.md",
     ROOT / "docs" / "reliability.md",
+    ROOT / "docs" / "scoring.md",
+    ROOT / "docs" / "own-model.md",
+    ROOT / "docs" / "results" / "scaling.md",
 )
 METRICS = ("accuracy", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "nll")
 LEADS = ("accuracy", "macro_f1", "balanced_accuracy", "ambiguous_accuracy", "aurc", "macro_auroc")
@@ -272,6 +277,29 @@ def steps() -> Rows:
     return rows
 
 
+def captured_steps() -> Rows:
+    """The captured step against the bare one in the same mode, and against the eager bare step."""
+    rows = [
+        [
+            "backbone",
+            "full step, captured: views/s",
+            "of the bare step, captured",
+            "of the bare step, eager",
+            "memory, of bare",
+        ]
+    ]
+    document = json.loads((ON_A_GPU / "captured-step.json").read_text(encoding="utf-8"))
+    measured = {row["name"]: row for row in document["rows"]}
+    for key, title in BACKBONES.items():
+        if f"{key}, captured, memory" not in measured:
+            continue
+        kinds = ("full step of bare", "full step of plain", "memory")
+        bare, plain, memory = (measured[f"{key}, captured, {kind}"] for kind in kinds)
+        cells = [f"{bare['ours']:,.0f}", f"{bare['ratio']:.3f}", f"{plain['ratio']:.2f}", f"{memory['ratio']:.2f}"]
+        rows.append([title, *cells])
+    return rows
+
+
 def in_short() -> Rows:
     """The README's table."""
     own, found = evaluation("lite0-preset-default"), evaluation("system")
@@ -309,8 +337,13 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "lambda": weights,
     "backbones": backbones,
     "steps": steps,
+    "captured": captured_steps,
     "in-short": in_short,
     "reliability": reliability,
+    "archive-costs": archive_costs,
+    "large-arrays": large_arrays,
+    "clustering": clustering,
+    "scaling": scaling,
 }
 _TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:\|.*\n)*")
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import hypothesis
 import jaxtyping
@@ -20,6 +23,10 @@ _HOOKED = "tdumpra.core"
 
 if too_early := [name for name in sys.modules if name == _HOOKED or name.startswith(f"{_HOOKED}.")]:
     raise RuntimeError(f"{too_early[0]} was imported before the tests could have its shapes checked")
+
+# Beartype draws which items of a list it looks at, and a training must leave Python's generator as it is.
+with mock.patch.object(random, "getrandbits", random.Random(0).getrandbits):
+    import beartype  # noqa: F401
 
 # An int is accepted where a float is annotated, as type checkers do.
 jaxtyping.install_import_hook(_HOOKED, "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
@@ -49,6 +56,14 @@ def without_shape_checks() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
+@pytest.fixture
+def plain_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the drawing: for tests of commands, to which charts are files like any other."""
+    from plain_charts import drawn_plainly  # after the hook above
+
+    monkeypatch.setattr("tdumpra.report.drawing.Chart._saved", drawn_plainly)
+
+
 class Done(NamedTuple):
     """What a command left on the screen."""
 
@@ -76,6 +91,35 @@ def tdumpra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         return Done(code, captured.out, captured.err)
 
     return run
+
+
+Finished = Callable[..., tuple[Path, Path]]
+_finished: dict[str, Path] = {}
+
+
+@pytest.fixture
+def finished(
+    tdumpra: Callable[..., Done], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, plain_charts: None
+) -> Finished:
+    """Gives the file and the folder of a finished run, which is carried out once in a process and then copied.
+
+    Options are those of ``tiny_config.write_config``.
+    """
+    from tiny_config import write_config
+
+    def copy(**options: Any) -> tuple[Path, Path]:
+        place, options = tmp_path_factory.getbasetemp(), {"seeds": "[0]", **options}
+        if repr(options) not in _finished:
+            kept = place / f"finished-{len(_finished)}"
+            config = write_config(place / f"{kept.name}.toml", place / "finished-cache", **options)
+            done = tdumpra("run", config, "--out", kept)
+            assert done.code == 0, done.err
+            _finished[repr(options)] = kept
+        out = tmp_path / "run"
+        shutil.copytree(_finished[repr(options)], out)
+        return write_config(tmp_path / "run.toml", place / "finished-cache", **options, folder=out), out
+
+    return copy
 
 
 WriteImage = Callable[..., Path]

@@ -178,7 +178,7 @@ def names() -> dict[str, Any]:
 
 
 @pytest.fixture
-def page(tmp_path, monkeypatch, capsys, names) -> Page:
+def page(tmp_path, monkeypatch, capsys, names, plain_charts) -> Page:
     doc_world.furnish(tmp_path, names)
     for folder in ("configs", "studies/ham10000"):
         whole = tmp_path / f"{folder}-whole"  # beside the small ones, so that its relative paths mean the same

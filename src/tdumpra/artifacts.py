@@ -93,7 +93,7 @@ def write_json(path: str | Path, *, kind: str, schema: int, content: Mapping[str
     if reserved := _SEAL_FIELDS & content.keys():
         raise ValueError(f"{min(reserved)!r} is a field of the seal and cannot be content")
     sealed = {"kind": kind, "schema": schema, "checksum": _BLANK, **jsonable(content)}
-    write_bytes(path, _seal((json.dumps(sealed, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()))
+    write_bytes(path, _seal((_in_lines(sealed) + "\n").encode()))
 
 
 def read_json(path: str | Path, *, kind: str, schema: int) -> dict[str, Any]:
@@ -193,14 +193,30 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        if all(type(item) is float for item in value):  # replicates, by the hundred thousand
-            return [item if math.isfinite(item) else None for item in value]
+        if {*map(type, value)} == {float}:  # replicates, by the hundred thousand
+            # what is not finite makes the sum so, too
+            return [*value] if math.isfinite(sum(value)) else [each if math.isfinite(each) else None for each in value]
         return [jsonable(item) for item in value]
     if hasattr(value, "tolist"):  # numpy and torch, arrays and scalars
         return jsonable(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def _in_lines(value: Any, margin: str = "") -> str:
+    """Return JSON for people: a line for each entry of an object, one line for a list of plain values."""
+    inner = f"{margin}  "
+    if isinstance(value, dict) and value:
+        entries = [f"{_in_a_line(key)}: {_in_lines(item, inner)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(inner + each for each in entries) + f"\n{margin}}}"
+    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        return "[\n" + ",\n".join(inner + _in_lines(item, inner) for item in value) + f"\n{margin}]"
+    return _in_a_line(value)
+
+
+def _in_a_line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def _in_order(data: bytes) -> bytes:

@@ -65,6 +65,12 @@ class NoImagesError(SourceError):
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the candidate that resembles ``word``, or nothing."""
+    close = close_match(word, candidates)
+    return "" if close is None else f"; did you mean {close!r}?"
+
+
+def close_match(word: str, candidates: Iterable[str]) -> str | None:
+    """Return the candidate that resembles ``word``, if one does."""
     folded = {candidate.casefold(): candidate for candidate in candidates}
     close = difflib.get_close_matches(word.casefold(), folded, n=1)
-    return f"; did you mean {folded[close[0]]!r}?" if close else ""
+    return folded[close[0]] if close else None

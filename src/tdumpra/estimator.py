@@ -221,14 +221,6 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise NotFittedError(f"this DualPathClassifier is not ready: call {missing} first")
         return self.tuning_.decision
 
-    def adapt_to(self, decision: Decision, head: LinearHead | None) -> None:
-        """Take over what was fitted in a new place. Proofs and estimates were those of the old one."""
-        tuning = replace(self.tuning_, decision=decision)
-        same_bank = decision.bank is self.tuning_.decision.bank
-        unseen = self.fitted_.unseen_bank if same_bank else None
-        self._keep(self.fitted_._replace(tuning=tuning, certificate=None, estimate=None, unseen_bank=unseen))
-        self.bank_, self.head_ = self.fitted_.unseen.bank, self.head_ if head is None else head
-
     def classifier_rows(self, p: Tensor, features: Any) -> Tensor:
         """Return the classifier's probabilities of checked rows: ``p`` itself, or those of the adapted head."""
         if self.head_ is None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from plain_charts import drawn_plainly
 from tests.campaigns.world import command, save_arrays, write_images_config
 
 
@@ -25,8 +26,10 @@ class World(NamedTuple):
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     root = tmp_path_factory.mktemp("world")
     config = write_images_config(root)
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    patched = pytest.MonkeyPatch.context()
+    with patched as patch, warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
+        patch.setattr("tdumpra.report.drawing.Chart._saved", drawn_plainly)
         assert command("run", config, "--out", root / "images") == 0
         saved = save_arrays(root / "saved.npz")
         assert command("attach", saved, "--out", root / "arrays", "--preset", "paper", "--no-report") == 0

@@ -9,7 +9,10 @@ import warnings
 from pathlib import Path
 
 import torch
+from plain_charts import drawn_plainly
 from tests.campaigns.world import command, write_images_config
+
+from tdumpra.report import drawing
 
 
 def _warm_up() -> None:
@@ -17,6 +20,7 @@ def _warm_up() -> None:
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.set_num_threads(1)
+        setattr(drawing.Chart, "_saved", drawn_plainly)  # noqa: B010  # for this process and those that are forked from it
         config = write_images_config(Path(folder))
         command("run", config, "--out", Path(folder) / "out")
 

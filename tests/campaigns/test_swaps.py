@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,13 +31,13 @@ SWAPPED = (
     "outputs/train.safetensors", "outputs/val.safetensors", "outputs/test.safetensors", "bank.safetensors",
     "gate.safetensors", "gate.json", "model.safetensors", "evaluation.json", "compared.json",
 )  # fmt: skip
-OTHERS: dict[str, dict[str, str]] = {  # what the donors have otherwise
-    "seed": {'name = "tiny"': 'name = "tiny"\nseeds = [1]'},
-    "training": {"epochs = 2": "epochs = 2\nlearning_rate = 0.01"},
-    "network": {"embedding = 8": "embedding = 12"},
-    "images": {"n=70": "n=70,seed=3"},
-    "gate": {'preset = "paper"': 'preset = "paper"\nobjective = "accuracy"'},
-    "figures": {"bootstrap = 4": "bootstrap = 5"},
+OTHERS: dict[str, dict[str, Any]] = {  # what the donors have otherwise
+    "seed": {"seeds": "[1]"},
+    "training": {"train": "deterministic = true\nlearning_rate = 0.01"},
+    "network": {"embedding": 12},
+    "images": {"source": "synthetic:n=70,size=32,seed=3"},
+    "gate": {"extra": "[tune]\npreset = 'paper'\nobjective = 'accuracy'"},
+    "figures": {"bootstrap": 5},
     "version": {},
 }
 

@@ -14,7 +14,8 @@ import pandas as pd
 import pytest
 from tests.campaigns.alter import any_way
 from tests.campaigns.record import Tally, attempts
-from tests.campaigns.world import CONFIG
+from tests.campaigns.world import SETTINGS
+from tiny_config import config_text
 
 from tdumpra.data.sources import open_source
 from tdumpra.method.output_files import SplitOutputs, read_outputs
@@ -23,6 +24,7 @@ from tdumpra.runs.config import Config, read_config
 
 Array = np.ndarray
 ROWS = 30
+CONFIG = config_text(Path("cache"), **SETTINGS)
 
 
 def arrays() -> dict[str, Array]:
@@ -138,7 +140,7 @@ VALUES = (
 
 def odd_toml(rng: np.random.Generator) -> bytes:
     """Return the configuration with another value for one of its keys."""
-    lines = CONFIG.format(cache="cache").splitlines()
+    lines = CONFIG.splitlines()
     keys = [i for i, line in enumerate(lines) if " = " in line]
     at = int(rng.choice(keys))
     lines[at] = f"{lines[at].partition(' = ')[0]} = {rng.choice(VALUES)}"
@@ -148,7 +150,7 @@ def odd_toml(rng: np.random.Generator) -> bytes:
 @attempts(200, 10_000)
 def test_altered_configurations_are_read_or_refused(tmp_path, attempts):
     path, tally, rng = tmp_path / "c.toml", Tally("altered", "configuration.toml"), np.random.default_rng(5)
-    whole = CONFIG.format(cache="cache").encode()
+    whole = CONFIG.encode()
     for i in range(attempts):
         path.write_bytes(any_way(whole, rng) if i % 3 else odd_toml(rng))
         tally.read(lambda: read_config(path), lambda read: isinstance(read, Config), str(i))

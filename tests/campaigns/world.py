@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tests.support import seed_arrays
+from tiny_config import write_config
 
 from tdumpra.cli import main as cli
 
-CONFIG = """
-name = "tiny"
-[data]
-source = "synthetic:n=70,size=32"
-cache = "{cache}"
-framing = {{height = 16, width = 16}}
-workers = 0
-[network]
-backbone = "tiny_networks:plain"
-weights = "none"
-image_size = 16
-embedding = 8
-[train]
-epochs = 2
-batch_size = 16
-log_every = 1
-accelerator = "cpu"
-deterministic = true
-[tune]
-preset = "paper"
-[evaluate]
-bootstrap = 4
-"""
+SETTINGS: dict[str, Any] = {
+    "source": "synthetic:n=70,size=32", "train": "deterministic = true", "bootstrap": 4,
+    "extra": "[tune]\npreset = 'paper'",
+}  # fmt: skip
 ARRAYS = """
 name = "net"
 {outputs}
@@ -43,15 +26,9 @@ bootstrap = 4
 """
 
 
-def write_images_config(folder: Path, **changes: str) -> Path:
-    """Write the configuration of a run that trains for a moment; ``changes`` are replacements of its text."""
-    text = CONFIG.format(cache=folder / "work" / "cache")
-    for old, new in changes.items():
-        assert old in text
-        text = text.replace(old, new)
-    path = folder / "images.toml"
-    path.write_text(text, encoding="utf-8")
-    return path
+def write_images_config(folder: Path, **changes: Any) -> Path:
+    """Write the configuration of a run that trains for a moment, with changes."""
+    return write_config(folder / "images.toml", folder / "work" / "cache", **{**SETTINGS, **changes})
 
 
 def save_arrays(path: Path, seed: int = 0, *, rows: int = 40) -> Path:

@@ -76,6 +76,15 @@ def test_nothing_wins_and_nothing_is_written(tdumpra, home, tmp_path):
     assert "Nothing wins" in done.out
     assert "No model was written" in done.out
     assert not new.exists()
+    told = json.loads(tdumpra("adapt", home / "run", more, "--out", new, "--objective", "nll", "--json").out)
+    assert told["shown"] in told["ways"]
+    shown = told["ways"][told["shown"]]["name"]
+    words = tdumpra("adapt", home / "run", more, "--out", new, "--objective", "nll", columns=1000).out
+    at_home = next(line for line in words.splitlines() if "At home" in line)
+    assert "balanced accuracy" in at_home  # whatever the objective is
+    if not told["wins"]:
+        assert f"had {shown} been kept" in at_home
+    assert not told["dose"] or f"by dose ({shown})" in words
 
 
 def test_a_class_that_is_missing_there_is_said(tdumpra, home, tmp_path):

@@ -13,13 +13,11 @@ from tdumpra.checks import SPLITS
 from tdumpra.runs.tables import OutputsTable
 
 pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
-QUICK = "[tune]\npreset = 'paper'\n[evaluate]\nbootstrap = 0"
+QUICK = "[tune]\npreset = 'paper'"
 
 
 def in_folds(path: Path, cache: Path, folds: int = 2, *, extra: str = QUICK) -> Path:
-    config = write_config(path, cache, extra=extra)
-    config.write_text(config.read_text().replace("workers = 0", f"workers = 0\n        outer_folds = {folds}"))
-    return config
+    return write_config(path, cache, bootstrap=0, data=f"outer_folds = {folds}", extra=extra)
 
 
 def test_each_fold_is_trained_tuned_and_scored_apart_and_all_rows_together(tdumpra, tmp_path):
@@ -58,8 +56,7 @@ def test_each_fold_is_trained_tuned_and_scored_apart_and_all_rows_together(tdump
 
 def test_what_cannot_be_split_leaves_nothing_behind(tdumpra, tmp_path):
     config = in_folds(tmp_path / "run.toml", tmp_path / "cache", 50)
-    held = write_config(tmp_path / "held.toml", tmp_path / "cache")
-    held.write_text(held.read_text().replace("workers = 0", "workers = 0\n        hold_out = 'ambiguous=perhaps'"))
+    held = write_config(tmp_path / "held.toml", tmp_path / "cache", data="hold_out = 'ambiguous=perhaps'")
     for path, said in ((config, "outer_folds = 50 is more"), (held, "it has no (")):
         for more in ((), ("--plan",)):
             done = tdumpra("run", path, "--out", tmp_path / "run", *more)
@@ -70,8 +67,7 @@ def test_what_cannot_be_split_leaves_nothing_behind(tdumpra, tmp_path):
 def test_a_run_on_tables_alone_is_planned(tdumpra, tmp_path, ham_folder):
     for path in ham_folder.rglob("*.jpg"):
         path.unlink()
-    config = write_config(tmp_path / "run.toml", tmp_path / "cache")
-    config.write_text(config.read_text().replace("synthetic:n=120,size=32", f"ham10000:{ham_folder}"))
+    config = write_config(tmp_path / "run.toml", tmp_path / "cache", source=f"ham10000:{ham_folder}")
     done = tdumpra("run", config, "--out", tmp_path / "run", "--plan")
     assert done.code == 0, done.err
     assert "8 of 8 labelled images have no file" in done.out

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: real processes, exit codes, and one line for a mistake."""
+"""The command line as a user meets it: real processes where that matters, exit codes, and one line for a mistake."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from demo_arrays import write_demo
+from tests.support import save_problem
 
 from tdumpra.cli.main import main
+from tdumpra.errors import InputFileError
 
 
-def tdumpra(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+def process(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tdumpra", *(str(argument) for argument in arguments)],
         capture_output=True,
@@ -27,23 +28,21 @@ def tdumpra(*arguments: object, cwd: Path | None = None, **environment: str) -> 
     )
 
 
-def one_line(result: subprocess.CompletedProcess[str]) -> str:
-    assert result.returncode == 2, result.stderr
-    assert "Traceback" not in result.stderr
-    lines = [line for line in result.stderr.splitlines() if line.strip()]
-    assert len(lines) == 1, result.stderr
+def one_line(code: int, said: str) -> str:
+    assert code == 2, said
+    assert "Traceback" not in said
+    lines = [line for line in said.splitlines() if line.strip()]
+    assert len(lines) == 1, said
     return lines[0]
 
 
 @pytest.fixture(scope="module")
 def demo_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("demo") / "outputs.npz"
-    write_demo(path)
-    return path
+    return save_problem(tmp_path_factory.mktemp("demo") / "outputs.npz")
 
 
 def test_attach_prints_the_table_and_the_story(demo_file, tmp_path):
-    result = tdumpra("attach", demo_file, "--out", tmp_path / "run")
+    result = process("attach", demo_file, "--out", tmp_path / "run")
     assert result.returncode == 0, result.stderr
     for word in ("student", "logit_adjusted", "oracle", "macro-F1", "fixed", "broken", "McNemar", "were tried on"):
         assert word in result.stdout
@@ -51,15 +50,14 @@ def test_attach_prints_the_table_and_the_story(demo_file, tmp_path):
     assert (tmp_path / "run" / "model.safetensors").exists()
 
 
-def test_json_is_all_that_is_printed(demo_file, tmp_path):
+def test_json_is_all_that_is_printed(tdumpra, demo_file, tmp_path):
     result = tdumpra("attach", demo_file, "--out", tmp_path, "--json", "--preset", "paper")
-    assert json.loads(result.stdout)["gate"]["thresholds"]["alpha"] in (0.9, 1.0)  # 1.0: left shut
+    assert json.loads(result.out)["gate"]["thresholds"]["alpha"] in (0.9, 1.0)  # 1.0: left shut
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("attach", "none.npz"), "none.npz does not exist"),
         (
             ("attach", "{demo}", "--preset", "papr"),
             "tune.preset must be one of 'default', 'free', 'paper'",
@@ -70,15 +68,23 @@ def test_json_is_all_that_is_printed(demo_file, tmp_path):
         (("bench",), "benchmarks are part of the source checkout"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(demo_file, tmp_path, arguments, sentence):
+def test_a_mistake_is_one_line_and_exit_code_2(tdumpra, demo_file, tmp_path, monkeypatch, arguments, sentence):
     filled = [str(argument).format(demo=demo_file) for argument in arguments]
-    assert sentence in one_line(tdumpra(*filled, cwd=tmp_path))
+    monkeypatch.chdir(tmp_path)
+    done = tdumpra(*filled)
+    assert sentence in one_line(done.code, done.err)
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_traceback_on_request(tmp_path):
-    result = tdumpra("attach", "none.npz", cwd=tmp_path, TDUMPRA_TRACEBACK="1")
-    assert "Traceback" in result.stderr
+def test_a_process_ends_with_one_line_and_exit_code_2(tmp_path):
+    result = process("attach", "none.npz", cwd=tmp_path)
+    assert "none.npz does not exist" in one_line(result.returncode, result.stderr)
+
+
+def test_a_traceback_on_request(tdumpra, monkeypatch):
+    monkeypatch.setenv("TDUMPRA_TRACEBACK", "1")
+    with pytest.raises(InputFileError, match=r"none\.npz does not exist"):
+        tdumpra("attach", "none.npz")
 
 
 def test_what_nobody_foresaw_says_where_to_look(demo_file, tmp_path, monkeypatch, capsys):
@@ -103,15 +109,16 @@ def test_what_nobody_foresaw_says_where_to_look(demo_file, tmp_path, monkeypatch
     assert sentence not in capsys.readouterr().err
 
 
-def test_groups_that_cross_are_refused(demo_file, tmp_path):
+def test_groups_that_cross_are_refused(tdumpra, demo_file, tmp_path):
     arrays = dict(np.load(demo_file))
     arrays["group"][:] = arrays["group"][0]
     np.savez(tmp_path / "crossing.npz", allow_pickle=False, **arrays)
-    assert "groups cross the splits" in one_line(tdumpra("attach", "crossing.npz", cwd=tmp_path))
+    done = tdumpra("attach", tmp_path / "crossing.npz", "--out", tmp_path / "run")
+    assert "groups cross the splits" in one_line(done.code, done.err)
 
 
 def test_the_version_is_said():
-    result = tdumpra("--version")
+    result = process("--version")
     assert result.returncode == 0
     assert result.stdout.startswith("tdumpra ")
 
@@ -123,7 +130,7 @@ def test_help_does_not_wait_for_torch():
 
 
 def test_help_groups_the_commands():
-    shown = tdumpra("--help").stdout
+    shown = process("--help").stdout
     words = ("─ Start here", "│ demo", "─ Stages", "│ train", "─ Experiments", "│ ablate", "─ Models", "│ predict")
     places = [shown.index(word) for word in words]
     assert places == sorted(places)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_arrays import write_demo
 from PIL import Image
+from tests.support import SMALL, fit_and_tune, make_problem
 from tiny_config import SOURCE, run_command, write_config
 
 from tdumpra.cli import predict as command
@@ -263,9 +263,8 @@ def test_what_is_no_model_is_refused(tdumpra, trained, images):
 
 
 def test_a_model_of_arrays_is_told_what_it_is(tdumpra, images, tmp_path):
-    write_demo(tmp_path / "outputs.npz")
-    assert tdumpra("attach", tmp_path / "outputs.npz", "--out", tmp_path / "attached").code == 0
-    done = tdumpra("predict", tmp_path / "attached", images)
+    fit_and_tune(make_problem(), preset=SMALL).save(tmp_path / "model.safetensors")
+    done = tdumpra("predict", tmp_path, images)
     assert done.code == 2
     assert "it was made from saved arrays and has no network to look at images with" in done.err
     assert "DualPathClassifier.load" in done.err

@@ -40,6 +40,20 @@ def test_a_source_of_images_is_validated(tdumpra, images, tmp_path):
     assert "<title>model.safetensors on folder:away" in (tmp_path / "out" / "index.html").read_text()
 
 
+def test_a_folder_with_other_results_is_not_written_over(tdumpra, arrays, tmp_path):
+    one, other = (local_arrays(tmp_path / f"{seed}.npz", seed=seed) for seed in (5, 6))
+    out = tmp_path / "out"
+    assert tdumpra("validate", arrays, one, "--out", out).code == 0
+    before = (out / "validation.json").read_bytes()
+    refused = tdumpra("validate", arrays, other, "--out", out)
+    assert refused.code == 2
+    assert "on other data" in refused.err
+    assert (out / "validation.json").read_bytes() == before
+    assert tdumpra("validate", arrays, one, "--out", out).code == 0  # the same again
+    (out / "validation.json").write_text("{")
+    assert tdumpra("validate", arrays, other, "--out", out).code == 0
+
+
 def test_below_a_floor_the_exit_code_is_1_and_a_sentence_says_why(tdumpra, arrays, tmp_path):
     source = local_arrays(tmp_path / "away.npz")
     done = tdumpra("validate", arrays, source, "--fail-under", "accuracy=0.2", "--fail-under", "balanced_accuracy=1")

@@ -215,3 +215,28 @@ class TestPartOfTheRows:
     def test_shares_stay_shares(self):
         found = around_whole({"accuracy": np.array([1.0])}, {"accuracy": np.array([0.8])}, {"accuracy": 0.95}, 0.5)
         assert found["accuracy"] == 1
+
+
+class TestManyClasses:
+    def test_the_mean_area_follows_the_weights_to_first_order(self, monkeypatch):
+        rng = np.random.default_rng(0)
+        y = np.arange(3000) % 30
+        p = softmax(1.2 * np.eye(30)[y] + rng.normal(size=(3000, 30)), axis=1)
+        weights = list(group_weights(np.arange(3000) // 2, n_replicates=192, seed=0))
+        exact = bootstrap_metrics(MetricSums.prepare(p, y).metrics, weights)
+        monkeypatch.setattr(bootstrap, "MOST_CURVES", 20)
+        found = bootstrap_metrics(MetricSums.prepare(p, y).metrics, weights)
+        for metric in exact.keys() - {"macro_auroc"}:
+            np.testing.assert_array_equal(found[metric], exact[metric])
+        assert np.corrcoef(found["macro_auroc"], exact["macro_auroc"])[0, 1] > 0.99
+        assert found["macro_auroc"].std() == pytest.approx(exact["macro_auroc"].std(), rel=0.1)
+        assert found["macro_auroc"].mean() == pytest.approx(exact["macro_auroc"].mean(), abs=1e-3)
+
+    def test_weights_of_one_are_the_plain_metrics(self, monkeypatch):
+        p, y, _ = make(0, 200, 7, ties=True)
+        monkeypatch.setattr(bootstrap, "MOST_CURVES", 5)
+        found = MetricSums.prepare(p, y).metrics(np.ones((200, 1)))
+        assert found["macro_auroc"][0] == pytest.approx(metrics.macro_auroc(p, y), abs=1e-12)
+
+    def test_a_class_alone_has_no_influence(self):
+        assert metrics.auroc_influence(np.full((4, 3), 1 / 3), np.ones(4, dtype=np.int64)).tolist() == [0.0] * 4

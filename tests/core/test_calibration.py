@@ -11,9 +11,9 @@ from sklearn.metrics import log_loss
 
 from tdumpra.core.calibration import (
     TEMPERATURE_RANGE,
-    add_bias,
     adjust_prior,
     apply_temperature,
+    apply_temperature_and_bias,
     class_prior,
     fit_temperature,
     fit_temperature_and_bias,
@@ -216,29 +216,33 @@ class TestPrior:
 
 class TestBias:
     @pytest.mark.parametrize("dtype", DTYPES)
-    def test_adding_equals_the_product(self, dtype):
+    def test_applying_equals_the_product(self, dtype):
         p, bias = posterior(0, dtype=dtype), (0.5, -2.0, 0.0, 1.0)
-        product = p.double() * torch.tensor(bias, dtype=torch.float64).exp()
+        product = p.double() ** 0.5 * torch.tensor(bias, dtype=torch.float64).exp()
         expected = product / product.sum(1, keepdim=True)
-        torch.testing.assert_close(add_bias(p, bias).double(), expected, rtol=0, atol=1e-6)
-        assert add_bias(p, bias)[0].tolist() == [0, 1, 0, 0]  # a class ruled out stays out
+        torch.testing.assert_close(apply_temperature_and_bias(p, 2.0, bias).double(), expected, rtol=0, atol=1e-6)
 
-    def test_no_bias_returns_the_rows_themselves(self):
+    def test_without_bias_it_is_the_temperature_alone(self):
         p = posterior(0)
-        assert add_bias(p, ()) is p
+        assert apply_temperature_and_bias(p, 1.0, ()) is p
+        assert torch.equal(apply_temperature_and_bias(p, 3.0, ()), apply_temperature(p, 3.0))
 
     @pytest.mark.parametrize("seed", range(3))
-    def test_the_fit_is_the_minimum(self, seed):
+    @pytest.mark.parametrize("sure", [1.0, 40.0], ids=["", "with zeros"])
+    def test_the_fit_is_the_minimum(self, seed, sure):
+        """Of what is applied, rows whose zeros came of rounding included: both take the same logarithms."""
         p = posterior(seed, n=200)
         y = torch.multinomial(p, 1, generator=torch.Generator().manual_seed(seed)).squeeze(1)
-        log_p = p.clamp(min=1e-12).log()
+        p = (p**sure / (p**sure).sum(1, keepdim=True)).float().double()
+        assert bool((p[2:] == 0).any()) == (sure > 1)
 
         def loss(temperature, bias):
-            rows = (log_p / temperature + torch.tensor(bias, dtype=torch.float64)).log_softmax(1)
+            rows = apply_temperature_and_bias(p, temperature, tuple(bias)).log()
             return float(-rows[torch.arange(200), y].mean()) + sum(b**2 for b in bias) / 400
 
-        temperature, bias = fit_temperature_and_bias(log_p, y)
+        temperature, bias = fit_temperature_and_bias(p, y)
         best = loss(temperature, bias)
+        assert math.isfinite(best)
         for i, step in itertools.product(range(5), (-1e-3, 1e-3)):
             moved = [math.log(temperature), *bias]
             moved[i] += step
@@ -247,15 +251,15 @@ class TestBias:
     def test_recovers_shares_that_changed(self):
         generator = torch.Generator().manual_seed(0)
         p = (2 * torch.randn(4000, 3, generator=generator, dtype=torch.float64)).softmax(1)
-        there = add_bias(p, (1.0, 0.0, -1.0))
+        there = apply_temperature_and_bias(p, 1.0, (1.0, 0.0, -1.0))
         y = torch.multinomial(there, 1, generator=generator).squeeze(1)
-        temperature, bias = fit_temperature_and_bias(p.log(), y)
+        temperature, bias = fit_temperature_and_bias(p, y)
         assert temperature == pytest.approx(1, abs=0.1)
         assert bias[0] - bias[2] == pytest.approx(2, abs=0.2)
 
     def test_a_class_without_a_row_keeps_its_standing(self):
         p = posterior(0)
-        _, bias = fit_temperature_and_bias(p.log(), torch.randint(3, (30,), generator=torch.Generator().manual_seed(0)))
+        _, bias = fit_temperature_and_bias(p, torch.randint(3, (30,), generator=torch.Generator().manual_seed(0)))
         assert bias[3] == 0
         assert all(bias[:3])
 
@@ -264,7 +268,7 @@ class TestBias:
             [[1 - 2e-12, 1e-12, 1e-12], [1e-12, 1 - 2e-12, 1e-12], [1.0, 0.0, 0.0]] * 20, dtype=torch.float64
         )
         y = torch.tensor([0, 1, 1] * 20)
-        temperature, bias = fit_temperature_and_bias(p.log(), y)
+        temperature, bias = fit_temperature_and_bias(p, y)
         assert math.isfinite(temperature)
         assert all(map(math.isfinite, bias))
         assert TEMPERATURE_RANGE[0] <= temperature <= TEMPERATURE_RANGE[1]

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
 
-from tdumpra.core.linear_head import ABSENT, LinearHead, fit_linear_head, principal_directions
+from tdumpra.core.linear_head import ABSENT, LinearHead, Moments, fit_linear_head, principal_directions
 
 
 def rows(n: int = 120, f: int = 6, n_classes: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -52,12 +52,12 @@ def test_a_weight_of_two_is_two_copies() -> None:
 def test_all_directions_lose_nothing_and_few_of_them_little() -> None:
     x, y, w = rows(f=20)
     x += 5  # away from the origin
-    directions = principal_directions(x)
+    directions = principal_directions(Moments.of(x))
     head = directions.on_features(fit_linear_head(directions.coordinates(x), y, w, n_classes=4, l2=1e-3))
     inside = fit_linear_head(directions.coordinates(x), y, w, n_classes=4, l2=1e-3)
     np.testing.assert_allclose(head.logits(x), inside.logits(directions.coordinates(x)), atol=1e-9)
     assert (directions.coordinates(x) ** 2).sum(1).mean() == pytest.approx(1)
-    few = principal_directions(x, most=12)
+    few = principal_directions(Moments.of(x), most=12)
     assert few.basis.shape == (20, 12)
     kept = fit_linear_head(few.coordinates(x), y, w, n_classes=4, l2=1e-3)
     assert loss_of(kept, few.coordinates(x), y, w, 0) < loss_of(inside, directions.coordinates(x), y, w, 0) + 0.1
@@ -65,7 +65,7 @@ def test_all_directions_lose_nothing_and_few_of_them_little() -> None:
 
 def test_fewer_rows_than_features_give_the_same_directions() -> None:
     x = np.random.default_rng(0).normal(size=(15, 40))
-    wide = principal_directions(x)
+    wide = principal_directions(Moments.of(x))
     assert wide.basis.shape == (40, 14)  # centred rows span one direction less
     _, values, vectors = np.linalg.svd(x - x.mean(0), full_matrices=False)
     overlap = np.abs(vectors[:14] @ wide.basis) * np.sqrt((values**2).sum() / 15)
@@ -95,8 +95,35 @@ def test_rows_that_a_line_separates_have_a_finite_head() -> None:
 
 def test_rows_that_are_all_the_same_have_no_direction() -> None:
     x = np.ones((5, 3))
-    directions = principal_directions(x)
+    directions = principal_directions(Moments.of(x))
     head = directions.on_features(
         fit_linear_head(directions.coordinates(x), np.array([0, 1, 1, 1, 1]), np.ones(5), n_classes=2, l2=0.1)
     )
     assert head.logits(x)[0] @ [-1, 1] == pytest.approx(np.log(4), abs=1e-5)
+
+
+def test_directions_are_found_from_nearly_right_ones() -> None:
+    """From those of some of the rows, with others to come that vary where these do not."""
+    rng = np.random.default_rng(0)
+    scale = np.exp(-np.arange(80) / 8)
+    home, local = (rng.normal(size=(n, 80)) * scale for n in (400, 120))
+    local[:, 70] += 2 * rng.normal(size=120)
+    both = np.concatenate([home, local])
+    near = principal_directions(Moments.of(home), 14).basis
+    exact, found = (principal_directions(Moments.of(both), 10, near=start) for start in (None, near))
+    np.testing.assert_allclose(exact.mean, found.mean)
+    span = [np.linalg.qr(each.basis)[0] for each in (exact, found)]
+    cosines = np.linalg.svd(span[0].T @ span[1])[1]
+    assert cosines[:-2].min() > 0.999  # the last of them hardly differ from those that come next
+    variance = [(((both - exact.mean) @ each) ** 2).sum() for each in span]
+    assert variance[1] > 0.995 * variance[0]
+    # the spare directions of the start are not kept
+    assert found.basis.shape == (80, 10)
+
+
+def test_moments_of_some_rows_are_those_of_all_without_the_others() -> None:
+    x = np.random.default_rng(0).normal(size=(50, 7)) + 3
+    one, other = Moments.of(x[:20]), Moments.of(x).plus(Moments.of(x[20:]), -1)
+    assert one.n == other.n
+    np.testing.assert_allclose(one.total, other.total)
+    np.testing.assert_allclose(one.products, other.products)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdumpra.core.gate import GateSignals, GateThresholds, gate_opens
-from tdumpra.core.search import above, below, orthant_sums
+from tdumpra.core.search import above, below, orthant_sums, tally
 
 THETA, BETA, MARGIN, DELTA = (0.3, 0.7, 0.5), (0.1, 0.6, 0.3), (0.0, 0.2), (0.05, 0.1, 0.3)
 
@@ -103,3 +103,20 @@ def test_rows_that_no_combination_lets_through():
 def test_no_rows():
     axes = (below(np.zeros(0), (0.5, 0.6)), above(np.zeros(0), (0.5,)))
     assert orthant_sums(axes, np.zeros((0, 2))).tolist() == [[[0.0, 0.0]], [[0.0, 0.0]]]
+
+
+def test_a_tally_counts_each_class_as_the_gate_would():
+    rng = np.random.default_rng(0)
+    signal, n_classes = rng.random(200), 40
+    before, after, y = rng.integers(0, n_classes, (3, 200))
+    axes = (below(signal, (0.2, 0.5, 0.9)),)
+    found = tally(axes, before, after, y, rng.normal(size=200), n_classes=n_classes)
+    for place, threshold in enumerate(axes[0].values):
+        opened = signal < threshold
+        label = np.where(opened, after, before)
+        for c in range(n_classes):
+            was, now = ((each == c) & (y == c) for each in (before, label))
+            assert found.correct[place, c] == now.sum() - was.sum()
+            assert found.predicted[place, c] == (label == c).sum() - (before == c).sum()
+        assert found.opened[place] == opened.sum()
+        assert found.broken[place] == ((before == y) & (label != y)).sum()

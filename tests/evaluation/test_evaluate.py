@@ -220,6 +220,7 @@ def test_parts_that_stand_for_all_rows_are_named(classifier, problem, monkeypatc
     assert "notes" not in whole
     monkeypatch.setattr(bootstrap, "BOOTSTRAPPED_ROWS", 120)
     monkeypatch.setattr(case_module, "CACHED_ROWS", 200)
+    monkeypatch.setattr(case_module, "has_faiss", lambda: False)
     part = evaluate(case_of(classifier, problem), settings=EvaluateConfig(bootstrap=200)).document
     cached, drawn = part["notes"]
     assert "200 of them" in cached
@@ -230,3 +231,15 @@ def test_parts_that_stand_for_all_rows_are_named(classifier, problem, monkeypatc
             lowest, highest = whole["intervals"][name][metric]
             assert 0.5 < (high - low) / (highest - lowest) < 2, (name, metric)
     assert part["comparators"]["knn"] != whole["comparators"]["knn"]
+
+
+def test_neighbours_of_many_training_rows_are_found_by_an_index(classifier, problem, monkeypatch):
+    pytest.importorskip("faiss")
+    exact = evaluate(case_of(classifier, problem)).document["comparators"]
+    monkeypatch.setattr(case_module, "CACHED_ROWS", 200)
+    document = evaluate(case_of(classifier, problem)).document
+    found = document["comparators"]
+    assert found["knn"]["accuracy"] == pytest.approx(exact["knn"]["accuracy"], abs=0.02)
+    assert found["tip_adapter"] != exact["tip_adapter"]
+    assert [note for note in document["notes"] if "knn finds the nearest of all training cases" in note]
+    assert not [note for note in document["notes"] if "knn and tip_adapter" in note]

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_arrays import write_demo
-from tests.support import output_files
+from tests.support import output_files, save_problem
 from tiny_runs import tiny_experiment
 
 from tdumpra.core.metrics import classification_metrics
@@ -27,7 +26,7 @@ def swept(config: Config, out: Path) -> dict[str, dict[str, Any]]:
 def test_saved_outputs_are_told_apart_by_their_training(tmp_path) -> None:
     paths = [tmp_path / name for name in ("net_ce_seed0.npz", "net_joint_seed0.npz", "other_seed0.npz")]
     for seed, path in enumerate(paths):
-        write_demo(path, seed)
+        save_problem(path, seed)
     config = Config(outputs=output_files(*paths), tune=TuneConfig(preset="paper-swapped"))
     rows = lambda_sweep.table(config, swept(config, tmp_path / "out")).to_json()["rows"]
     assert [row["value"] for row in rows] == [0.0, 0.0, 0.03, 0.03, None, None]
@@ -35,7 +34,7 @@ def test_saved_outputs_are_told_apart_by_their_training(tmp_path) -> None:
 
 
 def test_the_figures_are_those_of_both_paths_and_the_gate(tmp_path) -> None:
-    write_demo(tmp_path / "net_joint_seed0.npz", 0)
+    save_problem(tmp_path / "net_joint_seed0.npz", 0)
     config = Config(outputs=output_files(tmp_path / "net_joint_seed0.npz"), tune=TuneConfig(preset="paper-swapped"))
     splits = all_outputs(config)[0].load()
     decided = fit(splits, config.bank, config.tune).tuning.decision.decide(splits.test.p, splits.test.z)

@@ -11,7 +11,8 @@ import numpy as np
 from tdumpra.core.gate import GateThresholds
 from tdumpra.estimator import DualPathClassifier
 from tdumpra.method import lineage
-from tdumpra.method.record import BankRecipe, KeptRows, Record
+from tdumpra.method.record import BankRecipe, Record
+from tdumpra.method.rows import KeptRows
 from tdumpra.models.opened import OpenedModel, open_model
 
 CLASSES = ("amber", "blue", "cyan")

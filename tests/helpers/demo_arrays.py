@@ -9,6 +9,7 @@ the gate wins, it wins because two views are better than one.
 from __future__ import annotations
 
 import io
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,12 @@ _LESIONS, _MODES, _LATENT, _WIDTH = 2600, 3, 12, 64
 
 
 def demo_outputs(seed: int = 0) -> dict[str, np.ndarray]:
-    """Probabilities, embeddings, labels, groups and a lesion-disjoint split."""
+    """Probabilities, embeddings, labels, groups and a lesion-disjoint split; made once, and copied."""
+    return {name: array.copy() for name, array in _made(seed).items()}
+
+
+@cache
+def _made(seed: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     n_classes = len(_SHARES)
     modes = rng.normal(size=(n_classes, _MODES, _LATENT))

@@ -18,28 +18,52 @@ def run_command(path: Path, out: Path | None, *, quiet: bool = False) -> dict[in
     return run_stages(config if out is None else replace(config, folder=str(out)), quiet=quiet)
 
 
-def write_config(path: Path, cache: Path, *, seeds: str = "[0]", train: str = "", extra: str = "") -> Path:
-    path.write_text(
-        f"""
-        name = "tiny"
+def config_text(
+    cache: Path,
+    *,
+    source: str = SOURCE,
+    name: str = "tiny",
+    folder: Path | None = None,
+    seeds: str = "[0]",
+    embedding: int = 8,
+    epochs: int = 2,
+    bootstrap: int = 20,
+    data: str = "",
+    train: str = "",
+    evaluate: str = "",
+    extra: str = "",
+) -> str:
+    """Return a run on synthetic images that takes a moment; lines of TOML add to its sections, or to its end."""
+    place = f'folder = "{folder}"' if folder is not None else ""
+    return f"""
+        name = "{name}"
+        {place}
         seeds = {seeds}
         [data]
-        source = "{SOURCE}"
+        source = "{source}"
         cache = "{cache}"
         framing = {{height = 16, width = 16}}
         workers = 0
+        {data}
         [network]
         backbone = "tiny_networks:plain"
         weights = "none"
         image_size = 16
-        embedding = 8
+        embedding = {embedding}
         [train]
-        epochs = 2
+        epochs = {epochs}
         batch_size = 16
         log_every = 1
         accelerator = "cpu"
         {train}
+        [evaluate]
+        bootstrap = {bootstrap}
+        {evaluate}
         {extra}
         """
-    )
+
+
+def write_config(path: Path, cache: Path, **options: Any) -> Path:
+    """Write :func:`config_text` to a file."""
+    path.write_text(config_text(cache, **options), encoding="utf-8")
     return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 import torch
@@ -112,3 +113,43 @@ def one_size(num_classes: int) -> nn.Module:
             return super().forward(x).reshape(len(x), -1)
 
     return OneSize(num_classes)
+
+
+def waiting(num_classes: int) -> nn.Module:
+    """Waits for the GPU in the middle of a pass, which no recording survives."""
+
+    class Waiting(Tiny):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.is_cuda:
+                torch.cuda.synchronize()
+            return super().forward(x)
+
+    return Waiting(num_classes, dropout=0.3)
+
+
+def drawing(num_classes: int) -> nn.Module:
+    """Draws on the host what to do next; a recording would do the same for ever."""
+
+    class Drawing(Tiny):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.flip(3) if self.training and random.random() < 0.5 else x)
+
+    return Drawing(num_classes)
+
+
+def replacing(num_classes: int) -> nn.Module:
+    """Keeps a running mean in a new tensor each time, where a recording would read the first for ever."""
+
+    class Replacing(Tiny):
+        centre: Tensor
+
+        def __init__(self) -> None:
+            super().__init__(num_classes)
+            self.register_buffer("centre", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training:
+                self.centre = 0.9 * self.centre + 0.1 * x.detach().mean()
+            return super().forward(x - self.centre)
+
+    return Replacing()

@@ -10,7 +10,8 @@ import numpy as np
 from scipy.special import softmax
 
 from tdumpra.estimator import DualPathClassifier
-from tdumpra.method.record import BankRecipe, KeptRows, Record
+from tdumpra.method.record import BankRecipe, Record
+from tdumpra.method.rows import KeptRows
 
 Array = np.ndarray
 NAMES = ("amber", "blue", "cyan", "dun")

@@ -7,7 +7,7 @@ from tdumpra.core.kmeans import lloyd, seed_centers, spherical_kmeans
 from tdumpra.core.rowwise import normalise
 from tdumpra.errors import MissingExtraError
 from tdumpra.method import bank_faiss as faiss_kmeans
-from tdumpra.method.bank_faiss import faiss_lloyd
+from tdumpra.method.bank_faiss import NeighbourIndex, faiss_lloyd
 
 
 def rows(seed, n=400, d=8, n_lumps=6, dtype=torch.float32):
@@ -90,3 +90,31 @@ def test_without_faiss_the_extra_is_named(monkeypatch):
         MissingExtraError, match=r"the faiss engine of k-means needs faiss: .*pip install 'tdumpra\[faiss\]'"
     ):
         spherical_kmeans(torch.eye(2), 2, engine=faiss_lloyd)
+
+
+@pytest.mark.usefixtures("faiss")
+class TestNeighbourIndex:
+    def test_nearly_all_of_the_nearest_are_found(self):
+        train, queries = rows(0, n=6000, d=32, n_lumps=40), rows(1, n=200, d=32, n_lumps=40)
+        exact = (normalise(queries) @ normalise(train).T).topk(16).indices
+        found = NeighbourIndex(train).nearest(queries, 16)
+        recall = [len(set(a) & set(b)) / 16 for a, b in zip(found.tolist(), exact.tolist(), strict=True)]
+        assert sum(recall) / len(recall) > 0.9
+        assert sum(a[0] == b[0] for a, b in zip(found.tolist(), exact.tolist(), strict=True)) > 190
+
+    def test_a_row_is_its_own_neighbour_whatever_its_length(self):
+        train = rows(3, n=3000, d=16)
+        found = NeighbourIndex(train).nearest(7 * train[:50], 3)
+        assert sum(first == number for number, first in enumerate(found[:, 0].tolist())) > 45
+
+    def test_fewer_rows_than_candidates(self):
+        train = torch.eye(20)
+        found = NeighbourIndex(train).nearest(train[:5], 4)
+        assert found[:, 0].tolist() == [0, 1, 2, 3, 4]
+        assert found.max() < 20
+
+    def test_some_queries_at_a_time_find_the_same(self, monkeypatch):
+        index, queries = NeighbourIndex(rows(0, n=2000)), rows(1, n=100)
+        whole = index.nearest(queries, 5)
+        monkeypatch.setattr(faiss_kmeans, "_QUERIES", 33)
+        assert torch.equal(index.nearest(queries, 5), whole)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.support import THRESHOLDS, fit_and_tune, make_problem
+from tests.support import SMALL, THRESHOLDS, fit_and_tune, make_problem
 
 from tdumpra import GateThresholds, PrototypeBank
 from tdumpra.core.gate import gate_opens
@@ -139,7 +139,7 @@ class TestClauses:
         """The evidence never contradicts the decision, in any precision, row by row."""
         for dtype in (np.float16, np.float32, np.float64):
             problem = make_problem(dtype=dtype)
-            fitted = fit_and_tune(problem).decision_
+            fitted = fit_and_tune(problem, preset=SMALL).decision_
             fitted = replace(fitted, thresholds=replace(THRESHOLDS, entropy=0.9))
             p, z = torch.from_numpy(problem.test.p[:60]), torch.from_numpy(problem.test.z[:60])
             decided = fitted.decide(p, z)
@@ -183,7 +183,7 @@ class TestMatches:
 
     def test_no_more_than_five_are_shown(self):
         problem = make_problem()
-        fitted = fit_and_tune(problem).decision_
+        fitted = fit_and_tune(problem, preset=SMALL).decision_
         found = explain(fitted, torch.from_numpy(problem.test.p[:1]), torch.from_numpy(problem.test.z[:1]))
         assert len(found.matches) == 5
         assert [m.cosine for m in found.matches] == sorted((m.cosine for m in found.matches), reverse=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tdumpra import __version__
@@ -47,6 +49,25 @@ def test_settings_lose_the_folders_of_this_machine():
     settings = {"data": {"source": "ham10000:/home/alice/ham", "files": ["a/b.csv", "c"]}, "epochs": 3}
     (step,) = append((), command="run", settings=settings, inputs={})
     assert step.settings == {"data": {"source": "ham10000:ham", "files": ["b.csv", "c"]}, "epochs": 3}
+
+
+def test_names_of_classes_are_no_places():
+    settings = {"new_classes": ["naevus/lentigo"], "stays": ["naevus/lentigo has no row left"], "source": "a/b.npz"}
+    (step,) = append((), command="bank add", settings=settings, inputs={})
+    assert step.settings == {**settings, "source": "b.npz"}
+
+
+@pytest.mark.parametrize(("depth", "refused"), [(32, False), (33, True), (5000, True)])
+def test_settings_that_are_nested_without_end_are_refused(depth, refused):
+    nested: Any = 1
+    for _ in range(depth):
+        nested = {"a": nested}
+    entry = {**to_json(history())[0], "settings": nested}
+    if refused:
+        with pytest.raises(ValueError, match="nested too deeply"):
+            from_json([entry])
+    else:
+        assert from_json([entry])[0].settings == nested
 
 
 def test_the_time_may_be_stated(monkeypatch):

@@ -12,7 +12,8 @@ import torch
 from tdumpra.artifacts import Artifact
 from tdumpra.errors import ArtifactError
 from tdumpra.method.bank import PrototypeBank
-from tdumpra.method.record import REPLAY_ROWS, BankRecipe, KeptRows, Record, no_rows
+from tdumpra.method.record import REPLAY_ROWS, BankRecipe, Record
+from tdumpra.method.rows import KeptRows, no_rows
 
 NAMES = ("amber", "blue", "cyan")
 
@@ -50,6 +51,7 @@ def same_rows(one: KeptRows, other: KeptRows) -> None:
         mine, theirs = getattr(one, each.name), getattr(other, each.name)
         if isinstance(mine, np.ndarray):
             assert mine.dtype.kind == theirs.dtype.kind
+            assert mine.dtype.kind == "U" or mine.dtype == theirs.dtype
             np.testing.assert_array_equal(mine, theirs, err_msg=each.name)
         else:
             assert mine == theirs
@@ -76,6 +78,40 @@ def test_without_a_group_is_as_if_it_had_never_been():
     assert same_bank(kept.rebuild_bank(NAMES), direct)
     assert "lesion7" not in kept.train.groups
     assert len(record().without(ids=["image1000"]).validation) == 19
+
+
+def test_copies_are_kin_whatever_their_groups_are_called():
+    some = rows(12)
+    z, content = some.z.copy(), np.array([f"{i:016x}" for i in range(12)])
+    z[8] = z[0]  # lesion4 holds a copy of lesion0's image, by its embedding
+    content[9] = content[2]  # and one of lesion1's, by its pixels
+    content[6:8] = ""  # unknown pixels are nobody's copy
+    found = replace(some, z=z, content=content).kin
+    assert found[[0, 2, 8, 9]].tolist() == ["lesion0"] * 4
+    assert found[[4, 6, 10]].tolist() == ["lesion2", "lesion3", "lesion5"]
+    assert some.kin.tolist() == some.groups.tolist()
+    assert len(some.rows(np.zeros(12, bool)).kin) == 0
+    zeros = np.ones((4, 8), np.float32)
+    zeros[[0, 2], 3] = 0.0, -0.0  # a zero has two signs
+    assert replace(some.rows(np.arange(4)), z=zeros).kin[[0, 2]].tolist() == ["lesion0"] * 2
+
+
+def test_added_rows_take_the_records_precision_and_leave_no_idle_columns():
+    own = rows(colours=None, content=None, features=None)
+    narrow = Record.keep(replace(own, z=own.z.astype(np.float16)), no_rows(3, 8), BankRecipe(2, 0, None))
+    more = rows(6, seed=2, start=500, z=rows(6).z.astype(np.float64), named=False)
+    grown = narrow.with_rows(more, weight=2.0, source="there")
+    assert grown.train.z.dtype == np.float16
+    assert grown.train.named.tolist() == [True] * 60 + [False] * 6
+    again = Record.from_artifact(grown.to_artifact(), n_classes=3, width=8)
+    same_rows(grown.train, again.train)
+    back = again.without(ids=more.ids.tolist())
+    same_rows(back.train, narrow.train)
+    tensors, meta = back.to_artifact()
+    assert meta == narrow.to_artifact().meta
+    assert tensors.keys() == narrow.to_artifact().tensors.keys()
+    with pytest.raises(ValueError, match="too long for the record's float16"):
+        narrow.with_rows(replace(more, z=more.z * 1e6))
 
 
 def test_further_rows_need_labels():
@@ -137,7 +173,9 @@ def test_unknown_columns_and_parts_come_back_as_unknown():
 
 
 def doctored(change: str, value: Any) -> Artifact:
-    tensors, meta = record().to_artifact()
+    tensors, meta = record(
+        named=np.arange(60) < 30, weights=np.full(60, 2, np.float32)
+    ).to_artifact()  # fmt: skip
     if change in tensors:
         tensors[change] = value(tensors[change])
     else:
@@ -159,8 +197,12 @@ def doctored(change: str, value: Any) -> Artifact:
         ("train.features", lambda features: features[1:]),
         ("train.colours", lambda colours: colours[:, :5]),
         ("train.rows", 10**12),
+        ("bank.n_prototypes", 2**16 + 1),
+        ("bank.seed", 2**63),
+        ("train.named", lambda named: named[:5]),
+        ("train.weights", lambda weights: -weights),
         ("train.rows", 0),
-        ("train.named", "yes"),
+        ("train.grouped", "yes"),
         ("bank.n_prototypes", 0),
         ("bank.merge_above", "much"),
         ("bank.more", 1),
@@ -170,3 +212,13 @@ def doctored(change: str, value: Any) -> Artifact:
 def test_a_doctored_record_is_refused(change, value):
     with pytest.raises(ArtifactError):
         Record.from_artifact(doctored(change, value), n_classes=3, width=8)
+
+
+@pytest.mark.parametrize("asked", ["features", "names"])
+def test_what_would_unfold_to_gigabytes_is_refused_before_it_does(monkeypatch, asked):
+    width = 50 if asked == "features" else 5
+    artifact = record(features=np.ones((60, width), np.float16)).to_artifact()
+    most = {"features": 60 * 50 - 1, "names": 60 * 16 - 1}  # names of contents have 16 letters
+    monkeypatch.setattr("tdumpra.method.record._MOST_VALUES", most[asked])
+    with pytest.raises(ArtifactError, match="more than a record holds" if asked == "features" else "too long"):
+        Record.from_artifact(artifact, n_classes=3, width=8)

@@ -10,7 +10,7 @@ from two_places import NAMES, arrays, home_model, kept
 
 from tdumpra.core.groups import group_folds
 from tdumpra.core.metrics import classification_metrics
-from tdumpra.models.adapt import FOLDS, Adaptation, Part, adapt, choose, nested
+from tdumpra.models.adapt import FOLDS, Adaptation, Interval, Part, adapt, choose, nested
 from tdumpra.models.dose import dose_curve, sizes_of
 from tdumpra.models.ways import TILTS, WAYS, Adapted, Plan, Workbench, reading_plans
 from tdumpra.tuning.goal import Goal
@@ -59,6 +59,34 @@ def test_more_of_the_same_place_is_no_reason_to_change():
     assert not unchanged.to_json()["wins"]
     assert unchanged.to_json()["way"] == "keep"
     assert unchanged.verdict().startswith("nothing wins")
+    # one way is spoken of, the one that came nearest
+    assert unchanged.choice.shown != "keep"
+    assert WAYS[unchanged.choice.shown] in unchanged.verdict()
+    assert unchanged.to_json()["shown"] == unchanged.choice.shown
+
+
+@pytest.mark.parametrize(
+    ("gain", "accuracy", "kept"),
+    [
+        (Interval(0.05, 0.01, 0.09), 0.0, True),
+        (Interval(0.05, -0.01, 0.11), 0.02, False),  # may be chance
+        (Interval(0.05, 0.01, 0.09), -0.001, False),  # at a price in accuracy
+        (Interval(-0.05, -0.09, -0.01), 0.0, False),
+    ],
+)
+@pytest.mark.parametrize("objective", ["balanced_accuracy", "nll"])
+def test_what_is_kept_gains_for_sure_and_costs_no_accuracy(adaptation, objective, gain, accuracy, kept):
+    if objective == "nll":  # less is better
+        gain = Interval(-gain.value, -gain.high, -gain.low)
+    gains = {
+        **adaptation.gains["keep"],
+        objective: gain,
+        "accuracy": Interval(accuracy, accuracy - 0.1, accuracy + 0.1),
+    }
+    found = replace(adaptation, goal=Goal(objective), gains={"keep": gains})
+    assert found.survives == kept
+    assert found.verdict().startswith("nothing wins") != kept
+    assert WAYS[adaptation.choice.winner] in found.verdict()
 
 
 def test_labels_of_a_fold_have_no_say_in_what_is_applied_to_it(bench):
@@ -70,6 +98,23 @@ def test_labels_of_a_fold_have_no_say_in_what_is_applied_to_it(bench):
         assert np.array_equal(first[1][way][fold == 2], second[1][way][fold == 2])
     assert any(not np.array_equal(first[1][way], second[1][way]) for way in first[1])
     assert first[0][2] == second[0][2]
+
+
+def test_copies_under_other_names_do_not_judge_what_was_fitted_on_them():
+    """Labels that mean nothing: only who has seen a row's copy could be right about it."""
+    bench = bench_of(60)
+    rng = np.random.default_rng(0)
+    noise = replace(
+        bench.local, y=rng.integers(4, size=60), z=rng.normal(size=(60, 6)).astype(np.float32),
+        features=rng.normal(size=(60, 12)).astype(np.float32),
+    )  # fmt: skip
+    twice = noise.joined(
+        replace(noise, ids=np.char.add("again ", noise.ids), groups=np.char.add("again ", noise.groups))
+    )
+    assert len(np.unique(twice.kin)) == 30
+    done = adapt(replace(bench, local=twice, _kept={}), GOAL)
+    assert done.figures["head"]["accuracy"].value < 0.45
+    assert done.adapted is None
 
 
 def test_the_choice_is_the_best_harmless_score(bench):

@@ -20,9 +20,11 @@ from tdumpra.estimator import KIND, SCHEMA, DualPathClassifier
 from tdumpra.method import lineage
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.record import Record
+from tdumpra.models.adapted import content_of
 from tdumpra.models.bank import add, remove
 from tdumpra.models.bank_view import difference, listed
 from tdumpra.models.bank_worth import worth
+from tdumpra.models.ways import Plan, Workbench
 
 GONE = "train-lesion-0004"
 
@@ -32,14 +34,14 @@ def path(tmp_path):
     return array_model(tmp_path)
 
 
-def tensors(path):
-    return read_artifact(path, kind=KIND, schema=SCHEMA).tensors
-
-
-def assert_same_tensors(one, other):
-    assert one.keys() == other.keys()
-    differing = [name for name in one if not torch.equal(one[name], other[name])]
+def assert_same_files(one, other):
+    """Compare every number, its type, and every word, but for the history and proofs, which are of another bank."""
+    (tensors, meta), (others, words) = (read_artifact(path, kind=KIND, schema=SCHEMA) for path in (one, other))
+    assert {name: each.dtype for name, each in tensors.items()} == {name: each.dtype for name, each in others.items()}
+    differing = [name for name in tensors if not torch.equal(tensors[name], others[name])]
     assert differing == []
+    told = ("lineage", "certificate", "estimate", "made_from")
+    assert {key: meta[key] for key in meta if key not in told} == {key: words[key] for key in words if key not in told}
 
 
 def never_held(model, groups, folder):
@@ -71,7 +73,7 @@ def test_what_is_removed_was_never_there(tdumpra, tmp_path, with_validation):
     out = tmp_path / "new.safetensors"
     done = tdumpra("bank", "remove", path, "--group", gone[0], "--group", gone[1], "--out", out)
     assert done.code == 0, done.err
-    assert_same_tensors(tensors(out), tensors(never_held(opened(path), gone, tmp_path)))
+    assert_same_files(out, never_held(opened(path), gone, tmp_path))
     data = out.read_bytes()
     for name in (*gone, "train-image-0008", "train-image-0009", "val-image-0002", "val-image-0003"):
         assert name.encode() not in data
@@ -87,7 +89,7 @@ def test_a_second_removal_does_not_bring_the_first_back(path, tmp_path):
     child.write_child(second, remove(child, **others).content, command="bank remove", settings={}, inputs={})
     at_once = remove(model, groups=[GONE, "val-lesion-0000"], ids=["train-image-0030"])
     model.write_child(both, at_once.content, command="bank remove", settings={}, inputs={})
-    assert_same_tensors(tensors(second), tensors(both))
+    assert_same_files(second, both)
     assert GONE.encode() not in second.read_bytes()
 
 
@@ -113,6 +115,7 @@ def test_an_adapted_head_and_the_figures_stay(path):
     model: Any = opened(path)
     head = LinearHead(np.zeros((3, 4), np.float32), np.zeros(3, np.float32))
     model.content.head_, model.content.evaluation_ = head, {"name": "study"}
+    model.content.lineage_ = lineage.append(model.lineage, command="adapt", settings={}, inputs={}, parent=model.digest)
     changed: Any = remove(model, groups=[GONE])
     assert changed.content.head_ is head
     assert changed.content.evaluation_ == {"name": "study"}
@@ -186,8 +189,7 @@ def test_what_is_added_and_removed_again_leaves_no_trace(path, tmp_path):
     assert child.class_names == (*CLASSES, "dun")
     changed = remove(child, groups=np.unique(rows.groups).tolist())
     child.write_child(back, changed.content, command="bank remove", settings={}, inputs={})
-    # everything but the proof and the estimate, which were of another bank
-    assert_same_tensors(tensors(back), tensors(path))
+    assert_same_files(back, path)
     assert opened(back).class_names == CLASSES
     assert opened(back).decision.known is None
 
@@ -303,6 +305,28 @@ def test_list_and_diff_tell_what_is_there(path, tmp_path, tdumpra):
     assert "amber" in tdumpra("bank", "list", path).out
 
 
+def test_rows_beside_the_bank_are_compared_too(path, tmp_path, tdumpra):
+    """Those of validation, and those that adapting was fitted on and did not put into the bank."""
+    model: Any = opened(path)
+    rows, plan = local_rows([0, 1, 2], "local", seed=7), Plan()
+    bench = Workbench(model.decision, model.record, CLASSES, rows)
+    child: Any = content_of(model, bench, bench.fit(np.ones(6, bool), plan), plan, "here")
+    child.save(tmp_path / "adapted.safetensors")
+    adapted = opened(tmp_path / "adapted.safetensors")
+    found = difference(model, adapted)
+    assert all(not each["rows_new"] and not each["rows_gone"] for each in found["classes"])
+    assert found["beside"] == {"rows_gone": [], "rows_new": sorted(rows.ids)}
+    assert listed(adapted)["beside"] == listed(model)["beside"] + 6
+    remove(adapted, groups=["val-lesion-0000"]).content.save(tmp_path / "less.safetensors")
+    less = difference(adapted, opened(tmp_path / "less.safetensors"))["beside"]
+    assert less == {"rows_gone": ["val-image-0000", "val-image-0001"], "rows_new": []}
+    assert "6 rows came" in tdumpra("bank", "diff", path, adapted.path, columns=1000).out
+    assert "keeps 54 rows" in tdumpra("bank", "list", adapted.path, columns=1000).out
+    older: Any = opened(path)
+    older.content.record_ = None
+    assert difference(older, model)["beside"] is None
+
+
 def test_damaged_columns_of_a_classifier_are_refused(path, tmp_path):
     model = opened(path)
     child: Any = add(model, local_rows([3] * 4, "local"), (*CLASSES, "dun"), "here").content
@@ -313,3 +337,117 @@ def test_damaged_columns_of_a_classifier_are_refused(path, tmp_path):
         child.save(tmp_path / "damaged.safetensors")
         with pytest.raises(ArtifactError, match="known"):
             DualPathClassifier.load(tmp_path / "damaged.safetensors")
+
+
+def in_half_precision(path, **changes):
+    """Write the model again with embeddings of 16 bits, as files that are handed on have them."""
+    model: Any = opened(path)
+    record = model.record
+    train, validation = (
+        replace(rows, z=rows.z.astype(np.float16), **changes) for rows in (record.train, record.validation)
+    )
+    record = replace(record, train=train, validation=validation)
+    content = model.with_rows(record, replace(model.decision, bank=record.rebuild_bank(CLASSES)))
+    content.save(path)
+    return opened(path)
+
+
+def seen_from_afar(rows):
+    """Return rows that know more than a model of arrays: names, colours, contents, long numbers."""
+    n = len(rows)
+    return replace(
+        rows, z=rows.z.astype(np.float64), p=rows.p.astype(np.float64), colours=np.ones((n, 6), np.float32),
+        content=np.array([f"{i:016x}" for i in range(n)]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("with_validation", [False, True], ids=["train", "crossfit"])
+@pytest.mark.parametrize("weight", [0.0, 1.0, 8.0])
+def test_adapted_and_then_without_all_local_rows_is_the_parent(tmp_path, with_validation, weight):
+    path = array_model(tmp_path, with_validation=with_validation)
+    model: Any = in_half_precision(path, named=False, grouped=False)
+    rows = seen_from_afar(local_rows([0, 1, 2, 1], "local", seed=7))
+    bench = Workbench(model.decision, model.record, CLASSES, rows)
+    plan = Plan(bank_weight=weight)
+    content = content_of(model, bench, bench.fit(np.ones(8, bool), plan), plan, "here")
+    adapted, back = tmp_path / "adapted.safetensors", tmp_path / "back.safetensors"
+    model.write_child(adapted, content, command="adapt", settings={}, inputs={"data": "here"})
+    child = opened(adapted)
+    if weight:
+        assert not torch.equal(child.decision.bank.prototypes, model.decision.bank.prototypes)
+    changed = remove(child, groups=np.unique(rows.groups).tolist())
+    child.write_child(back, changed.content, command="bank remove", settings={}, inputs={})
+    assert_same_files(back, path)
+
+
+def test_rows_of_several_sources_keep_what_their_names_are_worth(tmp_path):
+    model = in_half_precision(array_model(tmp_path), named=False, grouped=False)
+    child: Any = add(model, local_rows([0, 1], "local"), CLASSES, "here").content
+    child.save(tmp_path / "child.safetensors")
+    train = opened(tmp_path / "child.safetensors").record.train
+    for flag in (train.named, train.grouped):
+        assert flag.tolist() == [False] * 72 + [True] * 4
+
+
+def test_what_stays_is_told_by_where_the_rows_come_from(path, tmp_path):
+    """Rows that came after training and tuning had no part in them."""
+    model, rows = opened(path), local_rows([0, 1, 2], "local", seed=7)
+    added = tmp_path / "added.safetensors"
+    model.write_child(
+        added, add(model, rows, CLASSES, "1234").content, command="bank add", settings={}, inputs={"rows": "1234"}
+    )
+    child = opened(added)
+    (note,) = remove(child, groups=["local-lesion-0000"]).notes
+    assert "nothing else rests on these rows" in note
+    assert any("thresholds" in note for note in remove(child, groups=[GONE]).notes)
+    assert any("validation rows, 2 of these" in note for note in remove(child, groups=["val-lesion-0000"]).notes)
+    later = tmp_path / "later.safetensors"
+    child.write_child(later, child.content, command="adapt", settings={}, inputs={"data": "5678"})
+    (note,) = remove(opened(later), groups=["local-lesion-0000"]).notes
+    assert "adapt again" in note
+    grown = add(opened(later), local_rows([2], "more", seed=8), CLASSES, "9abc").content
+    opened(later).write_child(
+        tmp_path / "m.safetensors", grown, command="bank add", settings={}, inputs={"rows": "9abc"}
+    )
+    (note,) = remove(opened(tmp_path / "m.safetensors"), groups=["more-lesion-0000"]).notes
+    assert "nothing else rests on these rows" in note
+
+
+def test_a_new_class_goes_with_its_last_row_and_later_ones_move_up(path, tmp_path):
+    model, names = opened(path), (*CLASSES, "dun", "ecru")
+    dun, ecru = local_rows([3] * 3, "dun", seed=7), local_rows([4] * 3, "ecru", seed=8)
+    both: Any = add(model, ecru, names, "b").content
+    both = add(replace(model, content=both), dun, names, "a").content
+    both.save(tmp_path / "both.safetensors")
+    changed: Any = remove(opened(tmp_path / "both.safetensors"), groups=np.unique(dun.groups).tolist())
+    assert changed.content.classes_.tolist() == [*CLASSES, "ecru"]
+    assert any("dun has no row left, and is no class" in note for note in changed.notes)
+    changed.content.save(tmp_path / "left.safetensors")
+    never: Any = add(model, replace(ecru, y=np.full(6, 3)), (*CLASSES, "ecru"), "b").content
+    never.save(tmp_path / "never.safetensors")
+    assert_same_files(tmp_path / "left.safetensors", tmp_path / "never.safetensors")
+
+
+def test_classes_without_names_have_none_again(tmp_path):
+    parent: Any = opened(array_model(tmp_path))
+    parent.content.class_names_, parent.content.classes_ = None, np.arange(3)
+    parent.content.save(tmp_path / "numbers.safetensors")
+    model = opened(tmp_path / "numbers.safetensors")
+    rows = local_rows([3] * 3, "local", seed=7)
+    grown: Any = add(model, rows, ("0", "1", "2", "dun"), "a").content
+    assert grown.classes_.tolist() == ["0", "1", "2", "dun"]
+    grown.save(tmp_path / "grown.safetensors")
+    back: Any = remove(opened(tmp_path / "grown.safetensors"), groups=np.unique(rows.groups).tolist()).content
+    assert back.classes_.tolist() == [0, 1, 2]
+
+
+def test_a_replay_place_that_stays_empty_is_said(path, monkeypatch):
+    monkeypatch.setattr("tdumpra.models.removal.REPLAY_ROWS", 20)
+    model: Any = opened(path)
+    train = model.record.train
+    few = train.has_features & (np.cumsum(train.y == 1) <= 20)
+    model.content.record_ = replace(model.record, train=replace(train, has_features=few))
+    gone = str(train.groups[(train.y == 1) & few][0])
+    assert any("2 rows fewer (blue)" in note for note in remove(model, groups=[gone]).notes)
+    model.content.record_ = replace(model.record, train=train)  # every row has its features: nobody is missing
+    assert not any("fewer" in note for note in remove(model, groups=[gone]).notes)

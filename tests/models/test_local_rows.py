@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def test_rows_are_what_prediction_decides_on(image_model, away):
     found = read_rows(image_model, f"folder:{away}")
     files = sorted(away.rglob("*.png"))
     assert found.rows.ids.tolist() == [path.relative_to(away).as_posix() for path in files]
-    assert not found.rows.grouped
+    assert not found.rows.grouped.any()
     assert found.rows.y.tolist() == [("amber", "blue", "cyan").index(path.parent.name) for path in files]
     decided = image_model.decision.decide(torch.from_numpy(found.rows.p).double(), torch.from_numpy(found.rows.z))
     predictions = Predictor(image_model.content, mode="eager").predict(files)
@@ -120,8 +121,8 @@ def test_labels_of_a_file_may_be_missing(array_model, tmp_path):
     assert read_rows(array_model, str(local_arrays(tmp_path / "a.npz", y=y))).rows.y.tolist() == y.tolist()
     bare = read_rows(array_model, str(local_arrays(tmp_path / "b.npz", y=None, group=None, id=None))).rows
     assert (bare.y == -1).all()
-    assert not bare.grouped
-    assert not bare.named
+    assert not bare.grouped.any()
+    assert not bare.named.any()
 
 
 def test_of_a_file_with_splits_the_test_rows_are_taken(array_model, tmp_path):
@@ -139,7 +140,9 @@ def test_of_a_file_with_splits_the_test_rows_are_taken(array_model, tmp_path):
         ({"y": np.full(160, 7)}, "it holds 7"),
         ({"group": np.array(["train-0"] * 160)}, "1 groups .* among the training groups .*'train-0'"),
         ({"id": np.array([f"val-image-{i}" for i in range(160)])}, "160 images .* validation images"),
-        ({"classes": np.array(["0", "1", "2", "four"])}, "'four', which the model does not know"),
+        ({"classes": np.array(["0", "1", "2", "four"])}, "'four', which the model's classifier does not know"),
+        ({"classes": np.array(["0", "1", "2", "3", "3"])}, "classes must name each of the 4 classes of p once"),
+        ({"classes": np.array(["0", "1", "2", "2"])}, "classes must name each of the 4 classes of p once"),
         ({"split": np.zeros(160, np.int8)}, "no test rows"),
         ({"z": None}, "lacks z"),
     ],
@@ -165,3 +168,77 @@ def test_a_source_is_told_from_a_file_of_outputs():
     assert not is_outputs_file("csv:rows.csv")
     assert not is_outputs_file("medmnist:derma.npz")
     assert not is_outputs_file("synthetic:")
+
+
+@pytest.mark.parametrize("names", [{}, {"group": None, "id": None}], ids=["named", "without names"])
+@pytest.mark.parametrize("part", ["train", "val"])
+def test_rows_of_the_model_are_found_by_their_embeddings(array_model, tmp_path, part, names):
+    z = make_problem(5).test.z.copy()
+    z[[3, 7]] = getattr(make_problem(0), part).z[:2]
+    path = local_arrays(tmp_path / "away.npz", z=z, **names)
+    word = {"train": "training", "val": "validation"}[part]
+    with pytest.raises(SourceError, match=f"2 rows of .* have the very embeddings of {word} rows"):
+        read_rows(array_model, str(path))
+
+
+def test_copies_inside_a_source_are_told(array_model, image_model, tmp_path):
+    z = make_problem(5).test.z.copy()
+    z[150] = z[0]
+    local = read_rows(array_model, str(local_arrays(tmp_path / "away.npz", z=z)))
+    assert local.rows.groups[150] != local.rows.groups[0]
+    assert local.rows.kin[150] == local.rows.kin[0]
+    assert any("1 groups hold copies" in note for note in local.notes)
+    folder = local_folder(tmp_path / "images", [0, 1, 2])
+    Image.fromarray(picture(5001, 1)).save(folder / "blue" / "twin.png")  # the pixels of the second image
+    found = read_rows(image_model, f"folder:{folder}")
+    assert len(set(found.rows.kin)) == 3
+    assert any("1 groups hold copies" in note for note in found.notes)
+
+
+def test_classes_of_a_file_are_renamed(array_model, tmp_path):
+    rows = make_problem(5).test
+    theirs = np.array(["zero", "1", "2", "3"])
+    path = local_arrays(tmp_path / "away.npz", classes=theirs, y=theirs[rows.y])
+    with pytest.raises(InputFileError, match=r"'zero'.*--rename zero=NAME"):
+        read_rows(array_model, str(path))
+    found = read_rows(array_model, str(path), rename={"zero": "0"}).rows
+    assert found.y.tolist() == rows.y.tolist()
+    np.testing.assert_allclose(found.p, rows.p, atol=1e-6)
+    with pytest.raises(InputFileError, match="two of its classes are one after --rename"):
+        read_rows(array_model, str(path), rename={"zero": "1"})
+    with pytest.raises(ValueError, match=r"--rename names 'zeroo'.*did you mean 'zero'"):
+        read_rows(array_model, str(path), rename={"zeroo": "0"})
+
+
+def test_a_column_of_groups_is_for_tables_of_images(array_model, tmp_path):
+    with pytest.raises(ValueError, match="--group-by names a column of a table of images"):
+        read_rows(array_model, str(local_arrays(tmp_path / "away.npz")), group_by="patient")
+
+
+def test_a_hint_names_the_class_that_nearly_matches(image_model, away, tmp_path):
+    files = sorted(away.rglob("*.png"))[:2]
+    source = write_csv(tmp_path / "x.csv", away, [f"{path},am ber,g{i}" for i, path in enumerate(files)])
+    with pytest.raises(
+        SourceError, match=r"--rename 'am ber=amber', leave these rows out.*--new-class 'am ber'; did you"
+    ):
+        read_rows(image_model, source)
+    with pytest.raises(ValueError, match=r"--rename names 'ambr'"):
+        read_rows(image_model, source, rename={"ambr": "amber"})
+
+
+def test_outputs_of_another_network_are_refused_and_unknown_ones_told(image_model, away, tmp_path):
+    """The widths agree; only features can tell."""
+    own = read_rows(image_model, f"folder:{away}").rows
+    columns: dict[str, Any] = {"p": own.p, "z": own.z, "y": own.y, "features": own.features}
+    np.savez(tmp_path / "own.npz", **columns)
+    assert not any("network" in note for note in read_rows(image_model, str(tmp_path / "own.npz")).notes)
+    np.savez(tmp_path / "half.npz", **{**columns, "features": np.asarray(own.features).astype(np.float16)})
+    read_rows(image_model, str(tmp_path / "half.npz"))
+    np.savez(tmp_path / "other.npz", **{**columns, "p": np.roll(own.p, 1, axis=1)})
+    with pytest.raises(InputFileError, match="outputs of another network"):
+        read_rows(image_model, str(tmp_path / "other.npz"))
+    for name, features in (("none", None), ("wide", np.ones((30, 99)))):
+        np.savez(
+            tmp_path / f"{name}.npz", **{k: v for k, v in {**columns, "features": features}.items() if v is not None}
+        )
+        assert any("nothing in" in note for note in read_rows(image_model, str(tmp_path / f"{name}.npz")).notes)

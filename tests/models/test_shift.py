@@ -10,7 +10,7 @@ import pytest
 from local_models import local_folder
 from tests.support import make_problem
 
-from tdumpra.method.record import KeptRows, no_rows
+from tdumpra.method.rows import KeptRows, no_rows
 from tdumpra.models.local_rows import read_rows
 from tdumpra.models.opened import OpenedModel
 from tdumpra.models.shift import look, shift

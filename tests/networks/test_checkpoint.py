@@ -33,8 +33,9 @@ from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder, RunFolderError
 from tdumpra.runs.pixel_stages import embed_stage
 
+EPOCHS = 2
 # every step is saved; what a run saves has no bearing on its weights
-DROPOUT = settings("tiny_networks:dropout", epochs=3, checkpoint_minutes=1e-9)
+DROPOUT = settings("tiny_networks:dropout", epochs=EPOCHS, checkpoint_minutes=1e-9)
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +108,7 @@ def test_a_hundred_kills(tmp_path, uninterrupted):
         for _ in range(rng.randint(1, 4)):
             if kills % 3 == 0:
                 done = state_of(RunFolder(root))[1]["progress"]["step"] if _has_checkpoint(root) else 0
-                left = 3 * (len(colours().rows("train")) // 8) - done
+                left = EPOCHS * (len(colours().rows("train")) // 8) - done
                 if left < 2:
                     break
                 kill_while_writing(root, rng.randrange(left - 1), rng.choice(WRITE_MOMENTS))

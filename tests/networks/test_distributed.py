@@ -21,7 +21,8 @@ from tdumpra.networks.build import Encoding
 from tdumpra.networks.checkpoint import is_finished, read_networks
 from tdumpra.networks.encode import encode
 from tdumpra.networks.progress import Screen
-from tdumpra.networks.train import _joined_loss, _plan, train
+from tdumpra.networks.step import joined_loss
+from tdumpra.networks.train import _plan, train
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.pixel_stages import embed_stage, train_stage
@@ -53,7 +54,7 @@ def first_step(config: Config, *, double: bool) -> dict[str, Tensor]:
     student = fabric.setup(network)
     batch = next(task.pipeline.train(_plan(config.train, task, 0, fabric), 0))
     labels = task.labels[batch.numbers].repeat(len(batch.views))
-    loss = _joined_loss(student(batch.views.flatten(0, 1)), labels, config.train, None, fabric).total
+    loss = joined_loss(student(batch.views.flatten(0, 1)), labels, config.train, None, fabric).total
     fabric.backward(loss)
     gradients = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
     assert len(gradients) == len(list(network.parameters()))

@@ -45,6 +45,13 @@ def test_a_folder_comes_back_as_the_same_model(shared_folder, model, images, tmp
     assert json.loads((shared_folder / "config.json").read_text())["id2label"]["0"] == model.class_names[0]
 
 
+def test_a_folder_with_a_model_is_not_written_over(shared_folder, model):
+    before = (shared_folder / FILE).read_bytes()
+    with pytest.raises(ArtifactError, match="never changed in place"):
+        Predictor(model, trusted=["tiny_networks:plain"]).save_pretrained(shared_folder)
+    assert (shared_folder / FILE).read_bytes() == before
+
+
 def test_the_card_is_ours_and_the_hub_can_read_its_header(shared_folder, model):
     card = ModelCard.load(shared_folder / "README.md")
     assert card.data.library_name == "tdumpra"

@@ -14,7 +14,7 @@ from tiny_runs import colours, settings, train_run
 from torch import Tensor
 
 from tdumpra.errors import StopRequestedError
-from tdumpra.networks import train as train_module
+from tdumpra.networks import step as step_module
 from tdumpra.networks.checkpoint import is_finished, read_networks
 from tdumpra.networks.progress import Screen
 from tdumpra.networks.watch import FiniteWatch, TrainingError
@@ -53,7 +53,7 @@ def test_weights_that_are_no_numbers_are_never_saved(tmp_path, monkeypatch):
         next(network.parameters()).data[:] = math.nan
 
     config = settings(epochs=1, log_every=1000)
-    monkeypatch.setattr(train_module, "_average_buffers", poison)
+    monkeypatch.setattr(step_module, "average_buffers", poison)
     monkeypatch.setattr(FiniteWatch, "look", _look_away)
     with pytest.raises(TrainingError, match="a weight"):
         train_run(config, tmp_path)

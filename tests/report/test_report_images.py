@@ -15,6 +15,7 @@ import pytest
 import torch
 from parsed_page import parse
 from PIL import Image
+from tiny_config import write_config
 
 from tdumpra.cli import main as cli
 from tdumpra.networks.model_file import Model
@@ -26,6 +27,7 @@ from tdumpra.runs.outputs import all_outputs
 
 pytestmark = pytest.mark.filterwarnings("ignore:n_prototypes=5 is more than the distinct groups")
 
+SOURCE = "synthetic:n=160,size=32"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -33,31 +35,8 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 def run(tmp_path_factory):
     """Two seeds of a tiny network on synthetic lesions, and what their command printed last."""
     root = tmp_path_factory.mktemp("images")
-    (root / "c.toml").write_text(
-        f"""
-        name = "tiny & <small>"
-        seeds = [0, 1]
-        folder = "{root / "run"}"
-        [data]
-        source = "synthetic:n=160,size=32"
-        cache = "{root / "cache"}"
-        framing = {{height = 16, width = 16}}
-        workers = 0
-        [network]
-        backbone = "tiny_networks:plain"
-        weights = "none"
-        image_size = 16
-        embedding = 8
-        [train]
-        epochs = 2
-        batch_size = 16
-        log_every = 1
-        learning_rate = 1e-2
-        accelerator = "cpu"
-        [evaluate]
-        bootstrap = 100
-        """
-    )
+    changes = {"name": "tiny & <small>", "seeds": "[0, 1]", "source": SOURCE, "train": "learning_rate = 1e-2"}
+    write_config(root / "c.toml", root / "cache", folder=root / "run", bootstrap=100, **changes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["tdumpra", "run", str(root / "c.toml")])
         with pytest.raises(SystemExit, match="0"):
@@ -155,7 +134,7 @@ def copied(seed: Path, place: Path) -> Path:
 def test_images_that_have_moved(seed, tmp_path):
     folder = copied(seed, tmp_path / "moved")
     text = (folder / "config.toml").read_text()
-    (folder / "config.toml").write_text(text.replace("synthetic:n=160,size=32", "folder:/Nowhere/at/ALL"))
+    (folder / "config.toml").write_text(text.replace(SOURCE, "folder:/Nowhere/at/ALL"))
     page = parse(write_report(folder).read_text())
     said = page.one("section", id="cases").text
     assert "No pictures of the cases: " in said

@@ -19,6 +19,11 @@ def _leave_no_global_state() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.fixture(autouse=True)
+def _stages_as_users_meet_them(plain_charts: None, without_shape_checks: None) -> None:
+    """Charts are drawn by the tests of reports, and shapes are checked by those of the functions."""
+
+
 @pytest.fixture(scope="session")
 def data() -> Dataset:
     return colours()

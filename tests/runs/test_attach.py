@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ GATE = {"n", "opened", "flipped", "fixed", "broken", "mcnemar_p", "harm_upper", 
 def attach(file: Path, out: Path, *, force: bool = False, preset: str = "paper", **bank: Any) -> dict[str, Any]:
     """Take the steps of the command, and return the evaluation as it was written."""
     config = attach_config(file, out, bank, {"preset": preset})
+    config = replace(config, evaluate=replace(config.evaluate, bootstrap=20))
     if not force:
         refuse_other_results(config)
     (outputs,) = all_outputs(config)
@@ -87,15 +89,16 @@ def test_the_demo_is_the_same_every_time_and_another_by_seed():
     assert not groups[1] & groups[2]
 
 
-def test_class_names_reach_the_evaluation_and_the_evidence(demo_file, tmp_path):
-    arrays = dict(np.load(demo_file))
+def test_class_names_reach_the_evaluation_and_the_evidence(tmp_path):
+    file = save_problem(tmp_path / "numbered.npz")
+    arrays = dict(np.load(file))
     names = np.array([f"class {letter}" for letter in "hgfedcba"[: arrays["p"].shape[1]]])
     np.savez(tmp_path / "named.npz", allow_pickle=False, **{**arrays, "y": names[arrays["y"]], "classes": names})
     named = attach(tmp_path / "named.npz", tmp_path / "out")
     assert list(named["per_class"]["gate"]) == names.tolist()
     explained = model_in(tmp_path / "out").explain(arrays["p"][0].astype(float), arrays["z"][0])
     assert explained.class_names == tuple(names)
-    assert named["comparators"] == attach(demo_file, tmp_path / "numbers")["comparators"]
+    assert named["comparators"] == attach(file, tmp_path / "numbers")["comparators"]
 
 
 def test_what_tuning_notes_is_in_the_evaluation(demo_file, tmp_path):
@@ -107,12 +110,13 @@ def test_what_tuning_notes_is_in_the_evaluation(demo_file, tmp_path):
     assert any("60 rows" in note for note in notes)
 
 
-def test_the_same_may_be_attached_again_from_anywhere(demo_file, tmp_path, monkeypatch):
-    attach(demo_file, tmp_path / "out")
+def test_the_same_may_be_attached_again_from_anywhere(tmp_path, monkeypatch):
+    file = save_problem(tmp_path / "mine.npz")
+    attach(file, tmp_path / "out")
     before = (tmp_path / "out" / "evaluation.json").read_bytes()
-    attach(demo_file, tmp_path / "out")
+    attach(file, tmp_path / "out")
     monkeypatch.chdir(tmp_path)
-    attach(Path(os.path.relpath(demo_file)), Path("out"))
+    attach(Path(os.path.relpath(file)), Path("out"))
     assert (tmp_path / "out" / "evaluation.json").read_bytes() == before
 
 

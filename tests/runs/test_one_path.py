@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from demo_arrays import write_demo
+from tests.support import save_problem
+from tiny_config import write_config
 
 from tdumpra.errors import TdumpraError
 from tdumpra.report import runs as reports
 from tdumpra.runs import model, outputs, pixel_stages, table_stages
 from tdumpra.runs.config import Config, OutputFile
 
+SOURCE = "synthetic:n=90,size=32"
 ORDERS = list(itertools.permutations(("tune", "evaluate", "report", "run")))
 
 
@@ -52,31 +54,8 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def write_images(path: Path, cache: Path, *, seeds: str = "[0]", extra: str = "") -> Path:
-    path.write_text(
-        f"""
-        name = "tiny"
-        seeds = {seeds}
-        [data]
-        source = "synthetic:n=90,size=32"
-        cache = "{cache}"
-        framing = {{height = 16, width = 16}}
-        workers = 0
-        [network]
-        backbone = "tiny_networks:plain"
-        weights = "none"
-        image_size = 16
-        embedding = 8
-        [train]
-        epochs = 1
-        batch_size = 16
-        accelerator = "cpu"
-        [evaluate]
-        bootstrap = 20
-        {extra}
-        """
-    )
-    return path
+def write_images(folder: Path, **changes: Any) -> Path:
+    return write_config(folder / "run.toml", folder / "cache", **{"source": SOURCE, "epochs": 1, **changes})
 
 
 def ask(tdumpra: Any, command: str, config: Path, out: Path) -> None:
@@ -87,7 +66,7 @@ def ask(tdumpra: Any, command: str, config: Path, out: Path) -> None:
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("seeds", [pytest.param("[0]", marks=pytest.mark.slow), "[0, 1]"])
 def test_nothing_is_computed_twice_after_a_run(tdumpra, tmp_path, computed, seeds):
-    config, out = write_images(tmp_path / "run.toml", tmp_path / "cache", seeds=seeds), tmp_path / "run"
+    config, out = write_images(tmp_path, seeds=seeds), tmp_path / "run"
     ask(tdumpra, "run", config, out)
     n = seeds.count(",") + 1
     each = {"train": n, "embed": 3 * n, "bank": n, "gate": n, "evaluation": n, "model": n, "report": n}
@@ -113,9 +92,8 @@ def test_nothing_is_computed_twice_after_a_run(tdumpra, tmp_path, computed, seed
         ("[embed]\nviews = 2", {"embed", "bank", "gate", "evaluation", "model", "report"}),
     ],
 )
-def test_a_change_makes_again_what_depends_on_it(tdumpra, tmp_path, computed, change, made):
-    config, out = write_images(tmp_path / "run.toml", tmp_path / "cache"), tmp_path / "run"
-    ask(tdumpra, "run", config, out)
+def test_a_change_makes_again_what_depends_on_it(tdumpra, finished, computed, change, made):
+    config, out = finished()
     computed.clear()
     text = config.read_text()
     config.write_text(text.replace("bootstrap = 20", change) if "bootstrap" in change else f"{text}\n{change}\n")
@@ -130,7 +108,7 @@ def test_a_change_makes_again_what_depends_on_it(tdumpra, tmp_path, computed, ch
 @pytest.mark.filterwarnings("default")
 def test_stages_one_by_one_make_what_a_run_makes(tdumpra, tmp_path, computed, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")  # a model tells when it was made
-    config = write_images(tmp_path / "run.toml", tmp_path / "cache")
+    config = write_images(tmp_path)
     ask(tdumpra, "run", config, tmp_path / "whole")
     whole = computed.copy()
     computed.clear()
@@ -150,11 +128,10 @@ def test_stages_one_by_one_make_what_a_run_makes(tdumpra, tmp_path, computed, mo
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_second_network_is_made_once(tdumpra, tmp_path, computed, monkeypatch):
+def test_a_second_network_is_made_once(tdumpra, tmp_path, finished, computed, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    config = write_images(tmp_path / "run.toml", tmp_path / "cache")
-    whole, steps = tmp_path / "whole", tmp_path / "steps"
-    ask(tdumpra, "run", config, whole)
+    config, whole = finished()
+    steps = tmp_path / "steps"
     first = contents(whole)
     config.write_text(config.read_text().replace("[train]", "[train]\nrefit = true"))
     computed.clear()
@@ -187,7 +164,7 @@ def test_a_second_network_is_made_once(tdumpra, tmp_path, computed, monkeypatch)
 
 @pytest.mark.filterwarnings("default")
 def test_a_second_network_that_is_not_there_is_in_the_plan(tdumpra, tmp_path):
-    config, out = write_images(tmp_path / "run.toml", tmp_path / "cache"), tmp_path / "run"
+    config, out = write_images(tmp_path), tmp_path / "run"
     for command in ("train", "embed"):
         ask(tdumpra, command, config, out)
     again = ("--set", "train.refit=true", "--out", out)
@@ -204,7 +181,7 @@ def test_a_second_network_that_is_not_there_is_in_the_plan(tdumpra, tmp_path):
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("n", [1, 2])
 def test_saved_outputs_go_the_same_way(tdumpra, tmp_path, computed, n):
-    files = [write_demo(tmp_path / f"part{i}.npz", seed=i) for i in range(n)]
+    files = [save_problem(tmp_path / f"part{i}.npz", seed=i) for i in range(n)]
     listed = "".join(f'[[outputs]]\nfile = "{file.name}"\nbackbone = "{file.stem}"\n' for file in files)
     config, out = tmp_path / "saved.toml", tmp_path / "out"
     config.write_text(f'{listed}[evaluate]\nbootstrap = 20\n[tune]\npreset = "paper"\n')
@@ -220,7 +197,7 @@ def test_saved_outputs_go_the_same_way(tdumpra, tmp_path, computed, n):
 
 @pytest.mark.filterwarnings("default")
 def test_attach_is_a_run_on_one_file(tdumpra, tmp_path, computed):
-    file, out = write_demo(tmp_path / "mine.npz"), tmp_path / "attached"
+    file, out = save_problem(tmp_path / "mine.npz"), tmp_path / "attached"
     assert tdumpra("attach", file, "--out", out).code == 0
     assert computed == {"bank": 1, "gate": 1, "evaluation": 1, "report": 1}
     before = contents(out)
@@ -233,7 +210,7 @@ def test_attach_is_a_run_on_one_file(tdumpra, tmp_path, computed):
 
 @pytest.mark.filterwarnings("default")
 def test_variants_with_equal_gates_tune_once(tdumpra, tmp_path, computed):
-    arrays = dict(np.load(write_demo(tmp_path / "joint.npz")))
+    arrays = dict(np.load(save_problem(tmp_path / "joint.npz")))
     np.savez(tmp_path / "ce.npz", **arrays)
     config = tmp_path / "ablation.toml"
     config.write_text(
@@ -247,19 +224,19 @@ def test_variants_with_equal_gates_tune_once(tdumpra, tmp_path, computed):
 
 
 def test_other_outputs_have_another_name(tmp_path):
-    file = write_demo(tmp_path / "mine.npz")
+    file = save_problem(tmp_path / "mine.npz")
     config = Config(name="mine", folder=str(tmp_path), outputs=(OutputFile(file=str(file)),))
     (before,) = outputs.all_outputs(config)
     (third,) = outputs.all_outputs(replace(config, outputs=(OutputFile(file=str(file), seed=3),)))
     assert table_stages.evaluation_made_from(third) != table_stages.evaluation_made_from(before)
     name = table_stages.gate_made_from(before)
-    write_demo(file, seed=5)
+    save_problem(file, seed=5)
     assert table_stages.gate_made_from(before) != name
 
 
 @pytest.mark.filterwarnings("default")
 def test_what_no_longer_belongs_together_is_told(tdumpra, tmp_path):
-    write_demo(tmp_path / "mine.npz")
+    save_problem(tmp_path / "mine.npz")
     config, out = tmp_path / "saved.toml", tmp_path / "out"
     config.write_text('outputs = ["mine.npz"]\n[evaluate]\nbootstrap = 20\n[tune]\npreset = "paper"\n')
     ask(tdumpra, "run", config, out)
@@ -277,9 +254,8 @@ def test_what_no_longer_belongs_together_is_told(tdumpra, tmp_path):
 
 
 @pytest.mark.filterwarnings("default")
-def test_other_settings_of_a_trained_run(tdumpra, tmp_path):
-    config, out = write_images(tmp_path / "run.toml", tmp_path / "cache"), tmp_path / "run"
-    ask(tdumpra, "run", config, out)
+def test_other_settings_of_a_trained_run(tdumpra, finished):
+    config, out = finished()
     other = ("--set", "tune.preset=paper-swapped", "--out", out)
     assert "evaluation.json is of another gate" in tdumpra("tune", config, *other).out
     assert tdumpra("report", out).code == 2  # gate and evaluation do not belong together
@@ -296,9 +272,8 @@ def test_other_settings_of_a_trained_run(tdumpra, tmp_path):
 @pytest.mark.parametrize(
     "changes", [("--seeds", "1"), ("--set", "train.epochs=7"), ("--seeds", "0,1")], ids=["seed", "epochs", "seeds"]
 )
-def test_results_of_another_training_are_refused(tdumpra, tmp_path, changes):
-    config, out = write_images(tmp_path / "run.toml", tmp_path / "cache"), tmp_path / "run"
-    ask(tdumpra, "run", config, out)
+def test_results_of_another_training_are_refused(tdumpra, finished, changes):
+    config, out = finished()
     before = contents(out)
     for command in ("tune", "evaluate", "run"):
         assert tdumpra(command, config, *changes, "--out", out).code == 2
@@ -306,7 +281,7 @@ def test_results_of_another_training_are_refused(tdumpra, tmp_path, changes):
 
 
 def test_one_file_is_one_seed(tmp_path):
-    write_demo(tmp_path / "mine.npz")
+    save_problem(tmp_path / "mine.npz")
     files = tuple(OutputFile(file=str(tmp_path / name)) for name in ("mine.npz", "../" + tmp_path.name + "/mine.npz"))
     with pytest.raises(TdumpraError, match="twice"):
         outputs.all_outputs(Config(name="mine", outputs=files))

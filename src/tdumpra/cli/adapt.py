@@ -11,6 +11,7 @@ from rich.table import Table
 
 from tdumpra.artifacts import make_folder, write_bytes, write_json
 from tdumpra.cli.predict import model_file
+from tdumpra.errors import ArtifactError
 from tdumpra.evaluation.metrics_table import METRICS
 from tdumpra.models.adapted import adapt_model, goal_of
 from tdumpra.models.local_rows import read_rows
@@ -29,6 +30,8 @@ def adapt_command(
     refuse_existing(out)
     if report is not None:
         kit.require()
+        if (report / "adaptation.json").exists():
+            raise ArtifactError(f"{report} holds the report of another trial: name another folder with --report")
     opened = open_model(model_file(model))
     opened.record  # noqa: B018  # a model without one is told before its networks run
     goal_of(opened, objective)
@@ -73,17 +76,23 @@ def _show(document: dict[str, Any]) -> None:
     if (home := document["home"]) is not None:
         told = "; ".join(
             f"{METRICS[metric].word} {_span(home['before'][metric])} before and {_span(home['after'][metric])} after"
-            for metric in shown
+            for metric in dict.fromkeys([*shown, "balanced_accuracy"])
         )
-        say(f"• At home ({home['rows']:,} validation rows): {told}.", console)
+        say(f"• At home ({home['rows']:,} validation rows{_had(document)}): {told}.", console)
     if document["dose"]:
-        way = document["way"] if document["wins"] else next(iter(document["dose"][0]["gains"]))
+        way = document["shown"]
         told = ", ".join(
             f"{dose['lesions']} lesions {kit.signed(dose['gains'][way][objective]['value'], 3)}"
             for dose in document["dose"]
         )
-        say(f"• {METRICS[objective].word} by dose ({document['ways'][way]['name']}): {told}.", console)
+        words = f"{METRICS[objective].word} by dose ({document['ways'][way]['name']}): {told}"
+        say(f"• {kit.sentence(words)}", console)
     say(f"• {kit.sentence(document['verdict'])}", console)
+
+
+def _had(document: dict[str, Any]) -> str:
+    """Return which way figures are of where no model was written."""
+    return "" if document["wins"] else f", had {document['ways'][document['shown']]['name']} been kept"
 
 
 def _span(interval: dict[str, float], *, signed: bool = False) -> str:

@@ -11,18 +11,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tdumpra.cli.models import LocalArgument, PrefixOption, RenameOption, renames
+from tdumpra.cli.models import LocalArgument, NewModelOption, PrefixOption, RenameOption, local_options
 from tdumpra.cli.options import (
-    ConfigArgument,
     DeviceOption,
     GroupOption,
     JsonOption,
     ModelArgument,
-    OutOption,
-    SeedsOption,
-    SetOption,
     TrustOption,
-    settings,
+    add_stage,
 )
 
 STAGE = "cluster"  # the hidden name of ``tdumpra bank CONFIG``
@@ -44,24 +40,8 @@ app = typer.Typer(
     "cut down the bank of a finished model.",
 )
 
-NewModelOption = Annotated[
-    Path, typer.Option("--out", help="File of the new model; models are never changed in place.", show_default=False)
-]
 
-
-@app.command(STAGE, hidden=True)
-def _cluster(
-    config: ConfigArgument,
-    changes: SetOption = None,
-    seeds: SeedsOption = None,
-    out: OutOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Cluster the training embeddings into prototypes, and look them over."""
-    run = settings(config, changes, seeds, out)
-    from tdumpra.cli.run import bank_command
-
-    bank_command(run, as_json=as_json)
+add_stage(app, STAGE, "bank_command", about="Cluster the training embeddings into prototypes, and look them over.")
 
 
 @app.command("list")
@@ -108,10 +88,9 @@ def _add(
     """Add labelled cases to the bank, and measure what they bring; new classes too."""
     from tdumpra.cli.bank_commands import add_command
 
-    options: dict[str, Any] = {"device": device, "trusted": trust or ()}
     add_command(
-        model, source, out, new_classes=new_classes or (), rename=renames(rename), group_by=group_by, prefix=prefix,
-        as_json=as_json, **options,
+        model, source, out, new_classes=new_classes or (), as_json=as_json,
+        **local_options(group_by, prefix, rename, device, trust),
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ def list_command(path: Path, *, as_json: bool) -> None:
         shown = ", ".join(nearest[:_SHOWN]) + more
         table.add_row(plain(each["name"]), *counts, str(len(each["prototypes"])), plain(shown))
     Console().print(table)
+    if document["beside"]:
+        say(f"Beside the bank the model keeps {_some(document['beside'], 'row')}: of validation, or of adapting.")
     if any(each["rows"] is None for each in document["classes"]):
         say("The model keeps no record of its rows, so the bank cannot be changed: make the model again for that.")
 
@@ -51,9 +53,14 @@ def diff_command(first: Path, second: Path, *, as_json: bool) -> None:
         before, after = each["prototypes"]
         table.add_row(plain(each["name"]), *counts, f"{before} → {after}", str(each["unchanged"]), cosine)
     Console().print(table)
+    if (beside := document["beside"]) is not None and (beside["rows_gone"] or beside["rows_new"]):
+        gone, new = (_some(len(beside[key]), "row") for key in ("rows_gone", "rows_new"))
+        say(f"Of the rows that are kept beside the banks, {gone} went and {new} came.")
     say("The second model was made from the first." if document["descends"] else "Neither names the other as parent.")
     if not document["same_networks"]:
         say("Their networks differ, so that cosines between the banks mean nothing.")
+    if not document["same_head"]:
+        say("Their classifiers' last layers differ.")
     if document["settings_changed"]:
         say(f"Settings that differ: {', '.join(document['settings_changed'])}")
 
@@ -64,9 +71,6 @@ def add_command(
     out: Path,
     *,
     new_classes: Sequence[str],
-    rename: Mapping[str, str],
-    group_by: str | None,
-    prefix: str,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -76,9 +80,8 @@ def add_command(
     model.record  # noqa: B018  # a model without one is refused before images are read
     with progress("looking at images", show=not as_json) as bar:
         local = read_rows(
-            model, source, group_by=group_by, prefix=prefix, rename=rename, new_classes=new_classes,
-            on_rows=lambda done, total: bar(done, total), **options,
-        )  # fmt: skip
+            model, source, new_classes=new_classes, on_rows=lambda done, total: bar(done, total), **options
+        )
     missing = [name for name in new_classes if name not in local.class_names]
     if missing:
         raise ValueError(f"no row of {source} is called {missing[0]!r}, which --new-class names")

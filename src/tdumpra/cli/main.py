@@ -29,6 +29,7 @@ from tdumpra.cli.options import (
     SeedsOption,
     SetOption,
     WeightsOption,
+    add_stage,
     paper_settings,
     settings,
 )
@@ -156,24 +157,6 @@ def _run(
     run_command(run, as_json=as_json, plan=plan)
 
 
-def _stage(name: str, panel: str, about: str) -> None:
-    """Register a command that works in the folder of the run that a configuration describes."""
-
-    @app.command(name, rich_help_panel=panel, help=about)
-    def command(
-        config: ConfigArgument,
-        changes: SetOption = None,
-        seeds: SeedsOption = None,
-        out: OutOption = None,
-        as_json: JsonOption = False,
-    ) -> None:
-        run = settings(config, changes, seeds, out)
-        from tdumpra.cli.run import embed_command, train_command
-
-        work = {"train": train_command, "embed": embed_command}[name]
-        work(run, as_json=as_json)
-
-
 def _experiment(name: str, panel: str, about: str) -> None:
     """Register a command that computes something on the outputs of the runs that a configuration describes."""
 
@@ -192,8 +175,14 @@ def _experiment(name: str, panel: str, about: str) -> None:
         experiment_command(name, run, out, as_json=as_json, plan=plan)
 
 
-_stage("train", _STAGES, "Train student and teacher; goes on where an earlier run stopped.")
-_stage("embed", _STAGES, "Write logits and embeddings of every image: everything afterwards stands on these tables.")
+add_stage(
+    app, "train", "train_command", panel=_STAGES,
+    about="Train student and teacher; goes on where an earlier run stopped.",
+)  # fmt: skip
+add_stage(
+    app, "embed", "embed_command", panel=_STAGES,
+    about="Write logits and embeddings of every image: everything afterwards stands on these tables.",
+)  # fmt: skip
 app.add_typer(bank.app, name="bank", rich_help_panel=_STAGES)
 _experiment("tune", _STAGES, "Choose temperatures, thresholds and weight on validation outputs; write gate.json.")
 _experiment("evaluate", _STAGES, "Tune, then score every comparator on test outputs; write evaluation.json and tables.")

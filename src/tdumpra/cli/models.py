@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -41,6 +41,26 @@ RenameOption = Annotated[
         show_default=False,
     ),
 ]
+ObjectiveOption = Annotated[
+    str | None,
+    typer.Option(
+        "--objective",
+        help="balanced_accuracy, accuracy, macro_f1, nll or cost; that of the model's tuning if left out.",
+        show_default=False,
+    ),
+]
+NewModelOption = Annotated[
+    Path, typer.Option("--out", help="File of the new model; models are never changed in place.", show_default=False)
+]
+
+
+def local_options(
+    group_by: str | None, prefix: str, rename: list[str] | None, device: str | None, trust: list[str] | None
+) -> dict[str, Any]:
+    """Return how a source is read, as :func:`tdumpra.models.local_rows.read_rows` takes it."""
+    return {
+        "group_by": group_by, "prefix": prefix, "rename": renames(rename), "device": device, "trusted": trust or (),
+    }  # fmt: skip
 
 
 def renames(texts: list[str] | None) -> dict[str, str]:
@@ -82,22 +102,16 @@ def register(app: typer.Typer, panel: str) -> None:
         from tdumpra.cli.validate import validate_command
 
         validate_command(
-            model, source, out, fail_under=fail_under or (), as_json=as_json, group_by=group_by, prefix=prefix,
-            rename=renames(rename), device=device, trusted=trust or (),
+            model, source, out, fail_under=fail_under or (), as_json=as_json,
+            **local_options(group_by, prefix, rename, device, trust),
         )  # fmt: skip
 
     @app.command("adapt", rich_help_panel=panel)
     def adapt(
         model: ModelArgument,
         source: LocalArgument,
-        out: Annotated[Path, typer.Option("--out", help="The new model's file.", metavar="FILE", show_default=False)],
-        objective: Annotated[
-            str | None,
-            typer.Option(
-                help="balanced_accuracy, accuracy, macro_f1, nll or cost; that of the model's tuning if left out.",
-                show_default=False,
-            ),
-        ] = None,
+        out: NewModelOption,
+        objective: ObjectiveOption = None,
         report: Annotated[
             Path | None,
             typer.Option(
@@ -115,8 +129,8 @@ def register(app: typer.Typer, panel: str) -> None:
         from tdumpra.cli.adapt import adapt_command
 
         adapt_command(
-            model, source, out, objective=objective, report=report, as_json=as_json, group_by=group_by, prefix=prefix,
-            rename=renames(rename), device=device, trusted=trust or (),
+            model, source, out, objective=objective, report=report, as_json=as_json,
+            **local_options(group_by, prefix, rename, device, trust),
         )  # fmt: skip
 
     @app.command("history", rich_help_panel=panel)

@@ -108,6 +108,26 @@ def settings(path: Path | None, changes: list[str] | None, seeds: str | None, ou
     return config if out is None else replace(config, folder=str(out))
 
 
+def add_stage(app: typer.Typer, name: str, work: str, *, about: str, panel: str | None = None) -> None:
+    """Register a command that works in the folder of the run that a configuration describes.
+
+    ``work`` is a function of :mod:`tdumpra.cli.run`, loaded when the command runs. Without a panel it is hidden.
+    """
+
+    @app.command(name, rich_help_panel=panel, hidden=panel is None, help=about)
+    def command(
+        config: ConfigArgument,
+        changes: SetOption = None,
+        seeds: SeedsOption = None,
+        out: OutOption = None,
+        as_json: JsonOption = False,
+    ) -> None:
+        run = settings(config, changes, seeds, out)
+        from tdumpra.cli import run as stages
+
+        getattr(stages, work)(run, as_json=as_json)
+
+
 def paper_settings(
     dataset: str, path: Path | None, folder: Path | None, changes: list[str] | None, seeds: str | None
 ) -> Config:

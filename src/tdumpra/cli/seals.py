@@ -61,15 +61,21 @@ def register(app: typer.Typer, panel: str) -> None:
                 verify_file(path, secret)
                 if not as_json:
                     say(f"{path} was sealed with this key")
-        from tdumpra.runtime.exported import is_exported, read_exported
+        from tdumpra.runtime.exported import is_exported, read_exported, retrieval_path
 
-        if len(files) == 2 and is_exported(files[1]):
-            verify_export(files[0], files[1], images, int8=int8, as_json=as_json, trusted=trust or [])
+        exports, others = ([path for path in files if is_exported(path) == kind] for kind in (True, False))
+        parts = {retrieval_path(path) for path in exports}  # a second network is read with the file of its classifier
+        exports = [path for path in exports if path not in parts]
+        if len(exports) > 1 and as_json:
+            raise ValueError(f"--json tells of one export, and there are {len(exports)}: verify them one by one")
+        if len(others) == 1 and exports:
+            for path in exports:
+                verify_export(others[0], path, images, int8=int8, as_json=as_json, trusted=trust or [])
             return
-        for path in filter(is_exported, files):
+        for path in exports:
             read_exported(path)
             say(f"{path} is whole: its bytes are those that were sealed when it was written")
-        if others := [path for path in files if not is_exported(path)]:
+        if others:
             from tdumpra.cli.history import verify_histories
 
             for sentence in verify_histories(others, every=key is None):

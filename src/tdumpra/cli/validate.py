@@ -11,9 +11,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tdumpra.artifacts import make_folder, write_json
+from tdumpra.artifacts import make_folder, read_json, write_json
 from tdumpra.cli.predict import model_file
-from tdumpra.errors import TdumpraError
+from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.evaluation.metrics_table import HEADINGS
 from tdumpra.models.local_rows import read_rows
 from tdumpra.models.opened import open_model
@@ -33,6 +33,8 @@ def validate_command(
     opened = open_model(model_file(model))
     with progress("predicting", show=not as_json) as bar:
         local = read_rows(opened, source, on_rows=lambda done, total: bar(done, total), **options)
+    if out is not None:
+        _refuse_other_results(out, opened.digest, local.fingerprint)
     document = validate(opened, local, source, floors=floors)
     page = None
     if out is not None:
@@ -48,6 +50,17 @@ def validate_command(
     if missed := failures(document):
         complain("; ".join(missed))
         raise typer.Exit(1)
+
+
+def _refuse_other_results(out: Path, model: str, source: str) -> None:
+    """Refuse a folder that holds what another model or other data gave; a damaged file is made again."""
+    try:
+        before = read_json(out / "validation.json", kind=KIND, schema=SCHEMA)
+        same = before["model"]["sha256"] == model and before["source"]["fingerprint"] == source
+    except (ArtifactError, KeyError, TypeError):
+        return
+    if not same:
+        raise ArtifactError(f"{out} holds the validation of another model, or on other data: take another --out")
 
 
 def _page(document: dict[str, Any], out: Path, *, quiet: bool) -> Path | None:

@@ -22,6 +22,7 @@ from tdumpra.core.metrics import ClassCounts
 
 Array = np.ndarray
 BOOTSTRAPPED_ROWS = 50_000  # of more, a part is drawn again
+MOST_CURVES = 50  # classes whose ROC curves are followed from replicate to replicate; of more, to first order
 _UNBOUNDED = frozenset({"nll", "brier", "cost"})  # all other figures lie between 0 and 1
 _CHUNK = 64  # replicates at once: the weights of some ten thousand rows stay in cache
 
@@ -100,6 +101,7 @@ class MetricSums:
     n_classes: int
     means: tuple[str, ...]  # names of the rows after those of the seven metrics
     points: Mapping[int, tuple[float, ...]]  # specificities at which a class's sensitivity is wanted
+    auroc: tuple[float, Float[Array, " n"]] | None = None  # of many classes: the mean area, and each row's influence
 
     @classmethod
     def prepare(
@@ -118,8 +120,7 @@ class MetricSums:
         means, label = means or {}, p.argmax(1)
         confidence, correct = p.max(1), label == y
         bins = metrics.bin_numbers(confidence)
-        squares = ((p - (y[:, None] == np.arange(n_classes))) ** 2).sum(1) / (2 if n_classes == 2 else 1)
-        single = np.stack([metrics.log_loss_by_row(p, y), squares, *means.values()])
+        single = np.stack([metrics.log_loss_by_row(p, y), metrics.squared_error_by_row(p, y), *means.values()])
         sums = vstack(
             [
                 _indicator(y, correct.astype(np.float64), n_classes),
@@ -131,8 +132,11 @@ class MetricSums:
             format="csr",
         )
         points = points or {}
-        curves = {c: _Curve.prepare(p[:, c], y == c) for c in sorted({*_averaged(n_classes), *points})}
-        return cls(sums, curves, n_classes, tuple(means), points)
+        averaged, auroc = _averaged(n_classes), None
+        if n_classes > MOST_CURVES:
+            averaged, auroc = (), (metrics.macro_auroc(p, y), metrics.auroc_influence(p, y))
+        curves = {c: _Curve.prepare(p[:, c], y == c) for c in sorted({*averaged, *points})}
+        return cls(sums, curves, n_classes, tuple(means), points, auroc)
 
     def metrics(self, w: Float[Array, "n b"]) -> dict[str, Float[Array, " b"]]:
         """Return the seven metrics of ``classification_metrics`` and the further means, for each column of weights."""
@@ -141,13 +145,17 @@ class MetricSums:
         correct, support, predicted, gaps = np.split(sums[: 3 * c + metrics.N_BINS], [c, 2 * c, 3 * c])
         counts = ClassCounts(correct.T, support.T, predicted.T)
         found = {c: curve.figures(w, self.points.get(c, ())) for c, curve in self.curves.items()}
-        areas = np.stack([found[c][0] for c in _averaged(c)], axis=-1)
+        if self.auroc is None:
+            area = metrics.mean_of_defined(np.stack([found[c][0] for c in _averaged(c)], axis=-1))
+        else:
+            mean, influence = self.auroc
+            area = np.clip(mean + influence @ w, 0, 1)
         nll, brier, *means = sums[3 * c + metrics.N_BINS :] / total
         return {
             "accuracy": metrics.accuracy(counts),
             "macro_f1": metrics.macro_f1(counts),
             "balanced_accuracy": metrics.balanced_accuracy(counts),
-            "macro_auroc": metrics.mean_of_defined(areas),
+            "macro_auroc": area,
             # n_b/n |acc_b - conf_b| is |sum of (correct - confidence) over the bin| / n: an empty bin adds nothing
             "ece": np.abs(gaps).sum(0) / total,
             "nll": nll,

@@ -57,24 +57,35 @@ def fit_temperature(log_p: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> f
     return math.exp(minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-5}).x)
 
 
-def add_bias(p: Float[Tensor, "n c"], bias: tuple[float, ...]) -> Float[Tensor, "n c"]:
-    r"""Raise or lower each class: :math:`p \propto p \, e^{b}`. No bias returns ``p`` itself. It can change labels."""
+def apply_temperature_and_bias(
+    p: Float[Tensor, "n c"], temperature: float, bias: tuple[float, ...]
+) -> Float[Tensor, "n c"]:
+    r"""Scale by a temperature, and raise or lower each class: :math:`p \propto p^{1/T} e^{b}`. It can change labels.
+
+    Probabilities below the smallest that a log loss knows count as that, as in the fit. Without a bias it is
+    :func:`apply_temperature`, which keeps labels.
+    """
     if not bias:
-        return p
-    return softmax_rows(p.log() + torch.tensor(bias, dtype=p.dtype, device=p.device))
+        return apply_temperature(p, temperature)
+    return softmax_rows(_bounded_log(p) / temperature + torch.tensor(bias, dtype=p.dtype, device=p.device))
 
 
-def fit_temperature_and_bias(log_p: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> tuple[float, tuple[float, ...]]:
+def _bounded_log(p: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
+    """Return logarithms that a bias can still move: a zero that came of rounding rules nothing out."""
+    return p.clamp(min=SMALLEST_PROBABILITY).log()
+
+
+def fit_temperature_and_bias(p: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> tuple[float, tuple[float, ...]]:
     r"""Return the temperature and the biases under which the labels are most likely.
 
     .. math:: \min_{T, b} \mathrm{NLL}(\mathrm{softmax}(\log p / T + b)) + \frac{1}{2n} \lVert b \rVert^2
 
     The penalty is that of a bias with a standard deviation of one nat before any row was seen. A class without a row
-    keeps a bias of zero: nothing is known of it. Probabilities below the smallest that a log loss knows count as that.
+    keeps a bias of zero: nothing is known of it. :func:`apply_temperature_and_bias` takes the same logarithms.
     """
     from scipy.optimize import minimize
 
-    rows = np.maximum(log_p.double().cpu().numpy(), math.log(SMALLEST_PROBABILITY))
+    rows = _bounded_log(p.double()).cpu().numpy()
     y = labels.cpu().numpy()
     n, n_classes = rows.shape
     each, seen = np.arange(n), np.bincount(y, minlength=n_classes) > 0

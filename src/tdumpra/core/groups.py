@@ -19,6 +19,21 @@ def lesion_numbers(groups: Array | None, n_rows: int) -> Int[Array, " n"]:
     return numbers
 
 
+def joined_groups(groups: Array, *marks: Array) -> Array:
+    """Return the group of each row; groups whose rows share a mark are one, under the first of their names."""
+    names, joint = np.unique(groups, return_inverse=True)
+    members = [np.unique(column, return_inverse=True)[1] for column in (groups, *marks)]
+    while True:
+        before = joint
+        for member in members:
+            lowest = np.full(len(member), len(names))
+            np.minimum.at(lowest, member, joint)
+            joint = lowest[member]
+        if np.array_equal(joint, before):
+            found: Array = names[joint]
+            return found
+
+
 def sum_by_lesion(gained: Int[Array, " n"], lesions: Array) -> Int[Array, " g"]:
     """Sum ``gained`` over the rows of each lesion, in the order of the names."""
     return np.bincount(lesion_numbers(lesions, len(lesions)), weights=gained).astype(np.int64)

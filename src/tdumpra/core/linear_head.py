@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.linalg import eigh
+from scipy.linalg import eigh, qr
 from scipy.optimize import minimize
 
 Array = np.ndarray
 MOST_DIRECTIONS = 256
 ABSENT = 10.0  # nats by which a class without rows stands below all others: unlikely, and still a number
-_LEAST_SHARE = 1e-12  # of the largest variance: below it a direction is rounding
+_LEAST_SHARE, _ROUNDING = 1e-12, 1e-13
+_STEPS = 2  # of subspace iteration, from directions that are nearly right
 
 
 class LinearHead(NamedTuple):
@@ -48,24 +49,55 @@ class Directions(NamedTuple):
         return LinearHead(weight, head.bias - weight @ self.mean)
 
 
-def principal_directions(x: Float[Array, "n f"], most: int = MOST_DIRECTIONS) -> Directions:
+class Moments(NamedTuple):
+    """Number, sum and products of some rows. Those of two sets of rows add up to those of both."""
+
+    n: int
+    total: Float[Array, " f"]
+    products: Float[Array, "f f"]
+
+    @classmethod
+    def of(cls, x: Float[Array, "n f"]) -> Moments:
+        """Sum up rows."""
+        rows = x.astype(np.float64)
+        return cls(len(rows), rows.sum(0), rows.T @ rows)
+
+    def plus(self, other: Moments, sign: int = 1) -> Moments:
+        """Return the moments of both, or with ``sign`` -1 those of these rows without the others."""
+        return Moments(self.n + sign * other.n, self.total + sign * other.total, self.products + sign * other.products)
+
+
+def principal_directions(
+    rows: Moments, most: int = MOST_DIRECTIONS, near: Float[Array, "f k"] | None = None
+) -> Directions:
     """Return the directions of largest variance, ``most`` of them at most.
 
     A head in few directions costs a fraction of one on a thousand features, and the rest is what a penalty shrinks
-    first. With fewer rows than features the small matrix of inner products between rows gives the same directions.
+    first. ``near`` are directions of rows that are mostly the same: from there a few steps lead to the answer.
     """
-    mean = x.astype(np.float64).mean(0)
-    centred = x - mean
-    n, f = centred.shape
-    small = n < f
-    products = centred @ centred.T if small else centred.T @ centred
+    mean = rows.total / rows.n
+    products = rows.products - rows.n * np.outer(mean, mean)
     r = min(most, len(products))
-    variance, vectors = eigh(products, subset_by_index=[len(products) - r, len(products) - 1])
-    kept = np.flatnonzero(variance > max(float(variance[-1]), 0.0) * _LEAST_SHARE)[::-1]
-    variance, vectors = variance[kept], vectors[:, kept]
-    basis = centred.T @ vectors / np.sqrt(variance) if small else vectors
-    length = np.sqrt(variance.sum() / n) if len(kept) else 1.0
+    if near is None or near.shape[1] < r or r == len(products):
+        variance, vectors = eigh(products, subset_by_index=[len(products) - r, len(products) - 1])
+    else:
+        variance, vectors = _refined(products, near)
+    # below this a direction is rounding: of the largest variance, or of the sums that the mean was taken from
+    least = max(float(variance[-1]) * _LEAST_SHARE, float(np.trace(rows.products)) * _ROUNDING)
+    kept = np.flatnonzero(variance > least)[::-1][:r]
+    variance, basis = variance[kept], vectors[:, kept]
+    length = np.sqrt(variance.sum() / rows.n) if len(kept) else 1.0
     return Directions(mean, basis / length)
+
+
+def _refined(products: Float[Array, "f f"], near: Float[Array, "f k"]) -> tuple[Array, Array]:
+    """Return eigenvalues, rising, and eigenvectors in the space that subspace iteration reaches."""
+    rough, basis = products.astype(np.float32), near.astype(np.float32)
+    for _ in range(_STEPS):
+        basis = qr(rough @ basis, mode="economic")[0]
+    basis = qr(basis.astype(np.float64), mode="economic")[0]
+    variance, vectors = eigh(basis.T @ (products @ basis))
+    return variance, basis @ vectors
 
 
 def fit_linear_head(

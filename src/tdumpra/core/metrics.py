@@ -19,7 +19,6 @@ OBJECTIVES: tuple[Objective, ...] = ("balanced_accuracy", "accuracy", "macro_f1"
 _ONE_SIDED = 1.6448536269514722  # the normal quantile of 95 %
 METRICS = ("accuracy", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "nll", "brier")  # of every results table
 N_BINS = 15
-_RANKED_AT_ONCE = 2**21  # entries of a posterior
 SMALLEST_PROBABILITY = float(np.finfo(np.float64).eps)  # as in scikit-learn's log_loss
 
 
@@ -65,15 +64,41 @@ def macro_f1(counts: ClassCounts) -> Float[Array, "*many"]:
 
 def auroc_by_class(p: Float[Array, "n c"], y: Int[Array, " n"]) -> Float[Array, " c"]:
     """Return the area under each one-vs-rest ROC curve: the chance that a member outranks a non-member, ties half."""
-    from scipy.stats import rankdata  # takes a second to import, and predictions need no ranks
-
     positives = np.bincount(y, minlength=p.shape[1]).astype(np.float64)
-    negatives = len(y) - positives
-    if p.size <= _RANKED_AT_ONCE:
-        rank_sum = np.where(y[:, None] == np.arange(p.shape[1]), rankdata(p, axis=0), 0.0).sum(0)
-    else:  # sums of whole and half ranks, which are exact in any order
-        rank_sum = np.array([rankdata(p[:, c])[y == c].sum() for c in range(p.shape[1])])
-    return ratio(rank_sum - positives * (positives + 1) / 2, positives * negatives)
+    twice_rank = np.zeros(p.shape[1])  # whole numbers, which are exact in any order
+    for c in np.flatnonzero(positives):
+        ordered, own = np.sort(p[:, c]), np.sort(p[y == c, c])
+        twice_rank[c] = sum(np.searchsorted(ordered, own, side).sum() for side in ("left", "right"))
+    outranked = twice_rank / 2 - positives**2 / 2
+    return ratio(outranked, positives * (len(y) - positives))
+
+
+def auroc_influence(p: Float[Array, "n c"], y: Int[Array, " n"]) -> Float[Array, " n"]:
+    r"""Return how the mean AUROC over the classes that occur changes with the weight of each row, at weights of one.
+
+    .. math:: u_i = \frac1C \Bigl[ \frac{V_{y_i}(i) - A_{y_i}}{n_{y_i}}
+        + \sum_{c \ne y_i} \frac{V_c(i) - A_c}{n - n_c} \Bigr]
+
+    :math:`V_c(i)` is the share of the other side that row :math:`i` is on the right side of, ties half (the placements
+    of DeLong, DeLong and Clarke-Pearson, 1988), and :math:`A_c` their mean, the area. The sum is zero.
+    """
+    influence, classes = np.zeros(len(y)), np.unique(y)
+    if len(classes) < 2:
+        return influence
+    for c in classes:
+        member, score = y == c, p[:, c]
+        own, others = score[member], score[~member]
+        placed, placed_others = _share_below(others, own), 1 - _share_below(own, others)
+        influence[member] += (placed - placed.mean()) / len(own)
+        influence[~member] += (placed_others - placed_others.mean()) / len(others)
+    return influence / len(classes)
+
+
+def _share_below(values: Float[Array, " m"], at: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Return the share of ``values`` below each of ``at``, ties half."""
+    ordered = np.sort(values)
+    share: Array = (np.searchsorted(ordered, at, "left") + np.searchsorted(ordered, at, "right")) / (2 * len(values))
+    return share
 
 
 def macro_auroc(p: Float[Array, "n c"], y: Int[Array, " n"]) -> float:
@@ -148,8 +173,14 @@ def negative_log_likelihood(p: Float[Array, "n c"], y: Int[Array, " n"]) -> floa
 
 def brier_score(p: Float[Array, "n c"], y: Int[Array, " n"]) -> float:
     """Return the mean squared distance to the one-hot truth, summed over classes; for two classes half of it."""
-    truth = y[:, None] == np.arange(p.shape[1])
-    return float(((p - truth) ** 2).sum(1).mean() / (2 if p.shape[1] == 2 else 1))
+    return float(squared_error_by_row(p, y).mean())
+
+
+def squared_error_by_row(p: Float[Array, "n c"], y: Int[Array, " n"]) -> Float[Array, " n"]:
+    """Return each row's part of the Brier score."""
+    others = np.einsum("ij,ij->i", p, p) - p[np.arange(len(y)), y] ** 2
+    squares: Array = (1 - p[np.arange(len(y)), y]) ** 2 + np.maximum(others, 0)
+    return squares / (2 if p.shape[1] == 2 else 1)
 
 
 def cost_by_row(predicted: Int[Array, " n"], y: Int[Array, " n"], costs: Float[Array, "c c"]) -> Float[Array, " n"]:

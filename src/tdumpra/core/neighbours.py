@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tdumpra.core.rowwise import BLOCK, by_rows, normalise
+from tdumpra.core.rowwise import BLOCK, normalise
 
 N_NEIGHBOURS = 16
 _CHUNK_ENTRIES = 2**23
@@ -47,12 +47,23 @@ def nearest_neighbour_shares(
 ) -> Float[Tensor, "n c"]:
     """Return class shares among the training rows with the largest cosine."""
     bank = normalise(z_train)
-    votes = torch.nn.functional.one_hot(y_train, n_classes).to(bank.dtype)
     k = min(n_neighbours, len(bank))
     nearest = torch.empty(len(z), k, dtype=torch.int64)
     for rows, cosine in _cosines(z, bank):
         nearest[rows] = cosine.topk(k, dim=1).indices
-    return by_rows(lambda numbers: votes[numbers].mean(1), nearest)
+    return class_shares(y_train, nearest, n_classes=n_classes, dtype=bank.dtype)
+
+
+def class_shares(
+    y_train: Int[Tensor, " m"], nearest: Int[Tensor, "n k"], *, n_classes: int, dtype: torch.dtype = torch.float32
+) -> Float[Tensor, "n c"]:
+    """Return how large a share of each row's neighbours every class has."""
+    votes = torch.ones(nearest.shape, dtype=dtype)
+    return (
+        torch.zeros(len(nearest), n_classes, dtype=dtype)
+        .scatter_add_(1, y_train[nearest], votes)
+        .div_(nearest.shape[1])
+    )
 
 
 def _cosines(z: Float[Tensor, "n d"], keys: Float[Tensor, "m d"]) -> Iterator[tuple[slice, Float[Tensor, "b m"]]]:

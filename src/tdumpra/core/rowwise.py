@@ -9,14 +9,24 @@ from jaxtyping import Float
 from torch import Tensor
 
 BLOCK = 2**17  # rows worked on together: what is computed on the way takes megabytes, however many rows there are
+_ENTRIES = 2**24  # and so many of their numbers
 
 
-def by_rows(function: Callable[..., Tensor], *columns: Tensor) -> Tensor:
-    """Apply a function of each row to some rows after the other, in memory that does not grow with their number."""
-    if len(columns[0]) <= BLOCK:
+def block_rows(width: int, *, entries: int | None = None) -> int:
+    """Return how many rows of that width are worked on together."""
+    return min(BLOCK, max(1, (entries or _ENTRIES) // max(1, width)))
+
+
+def by_rows(function: Callable[..., Tensor], *columns: Tensor, width: int | None = None) -> Tensor:
+    """Apply a function of each row to some rows after the other, in memory that does not grow with their number.
+
+    ``width`` is the most numbers that a row takes on the way; that of the widest column if left out.
+    """
+    step = block_rows(width or max((column[:1].numel() for column in columns), default=1))
+    if len(columns[0]) <= step:
         return function(*columns)
-    starts = range(0, len(columns[0]), BLOCK)
-    return torch.cat([function(*(column[start : start + BLOCK] for column in columns)) for start in starts])
+    starts = range(0, len(columns[0]), step)
+    return torch.cat([function(*(column[start : start + step] for column in columns)) for start in starts])
 
 
 def widen(x: Tensor) -> Tensor:

@@ -35,19 +35,35 @@ def above(signal: Float[Array, " n"], candidates: tuple[float, ...]) -> Axis:
     return Axis(values[::-1], len(values) - np.searchsorted(values, signal, side="left"))
 
 
+class Corners(NamedTuple):
+    """The corner of each row's orthant in a grid, of the rows that some combination opens."""
+
+    shape: tuple[int, ...]
+    reachable: Bool[Array, " n"]
+    corner: Int[Array, " reachable"]
+
+    @classmethod
+    def of(cls, axes: tuple[Axis, ...]) -> Corners:
+        """Find the corners."""
+        shape = tuple(len(axis.values) for axis in axes)
+        reachable = np.all([axis.first_open < len(axis.values) for axis in axes], axis=0)
+        return cls(shape, reachable, np.ravel_multi_index(tuple(axis.first_open[reachable] for axis in axes), shape))
+
+    def sums(self, value: Float[Array, " n"], column: Int[Array, " n"], n_columns: int) -> Float[Array, "*grid w"]:
+        """Return, for each combination, the summed values of the rows that it opens, each in the row's ``column``."""
+        place = self.corner * n_columns + column[self.reachable]
+        size = int(np.prod(self.shape)) * n_columns
+        at_corner = np.bincount(place, weights=value[self.reachable], minlength=size)
+        sums = at_corner.reshape(*self.shape, n_columns).astype(np.float64)  # no rows are counted in integers
+        for dimension in range(len(self.shape)):
+            np.cumsum(sums, axis=dimension, out=sums)
+        return sums
+
+
 def orthant_sums(axes: tuple[Axis, ...], contributions: Float[Array, "n w"]) -> Float[Array, "*grid w"]:
     """Return, for each combination of thresholds, the summed contributions of the rows whose gate it opens."""
-    shape = tuple(len(axis.values) for axis in axes)
-    reachable = np.all([axis.first_open < len(axis.values) for axis in axes], axis=0)
-    corner = np.ravel_multi_index(tuple(axis.first_open[reachable] for axis in axes), shape)
-    at_corner = np.stack(
-        [np.bincount(corner, weights=column, minlength=int(np.prod(shape))) for column in contributions[reachable].T],
-        axis=-1,
-    )
-    sums = at_corner.reshape(*shape, contributions.shape[1]).astype(np.float64)  # no rows are counted in integers
-    for dimension in range(len(shape)):
-        sums = sums.cumsum(dimension)
-    return sums
+    corners, only = Corners.of(axes), np.zeros(len(contributions), dtype=np.int64)
+    return np.concatenate([corners.sums(column, only, 1) for column in contributions.T], axis=-1)
 
 
 class GridTally(NamedTuple):
@@ -86,18 +102,14 @@ def tally(
     if may_open is not None:
         axes = tuple(Axis(axis.values, axis.first_open[may_open]) for axis in axes)
         before, after, y, loss_change = (column[may_open] for column in (before, after, y, loss_change))
-    rows = np.arange(len(y))
     was_right, is_right = before == y, after == y
-    correct, predicted = np.zeros((2, len(y), n_classes))
-    correct[rows, y] = is_right.astype(np.float64) - was_right
-    np.add.at(predicted, (rows, after), 1.0)
-    np.add.at(predicted, (rows, before), -1.0)
-    counted = np.stack([np.ones(len(y)), is_right, after != before, is_right & ~was_right, loss_change], axis=1)
-    sums = orthant_sums(axes, np.concatenate([correct, predicted, counted], axis=1))
-    opened, right, flipped, fixed = (np.rint(sums[..., 2 * n_classes + i]).astype(np.int64) for i in range(4))
+    by_class, ones = Corners.of(axes), np.ones(len(y))
+    counted = np.stack([ones, is_right, after != before, is_right & ~was_right, loss_change], axis=1)
+    sums = orthant_sums(axes, counted)
+    opened, right, flipped, fixed = (np.rint(sums[..., i]).astype(np.int64) for i in range(4))
     return GridTally(
-        correct=sums[..., :n_classes],
-        predicted=sums[..., n_classes : 2 * n_classes],
+        correct=by_class.sums(is_right.astype(np.float64) - was_right, y, n_classes),
+        predicted=by_class.sums(ones, after, n_classes) - by_class.sums(ones, before, n_classes),
         opened=opened,
         right=right,
         flipped=flipped,

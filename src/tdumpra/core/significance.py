@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.stats import beta, binom, binomtest, norm
+from scipy.special import betainc, betaincinv, ndtr  # scipy.stats has it all, and takes seconds to load
 
 _MULTIPLIED_OUT = 2000  # groups; the distribution of more takes seconds
 Array = Any  # of any shape; a number where there are no runs
@@ -19,8 +19,8 @@ Array = Any  # of any shape; a number where there are no runs
 
 def mcnemar_exact(fixed: int, broken: int) -> float:
     """Return the two-sided p-value of McNemar's exact test of ``fixed`` against ``broken``; 1 where both are 0."""
-    changed = fixed + broken
-    return float(binomtest(fixed, changed, 0.5).pvalue) if changed else 1.0
+    more = max(fixed, broken)  # both tails are alike, and meet where the two counts are
+    return min(1.0, 2 * float(_binomial_above(more - 1, fixed + broken, 0.5))) if fixed != broken else 1.0
 
 
 def clopper_pearson_upper(events: float, trials: float, *, level: float = 0.95) -> float:
@@ -28,7 +28,7 @@ def clopper_pearson_upper(events: float, trials: float, *, level: float = 0.95) 
 
     Counts may be fractions: rows that are alike count for fewer than they are.
     """
-    return float(beta.ppf(level, events + 1, trials - events)) if events < trials else 1.0
+    return float(betaincinv(events + 1, trials - events, level)) if events < trials else 1.0
 
 
 def sign_flip_test(
@@ -69,10 +69,10 @@ def _sign_flip_by_size(
     reached = abs(observed) if alternative == "two-sided" else observed
     if sizes.min() == sizes.max():
         fewest = (reached // int(sizes[0]) + len(sizes)) // 2
-        tail = float(binom.sf(fewest - 1, len(sizes), 0.5))
+        tail = float(_binomial_above(fewest - 1, len(sizes), 0.5))
     else:
         step = 2 * int(np.gcd.reduce(sizes))
-        tail = float(norm.sf((reached - step / 2) / np.sqrt((sizes.astype(np.float64) ** 2).sum())))
+        tail = float(ndtr(-(reached - step / 2) / np.sqrt((sizes.astype(np.float64) ** 2).sum())))
     return min(1.0, (2 if alternative == "two-sided" else 1) * tail)
 
 
@@ -144,8 +144,16 @@ def loss_upper_bound(
 
 def sign_test_power(groups: int, fixed: float, *, level: float) -> float:
     """Return the chance that the one-sided sign test rejects, if so many groups change and a share of them is fixed."""
-    needed = binom.isf(level, groups, 0.5) + 1
-    return float(binom.sf(needed - 1, groups, fixed))
+    tails = _binomial_above(np.arange(groups + 1), groups, 0.5)
+    needed = int(np.argmax(tails <= level * (1 + 1e-12))) + 1  # a tail that is the level may come out a little larger
+    return float(_binomial_above(needed - 1, groups, fixed))
+
+
+def _binomial_above(k: Any, n: int, p: float) -> Array:
+    """Return the chance of more than ``k`` successes in ``n`` trials, each with the chance ``p``."""
+    k = np.asarray(k)
+    inside = np.clip(k, 0, n - 1)
+    return np.where(k < 0, 1.0, np.where(k >= n, 0.0, betainc(inside + 1, n - inside, p)))
 
 
 def betting_power(

@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdumpra.core.bootstrap import Draws
+from tdumpra.core.bootstrap import MOST_CURVES, Draws
 from tdumpra.core.gate import GateSignals
+from tdumpra.evaluation.settings import MOST_CLASSES, EvaluateConfig
 from tdumpra.method.bank import PrototypeBank
+from tdumpra.method.bank_faiss import NeighbourIndex, has_faiss
 from tdumpra.method.decision import Decided, Decision
 from tdumpra.method.outputs import ScoredOutputs, TestOutputs, TrainOutputs, ValidationOutputs, join
 from tdumpra.tuning.goal import Goal
@@ -57,6 +59,19 @@ class Case:
             return self.train.z, self.train.y
         drawn = np.sort(np.random.default_rng(0).choice(len(self.train), CACHED_ROWS, replace=False))
         return self.train.z[drawn], self.train.y[drawn]
+
+    def neighbours(self, z: Tensor, k: int) -> Tensor | None:
+        """Return each query's nearest training rows, of more than :data:`CACHED_ROWS`, where faiss can find them.
+
+        Elsewhere there is nothing: queries are compared with :meth:`cached_rows`.
+        """
+        if self.train is None or len(self.train) <= CACHED_ROWS or not has_faiss():
+            return None
+        kept = f"index of {id(self.train)}"  # another network has other rows
+        if kept not in self.fits:
+            self.fits[kept] = NeighbourIndex(self.train.z)
+        index: NeighbourIndex = self.fits[kept]
+        return index.nearest(z, k)
 
     def fitted(self, name: str, fit: Callable[[], T]) -> T:
         """Return what a comparator fits on train and validation rows, fitting it at the first call only."""
@@ -168,14 +183,26 @@ def joined_decided(cases: Sequence[Case]) -> Decided:
     return Decided(torch.cat(p), torch.cat(opened), each, torch.cat(p_cls), torch.cat(p_sim))
 
 
-def part_notes(cases: Sequence[Case], draws: Draws | None) -> list[str]:
-    """Say where a part of the rows stands for all of them."""
-    notes = []
-    if any(case.train is not None and len(case.train) > CACHED_ROWS for case in cases):
+def part_notes(scored: Scored, settings: EvaluateConfig, draws: Draws | None) -> list[str]:
+    """Say where a part stands for all, or something was left out."""
+    notes, n_classes = [], scored.test.n_classes
+    if not settings.chosen_classes(n_classes):
         notes.append(
-            f"knn and tip_adapter, which compare a case with training cases one by one, have {CACHED_ROWS:,} of them, "
-            "drawn at random"
+            f"with more than {MOST_CLASSES} classes, sensitivities at fixed specificities are given for those that "
+            "evaluate.sensitivity_classes names"
         )
+    if draws is not None and n_classes > MOST_CURVES:
+        notes.append(
+            f"with more than {MOST_CURVES} classes, intervals of the mean AUROC follow the rows' weights to first order"
+        )
+    if any(case.train is not None and len(case.train) > CACHED_ROWS for case in scored.cases):
+        which = "tip_adapter, which compares" if has_faiss() else "knn and tip_adapter, which compare"
+        notes.append(
+            f"{which} a case with training cases one by one, {'has' if has_faiss() else 'have'} {CACHED_ROWS:,} of "
+            "them, drawn at random"
+        )
+        if has_faiss():
+            notes.append("knn finds the nearest of all training cases by an index of faiss, which may miss a few")
     if draws is not None and draws.rows is not None:
         notes.append(
             f"the intervals are those of {len(draws.rows):,} test rows, whole groups drawn at random, narrowed to the "

@@ -12,7 +12,7 @@ are absent. To add one, put it into a dictionary beside :data:`COMPARATORS`. Thi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from tdumpra.core.calibration import fit_temperature
-from tdumpra.core.neighbours import cache_affinity, nearest_neighbour_shares
+from tdumpra.core.neighbours import N_NEIGHBOURS, cache_affinity, class_shares, nearest_neighbour_shares
 from tdumpra.core.risk import bayes_gate
 from tdumpra.core.rowwise import BLOCK, by_rows, normalise, widen
 from tdumpra.evaluation.case import Case as Case
@@ -41,6 +41,7 @@ from tdumpra.tuning.tune import tune
 
 CACHE_SHARPNESS = (1.0, 3.0, 5.5, 10.0, 20.0)  # around the 5.5 of Tip-Adapter's paper
 CACHE_WEIGHT = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+_CACHE_ENTRIES = 2**23  # affinities in memory at once
 
 
 Posterior = Callable[[Case], Tensor | None]
@@ -58,8 +59,11 @@ class Comparator(NamedTuple):
 def knn(case: Case) -> Tensor | None:
     """Return the shares of the classes among the nearest training rows, in the bank's space."""
     cached = case.cached_rows()
-    if cached is None:
+    if case.train is None or cached is None:
         return None
+    nearest = case.neighbours(case.test.z, N_NEIGHBOURS)
+    if nearest is not None:
+        return class_shares(case.train.y, nearest, n_classes=case.test.n_classes)
     return nearest_neighbour_shares(*cached, case.test.z, n_classes=case.test.n_classes)
 
 
@@ -104,10 +108,16 @@ def tip_adapter(case: Case) -> Tensor | None:
 
     def choose() -> dict[str, float]:
         p_val = widen(validation.p)
-        on_val = dict(zip(CACHE_SHARPNESS, affinity(validation.z, CACHE_SHARPNESS), strict=True))
-        grid = [(sharpness, weight) for sharpness in CACHE_SHARPNESS for weight in (0.0, *CACHE_WEIGHT)]
-        candidates = ((pair, adapted(p_val, on_val[pair[0]], pair[1])) for pair in grid)
-        (sharpness, weight), _ = best_harmless(candidates, p_val, validation.y, case.goal)
+        together = max(1, _CACHE_ENTRIES // p_val.numel())  # of many rows or classes, one after the other
+
+        def candidates() -> Iterator[tuple[tuple[float, float], Tensor]]:
+            for start in range(0, len(CACHE_SHARPNESS), together):
+                some = CACHE_SHARPNESS[start : start + together]
+                for sharpness, on_val in zip(some, affinity(validation.z, some), strict=True):
+                    for weight in (0.0, *CACHE_WEIGHT):
+                        yield (sharpness, weight), adapted(p_val, on_val, weight)
+
+        (sharpness, weight), _ = best_harmless(candidates(), p_val, validation.y, case.goal)
         return {"sharpness": sharpness, "weight": weight}
 
     chosen = case.chosen("tip_adapter", choose)

@@ -157,7 +157,9 @@ def _document(
             "replicates": settings.bootstrap, "level": settings.level, "seed": settings.seed,
             "groups": int(scored.lesion.max()) + 1,
         }  # fmt: skip
-    document |= {name: section(name) for name in ("per_class", "operating_points")}
+    document["per_class"] = section("per_class")
+    if settings.chosen_classes(scored.test.n_classes):
+        document["operating_points"] = section("operating_points")
     below = [ambiguous_below(case, settings) for case in scored.cases]
     document["ambiguous"] = {
         "below": below[0] if len(set(below)) == 1 else below,
@@ -184,7 +186,7 @@ def _document(
     if "student" in judged and None not in judged["student"].on_validation:
         document["retrieval_worth"] = _worth(scored, comparators, judged, settings, draw)
     document["undefined"] = [each.to_json() for each in undefined_figures(document)]
-    if notes := part_notes(scored.cases, draw.groups):
+    if notes := part_notes(scored, settings, draw.groups):
         document["notes"] = notes
     return document
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from tdumpra.checks import check_class_names, check_count, check_unit_interval
 
+MOST_CLASSES = 50  # whose operating points are given unasked
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateConfig:
@@ -18,7 +20,7 @@ class EvaluateConfig:
     level: float = 0.95  # of the intervals
     seed: int = 0  # of the replicates
     class_names: tuple[str, ...] = ()  # numbers are shown where there are none
-    sensitivity_classes: tuple[str, ...] = ()  # by name or number; all if left out
+    sensitivity_classes: tuple[str, ...] = ()  # by name or number; left out: all, and of more than 50 none
     specificities: tuple[float, ...] = (0.8, 0.9, 0.95)  # at which the sensitivity for them is given
     subgroups: tuple[str, ...] = ()  # columns of the outputs, or of ``metadata``
     metadata: str | None = None  # a CSV table with a column ``id`` or ``image_id``
@@ -57,13 +59,14 @@ class EvaluateConfig:
         return check_class_names(self.class_names or tuple(map(str, range(n_classes))), n_classes)
 
     def chosen_classes(self, n_classes: int) -> tuple[int, ...]:
-        """Return the classes whose sensitivity is asked for."""
+        """Return the classes whose sensitivity is asked for: of many, only those that are named."""
         names = self.names(n_classes)
         known = {**{str(c): c for c in range(n_classes)}, **{name: c for c, name in enumerate(names)}}
         unknown = [name for name in self.sensitivity_classes if name not in known]
         if unknown:
             raise ValueError(f"sensitivity_classes names {unknown[0]!r}; there are {', '.join(names)}")
-        return tuple(known[name] for name in self.sensitivity_classes) or tuple(range(n_classes))
+        unasked = range(n_classes) if n_classes <= MOST_CLASSES else ()
+        return tuple(known[name] for name in self.sensitivity_classes) or tuple(unasked)
 
     def check_subgroups(self, known: Collection[str]) -> None:
         """Refuse a subgroup that is not a column of the outputs."""

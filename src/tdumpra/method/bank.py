@@ -17,7 +17,7 @@ from tdumpra import checks
 from tdumpra.artifacts import Artifact, read_artifact, write_artifact
 from tdumpra.core.kmeans import Engine
 from tdumpra.core.posterior import prototype_similarity, similarity_posterior, vmf_class_scores
-from tdumpra.core.rowwise import widen
+from tdumpra.core.rowwise import by_rows, widen
 from tdumpra.errors import ArtifactError
 from tdumpra.foreign import reading
 from tdumpra.method.arrays import like
@@ -25,7 +25,7 @@ from tdumpra.method.clusters import (
     FIRST_ROWS,
     Clusters,
     Directions,
-    cluster_class,
+    cluster_classes,
     count_groups,
     warn_of_large_classes,
 )
@@ -120,10 +120,7 @@ class PrototypeBank:
         wanted = [count_groups(lesions, members.numpy(), int(n_prototypes)) for members in of_class]
         _warn_of_small_classes(n_prototypes, wanted, class_names)
         warn_of_large_classes(of_class, class_names)
-        clusters = [
-            cluster_class(unit, mass, members, k, seed=int(seed), merge_above=merge_above, engine=engine)
-            for members, k in zip(of_class, wanted, strict=True)
-        ]
+        clusters = cluster_classes(unit, mass, of_class, wanted, seed=int(seed), merge_above=merge_above, engine=engine)
         return _assemble(unit, clusters, names, lesions, n_prototypes)
 
     @property
@@ -145,7 +142,11 @@ class PrototypeBank:
 
     def class_scores(self, z: Float[Tensor, "n d"], *, kappa: float) -> Float[Tensor, "n c"]:
         """Return the mixture's unnormalised class scores of checked rows."""
-        return vmf_class_scores(self.similarity(z), self.mask.to(z.device), kappa=kappa)
+        return by_rows(
+            lambda rows: vmf_class_scores(self.similarity(rows), self.mask.to(rows.device), kappa=kappa),
+            z,
+            width=self.mask.numel(),
+        )
 
     def posterior(self, z: Any, kappa: float = 20.0, tau: float = 1.0) -> Any:
         """Return class probabilities by similarity, in the kind and type of ``z``."""
@@ -221,7 +222,7 @@ def _count_classes(y: Tensor, n_classes: int | None) -> int:
 
 def _check_ids(ids: Any, n_rows: int) -> np.ndarray:
     if ids is None:
-        return np.arange(n_rows).astype(f"<U{len(str(n_rows))}")
+        return np.arange(n_rows)  # as numbers: names of millions of rows would take more than is kept of all of them
     names = np.asarray(ids)
     if names.shape != (n_rows,):
         raise ValueError(f"ids needs one entry per row: {n_rows}, not shape {names.shape}")
@@ -255,25 +256,39 @@ def _assemble(
     prototypes = clusters[0].centers.new_zeros(*shape, z.width)
     mask = torch.zeros(shape, dtype=torch.bool)
     weight, cohesion = prototypes.new_zeros(shape), prototypes.new_zeros(shape)
-    exemplars: list[tuple[tuple[Exemplar, ...], ...]] = []
+    own = torch.empty(z.n_rows, dtype=torch.int64)  # the number of each row's own prototype
+    members: list[list[Tensor]] = []
     for c, cluster in enumerate(clusters):
         sizes = torch.bincount(cluster.assignment, cluster.mass, minlength=len(cluster.centers))
-        of_class: list[tuple[Exemplar, ...]] = []
-        for slot, k in enumerate(sizes.argsort(descending=True, stable=True).tolist()):
-            rows = cluster.rows[cluster.assignment == k]
-            cosine = torch.cat([block @ cluster.centers[k] for block in z.blocks(rows)])
-            prototypes[c, slot], mask[c, slot] = cluster.centers[k], True
-            weight[c, slot], cohesion[c, slot] = float(sizes[k]) / float(sizes.sum()), cosine.mean()
-            of_class.append(_nearest_of_each_group(rows.numpy(), cosine.numpy(), names, groups))
-        exemplars.append(tuple(of_class))
-    nearest = [
-        prototype_similarity(block, prototypes).masked_fill(~mask, -torch.inf).amax((1, 2)) for block in z.blocks()
-    ]
-    top = torch.cat(nearest)
+        order = sizes.argsort(descending=True, stable=True)
+        live = slice(len(order))
+        prototypes[c, live], mask[c, live] = cluster.centers[order], True
+        weight[c, live] = (sizes[order].double() / sizes.sum()).to(weight)
+        slot = order.argsort()[cluster.assignment]
+        own[cluster.rows] = c * n_prototypes + slot
+        members.append([cluster.rows[slot == number] for number in range(len(order))])
+    cosine, top = _cosines(z, prototypes, mask, own)
+    exemplars: list[tuple[tuple[Exemplar, ...], ...]] = []
+    for c, of_class in enumerate(members):
+        for number, rows in enumerate(of_class):
+            cohesion[c, number] = cosine[rows].mean()
+        exemplars.append(
+            tuple(_nearest_of_each_group(rows.numpy(), cosine[rows].numpy(), names, groups) for rows in of_class)
+        )
     quantiles = np.quantile(top.numpy(), np.linspace(0, 1, min(_REFERENCE_QUANTILES, len(top))))
     merged = tuple(cluster.merged for cluster in clusters)
     reference = torch.from_numpy(quantiles).to(prototypes.dtype)
     return PrototypeBank(prototypes, mask, weight, cohesion, merged, tuple(exemplars), reference)
+
+
+def _cosines(z: Directions, prototypes: Tensor, mask: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each row's cosine with its own prototype, and with the nearest of all, in one pass over the rows."""
+    of_own, top = prototypes.new_empty(z.n_rows), prototypes.new_empty(z.n_rows)
+    for rows, block in z.blocks(mask.numel()):
+        cosines = prototype_similarity(block, prototypes).flatten(1)
+        of_own[rows] = cosines.gather(1, own[rows, None])[:, 0]
+        top[rows] = cosines.masked_fill_(~mask.flatten(), -torch.inf).amax(1)
+    return of_own, top
 
 
 def _nearest_of_each_group(

@@ -1,4 +1,10 @@
-"""Cluster the training rows of a class, in memory that does not grow with their number."""
+"""Cluster the training rows of a class, in memory that does not grow with their number.
+
+A class of up to :data:`CLUSTERED_ROWS` rows is clustered exactly, by Lloyd's iterations over all of them with restarts.
+Of a larger class so many, drawn at random, are clustered like that; from their centres Lloyd's iterations go on over
+all of its rows, which are read in order, a block at a time, for all large classes at once: rows of a file that is
+mapped into memory are read as often as there are passes, and never held.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +17,13 @@ import torch
 from torch import Tensor
 
 from tdumpra.core.kmeans import Engine, spherical_kmeans
-from tdumpra.core.rowwise import BLOCK, normalise
+from tdumpra.core.rowwise import BLOCK, block_rows, normalise, widen
 
-CLUSTERED_ROWS = 100_000  # of a class; of more, so many are clustered
+CLUSTERED_ROWS = 100_000  # of a class; of more, so many are clustered first
 FIRST_ROWS = 4096  # names of groups that are compared first: those of millions of rows take seconds
+MOST_PASSES = 10  # over all rows of the large classes
+SETTLED = 1e-3  # share of the objective that a pass must gain for another one to follow
+_ORDINARY = (1e-15, 1e15)  # lengths whose squares float32 holds
 
 
 class Directions:
@@ -26,14 +35,22 @@ class Directions:
         self._rows = normalise(rows).cpu() if self._few else rows
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
-        return self._rows[rows] if self._few else normalise(self._rows[rows]).cpu()
+        return self._rows[rows] if self._few else _unit(self._rows[rows]).cpu()
 
-    def blocks(self, rows: Tensor | None = None) -> Iterator[Tensor]:
-        """Yield these rows, or all of them, some at a time."""
-        n = self.n_rows if rows is None else len(rows)
-        for start in range(0, max(n, 1), BLOCK):
-            block = slice(start, start + BLOCK)
-            yield self[block if rows is None else rows[block]]
+    def blocks(self, width: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """Yield all rows in order, some at a time, and which they are; ``width`` numbers are to be made of each."""
+        step = block_rows(max(self.width, width or 0))
+        for start in range(0, self.n_rows, step):
+            rows = slice(start, min(start + step, self.n_rows))
+            yield rows, self[rows]
+
+
+def _unit(rows: Tensor) -> Tensor:
+    """Normalise in one pass where no length is so extreme that it needs two."""
+    rows = widen(rows)
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    low, high = _ORDINARY
+    return rows / norms if bool(((norms > low) & (norms < high)).all()) else normalise(rows)
 
 
 class Clusters(NamedTuple):
@@ -46,11 +63,28 @@ class Clusters(NamedTuple):
     merged: int
 
 
-def cluster_class(
+def cluster_classes(
+    z: Directions, mass: Tensor | None, of_class: Sequence[Tensor], wanted: Sequence[int], *, seed: int,
+    merge_above: float | None, engine: Engine | None,
+) -> list[Clusters]:  # fmt: skip
+    """Cluster the rows of each class into as many clusters as are wanted of it."""
+    clusters = [
+        _cluster_class(z, mass, rows, k, seed=seed, merge_above=merge_above, engine=engine)
+        for rows, k in zip(of_class, wanted, strict=True)
+    ]
+    large = [c for c, rows in enumerate(of_class) if len(rows) > CLUSTERED_ROWS]
+    if large:
+        settled = _settle(z, mass, [clusters[c] for c in large])
+        for c, each in zip(large, settled, strict=True):
+            clusters[c] = each
+    return clusters
+
+
+def _cluster_class(
     z: Directions, mass: Tensor | None, rows: Tensor, k: int, *, seed: int, merge_above: float | None,
     engine: Engine | None,
 ) -> Clusters:  # fmt: skip
-    """Cluster the rows of a class. Of many, a part is clustered, and each row then given to its nearest centre."""
+    """Cluster the rows of a class. Of many, a part is clustered, and no row has its centre yet."""
     of_rows = None if mass is None else mass[rows]
     if not len(rows):
         return Clusters(rows, of_rows, z[rows], rows, 0)
@@ -65,9 +99,65 @@ def cluster_class(
     centers, assignment = result.centers, result.assignment
     if merge_above is not None and merge_above < 1:
         centers, assignment = _merge_near_duplicates(of_part, weight, centers, assignment, merge_above)
-    if len(part) < len(rows):
-        assignment = torch.cat([(block @ centers.T).argmax(1) for block in z.blocks(rows)])
     return Clusters(rows, of_rows, centers, assignment, len(result.centers) - len(centers))
+
+
+def _settle(z: Directions, mass: Tensor | None, clusters: list[Clusters]) -> list[Clusters]:
+    """Go on with Lloyd's iterations over all rows of these classes, until a pass gains next to nothing.
+
+    Each pass reads the rows once, in order, and gives every row to its nearest centre; between two passes a centre
+    moves to the normalised mean of its rows. The objective never rises.
+    """
+    first = np.cumsum([0, *(len(each.centers) for each in clusters)])  # the number of each class's first centre
+    centers = torch.cat([each.centers for each in clusters])
+    class_of = torch.full((z.n_rows,), -1, dtype=torch.int32)
+    for number, each in enumerate(clusters):
+        class_of[each.rows] = number
+    label, before = torch.empty(z.n_rows, dtype=torch.int32), float("inf")
+    for number_of_pass in range(MOST_PASSES):
+        found = _pass(z, mass, class_of, first, centers, label)
+        gained = before - found.objective
+        if gained <= SETTLED * found.objective or number_of_pass == MOST_PASSES - 1:
+            break
+        norm = torch.linalg.vector_norm(found.sums, dim=1, keepdim=True)
+        still = norm <= torch.finfo(centers.dtype).eps  # a centre without rows, or whose rows cancel
+        centers = torch.where(still, centers, (found.sums / torch.where(still, 1, norm)).to(centers))
+        before = found.objective
+    return [
+        each._replace(centers=centers[start:end], assignment=label[each.rows].long() - int(start))
+        for each, start, end in zip(clusters, first[:-1], first[1:], strict=True)
+    ]
+
+
+class _Pass(NamedTuple):
+    objective: float
+    sums: Tensor  # (centres, d) of the rows that each centre has, in float64
+
+
+def _pass(
+    z: Directions, mass: Tensor | None, class_of: Tensor, first: np.ndarray, centers: Tensor, label: Tensor
+) -> _Pass:
+    """Give each row to its nearest centre, noted in ``label``, and sum up the rows of each centre."""
+    sums, objective = torch.zeros(centers.shape, dtype=torch.float64), 0.0
+    for rows, block in z.blocks(int(np.diff(first).max())):
+        of_block = class_of[rows]
+        for number in torch.unique(of_block[of_block >= 0]).tolist():
+            own = centers[first[number] : first[number + 1]]
+            chosen = None if bool((of_block == number).all()) else (of_block == number).nonzero().squeeze(1)
+            x = block if chosen is None else block[chosen]
+            cosine, nearest = (x @ own.T).max(1)
+            weight = None if mass is None else (mass[rows] if chosen is None else mass[rows][chosen]).to(x)
+            part = torch.zeros(own.shape, dtype=x.dtype)
+            part.index_add_(0, nearest, x if weight is None else x * weight[:, None])
+            sums[first[number] : first[number + 1]] += part
+            distance = (1 - cosine).clamp(min=0).double()
+            objective += float(distance.sum() if weight is None else (distance * weight).sum())
+            numbers = (nearest + int(first[number])).int()
+            if chosen is None:
+                label[rows] = numbers
+            else:
+                label[rows][chosen] = numbers
+    return _Pass(objective, sums)
 
 
 def _merge_near_duplicates(
@@ -98,7 +188,7 @@ def warn_of_large_classes(of_class: list[Tensor], class_names: Sequence[str] | N
     large = [f"{names[c]} has {len(members):,}" for c, members in enumerate(of_class) if len(members) > CLUSTERED_ROWS]
     if large:
         warnings.warn(
-            f"some classes have many training rows ({', '.join(large)}): their prototypes are found on "
-            f"{CLUSTERED_ROWS:,} of them, drawn at random, and each row is then given to its nearest",
+            f"some classes have many training rows ({', '.join(large)}): clustering starts "
+            f"from {CLUSTERED_ROWS:,} of them, drawn at random, and ends after at most {MOST_PASSES} passes over all",
             stacklevel=3,
         )

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tdumpra.artifacts import Artifact
-from tdumpra.core.calibration import add_bias, adjust_prior, apply_temperature
+from tdumpra.core.calibration import adjust_prior, apply_temperature_and_bias
 from tdumpra.core.chances import CalibratedGate, calibrated_gate_opens
 from tdumpra.core.gate import (
     FusionRule,
@@ -24,14 +24,15 @@ from tdumpra.core.gate import (
     is_first_choice,
 )
 from tdumpra.core.posterior import similarity_posterior, vmf_class_scores
-from tdumpra.core.rowwise import widen
+from tdumpra.core.rowwise import block_rows, widen
 from tdumpra.errors import ArtifactError
 from tdumpra.foreign import reading
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.schema import check_decision
 from tdumpra.toml import from_plain
 
-_CHUNK = 32_768  # rows at once: enough for every operation to use all cores, some 50 MiB in all
+_CHUNK = 32_768  # rows at once: enough for every operation to use all cores, some 50 MiB in all ...
+_CHUNK_ENTRIES = 2**23  # ... and fewer where cosines with thousands of prototypes would take more
 
 _SETTINGS = ("rule", "kappa", "tau", "temperature", "prior_exponent", "fused_exponent")
 
@@ -97,7 +98,7 @@ class Decision:
         """
         if self.known is not None:
             p = p[:, : self.known]  # rows may be widened already
-        calibrated = add_bias(apply_temperature(p, self.temperature), self.class_bias)
+        calibrated = apply_temperature_and_bias(p, self.temperature, self.class_bias)
         adjusted = adjust_prior(calibrated, self.prior[: self.columns].to(p.device), self.prior_exponent)
         return adjusted if self.known is None else pad(adjusted, (0, self.bank.n_classes - self.known))
 
@@ -110,9 +111,13 @@ class Decision:
         scores = vmf_class_scores(similarity, self.bank.mask.to(similarity.device), kappa=self.kappa)
         return similarity_posterior(scores, tau=self.tau)
 
+    @property
+    def _rows_at_once(self) -> int:
+        return min(_CHUNK, block_rows(self.bank.mask.numel(), entries=_CHUNK_ENTRIES))
+
     def decide(self, p: Float[Tensor, "n c"], z: Float[Tensor, "n d"]) -> Decided:
         """Fuse checked rows, all signals kept."""
-        if len(p) <= _CHUNK:
+        if len(p) <= self._rows_at_once:
             return self.decide_posteriors(p, self.similarity(z))
         start, whole = 0, None
         for part in self.chunks(p, z):
@@ -125,8 +130,9 @@ class Decision:
 
     def chunks(self, p: Float[Tensor, "n c"], z: Float[Tensor, "n d"]) -> Iterator[Decided]:
         """Fuse checked rows some thousands at a time, in order, in bounded memory."""
-        for start in range(0, len(p), _CHUNK):
-            rows = slice(start, start + _CHUNK)
+        step = self._rows_at_once
+        for start in range(0, len(p), step):
+            rows = slice(start, start + step)
             yield self.decide_posteriors(p[rows], self.similarity(z[rows]))
 
     def decide_posteriors(self, p: Float[Tensor, "n c"], p_sim: Float[Tensor, "n c"]) -> Decided:

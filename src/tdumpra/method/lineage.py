@@ -22,6 +22,7 @@ from tdumpra.values import check_list, check_table, check_text
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 _FOLDERS = re.compile(r"^(\w+:)?.*[/\\]")
+_NO_PLACES = ("new_classes", "class_names", "stays")
 
 
 class Entry(NamedTuple):
@@ -109,9 +110,12 @@ def _entry(said: dict[str, Any]) -> Entry:
 
 
 def _portable(value: Any) -> Any:
-    """Return settings without the folders of this machine, which a model that is handed on should not tell."""
+    """Return settings without the folders of this machine, which a model that is handed on should not tell.
+
+    Names of classes and sentences may hold a slash, and are no places.
+    """
     if isinstance(value, dict):
-        return {key: _portable(each) for key, each in value.items()}
+        return {key: each if key in _NO_PLACES else _portable(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_portable(each) for each in value]
     return _FOLDERS.sub(lambda found: found[1] or "", value) if isinstance(value, str) else value

@@ -52,7 +52,7 @@ def _checked(arrays: Mapping[str, Array]) -> LocalOutputs:
         if name != "classes" and (array.ndim == 0 or len(array) != n):
             raise ValueError(f"{name} has {len(array) if array.ndim else 'no'} rows where p has {n}")
     names = tuple(np.atleast_1d(arrays["classes"]).astype(np.str_).tolist()) if "classes" in arrays else ()
-    if names and len(set(names)) != p.shape[1]:
+    if names and not len(set(names)) == len(names) == p.shape[1]:
         raise ValueError(f"classes must name each of the {p.shape[1]} classes of p once, and holds {list(names)}")
     z = checks.check_embeddings(arrays.get("zt", arrays.get("z")), "z").numpy()
     features = arrays.get("features")

@@ -15,10 +15,9 @@ import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
-import pandas as pd
 
 from tdumpra import checks
 from tdumpra.artifacts import fingerprint
@@ -28,6 +27,9 @@ from tdumpra.errors import InputFileError, MissingExtraError
 from tdumpra.foreign import Header, open_npz, reading, refuse_large_table
 from tdumpra.method.outputs import ScoredOutputs, TestOutputs, TrainOutputs, ValidationOutputs, are_names, class_numbers
 from tdumpra.method.probabilities import probabilities, renormalised
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Array = np.ndarray
 Rows = TypeVar("Rows", bound=ScoredOutputs)
@@ -138,6 +140,8 @@ def _read_parquet(path: Path, needed: Collection[str]) -> dict[str, Array]:
         cells = header.num_rows * header.num_columns
         packed = sum(header.row_group(i).total_byte_size for i in range(header.num_row_groups))
         refuse_large_table(path, rows=header.num_rows, columns=header.num_columns, size=max(8 * cells, packed))
+        import pandas as pd  # takes most of a second to load
+
         frame = pd.read_parquet(path, page_checksum_verification=True)  # of pages that carry a checksum
         return _from_frame(path, frame, needed)  # Arrow looks at text only when it is asked for
 

@@ -19,7 +19,8 @@ from torch import Tensor
 from tdumpra import checks
 from tdumpra.core.groups import drawn_rows, lesion_numbers, lesion_of_each_row
 
-SEARCHED_ROWS = 100_000  # validation rows; of more, so many are searched
+SEARCHED_ROWS = 100_000  # validation rows; of more, so many are searched ...
+SEARCHED_ENTRIES = 2**23  # ... or as many as have so many probabilities
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -153,9 +154,10 @@ class ValidationOutputs(ScoredOutputs):
 
         A search over a hundred thousand rows tells gates apart that differ by a thousandth of them.
         """
-        if len(self) <= SEARCHED_ROWS:
+        most = min(SEARCHED_ROWS, SEARCHED_ENTRIES // self.n_classes)
+        if len(self) <= most:
             return self
-        return self.rows(drawn_rows(lesion_numbers(self.lesions(), len(self)), SEARCHED_ROWS))
+        return self.rows(drawn_rows(lesion_numbers(self.lesions(), len(self)), most))
 
 
 class TestOutputs(ScoredOutputs):

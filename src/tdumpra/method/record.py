@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,94 +18,20 @@ from torch import Tensor
 
 from tdumpra.artifacts import Artifact, fingerprint, prefixed, unprefixed
 from tdumpra.checks import check_count, check_unit_interval
+from tdumpra.core.calibration import class_prior
 from tdumpra.errors import ArtifactError
 from tdumpra.foreign import reading
 from tdumpra.method.bank import PrototypeBank
+from tdumpra.method.rows import KeptRows, no_rows
 from tdumpra.method.schema import check_tensor
 from tdumpra.values import check_list, check_table, check_text
 
 Array = NDArray[Any]
 REPLAY_ROWS = 300  # of each class, whose features are kept
-UNLABELLED = -1
 _COLOURS = 6
 _MOST_VALUES = 2**28  # letters of names or numbers of features that a file may unfold to: a gigabyte
 _MOST_PROTOTYPES = 2**16  # of a class
 _ROUNDING = 1e-2  # that a row of probabilities may stray from one
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class KeptRows:
-    """A model's outputs on some images, row by row, with what is known of the images."""
-
-    ids: Array
-    groups: Array  # lesion or patient; the id where nobody said
-    y: Array  # (n,) int64; -1 where there is no label
-    p: Array  # (n, C) float32, the classifier's as it came; rows of NaN where nobody knows
-    z: Array  # (n, D), in the bank's space
-    features: Array | None = None  # (n, F) float16, pooled; zeros where they are not kept
-    has_features: Array = field(default_factory=lambda: np.empty(0, bool))  # (n,); all or none unless given
-    colours: Array | None = None  # (n, 6) float32: mean and deviation of the three channels; NaN where nobody knows
-    content: Array | None = None  # names of the framed pixels; empty where nobody knows
-    weights: Array | None = None  # (n,) float32, how much each counts in the bank, 0: not at all; one unless given
-    sources: Array | None = None  # where rows were added from; empty for the model's own
-    named: bool = True  # whether the ids are the source's own, not numbers of rows
-    grouped: bool = True  # whether the source said who belongs together
-
-    def __post_init__(self) -> None:
-        n = len(self.ids)
-        if not len(self.has_features):
-            object.__setattr__(self, "has_features", np.full(n, self.features is not None))
-        for each in fields(self):
-            column = getattr(self, each.name)
-            if isinstance(column, np.ndarray) and len(column) != n:
-                raise ValueError(f"{each.name} has {len(column)} rows and ids has {n}")
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @property
-    def labelled(self) -> Array:
-        """Return which rows have a label."""
-        known: Array = self.y != UNLABELLED
-        return known
-
-    @property
-    def has_p(self) -> Array:
-        """Return of which rows the classifier's probabilities are known."""
-        return np.asarray(~np.isnan(self.p).any(1))
-
-    def rows(self, keep: Array) -> KeptRows:
-        """Return some of the rows, by a mask or by numbers."""
-        columns: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
-        taken = {name: column[keep] for name, column in columns.items() if isinstance(column, np.ndarray)}
-        return KeptRows(**{**columns, **taken})
-
-    def among(self, *, groups: Collection[str] = (), ids: Collection[str] = ()) -> Array:
-        """Return which rows belong to these groups or have these ids."""
-        found: Array = np.isin(self.groups, list(groups)) | np.isin(self.ids, list(ids))
-        return found
-
-    def joined(self, more: KeptRows) -> KeptRows:
-        """Return these rows and then the others; what only one side knows is unknown in the other's rows."""
-        if self.p.shape[1] != more.p.shape[1] or self.z.shape[1] != more.z.shape[1]:
-            raise ValueError(
-                f"rows of {self.p.shape[1]} classes and width {self.z.shape[1]} cannot be joined with rows of "
-                f"{more.p.shape[1]} classes and width {more.z.shape[1]}"
-            )
-        columns: dict[str, Any] = {
-            name: np.concatenate([getattr(self, name), getattr(more, name)])
-            for name in ("ids", "groups", "y", "p", "z", "has_features")
-        }
-        for name, unknown in (("features", 0), ("colours", np.nan), ("content", ""), ("weights", 1), ("sources", "")):
-            pair = [getattr(self, name), getattr(more, name)]
-            known = next((each for each in pair if each is not None), None)
-            if known is not None:
-                filled = [
-                    np.full((len(rows), *known.shape[1:]), unknown, known.dtype) if column is None else column
-                    for rows, column in zip((self, more), pair, strict=True)
-                ]
-                columns[name] = np.concatenate(filled)
-        return KeptRows(**columns, named=self.named or more.named, grouped=self.grouped or more.grouped)
 
 
 class BankRecipe(NamedTuple):
@@ -145,16 +71,30 @@ class Record:
             merge_above=self.bank.merge_above, class_names=class_names, weights=None if alike else rows.weights,
         )  # fmt: skip
 
+    def bank_of_train(self, class_names: Sequence[str]) -> PrototypeBank:
+        """Cluster a bank that holds no validation rows, to be tried on those."""
+        return replace(self, bank=self.bank._replace(with_validation=False)).rebuild_bank(class_names)
+
+    def prior(self, n_classes: int) -> Tensor:
+        """Return the class shares of the rows that the classifier learnt from.
+
+        Rows that were added later are counted only for classes that the classifier does not know.
+        """
+        rows = self.train.joined(self.validation) if self.bank.with_validation else self.train
+        counted = rows.y >= rows.p.shape[1]
+        counted |= True if rows.sources is None else rows.sources == ""
+        return class_prior(torch.from_numpy(rows.y[counted]), n_classes)
+
     def without(self, *, groups: Collection[str] = (), ids: Collection[str] = ()) -> Record:
         """Return the record without the rows of these groups and ids."""
         train, validation = (rows.rows(~rows.among(groups=groups, ids=ids)) for rows in (self.train, self.validation))
-        return replace(self, train=train, validation=validation)
+        return replace(self, train=train.plain(), validation=validation.plain())
 
     def with_rows(self, more: KeptRows, *, weight: float = 1.0, source: str = "") -> Record:
         """Return the record with further labelled rows: what each weighs in the bank, and where it is from."""
         if not more.labelled.all():
             raise ValueError(f"{int((~more.labelled).sum())} of {len(more)} rows have no label, and a bank needs one")
-        marked = _finite_features(more)
+        marked = _finite_features(replace(more, z=_as_kept(more.z, self.train.z.dtype), p=more.p.astype(np.float32)))
         if weight != 1:
             marked = replace(marked, weights=np.full(len(more), weight, np.float32))
         if source:
@@ -167,7 +107,7 @@ class Record:
         meta: dict[str, Any] = {"bank": self.bank._asdict()}
         for part in ("train", "validation"):
             rows: KeptRows = getattr(self, part)
-            meta[part] = {"rows": len(rows), "named": rows.named, "grouped": rows.grouped}
+            meta[part] = {"rows": len(rows), "named": bool(rows.named.all()), "grouped": bool(rows.grouped.all())}
             tensors |= prefixed(part, _tensors(rows)) if len(rows) else {}
         return Artifact(tensors, meta)
 
@@ -198,11 +138,13 @@ class Record:
             return cls(train=train, validation=validation, bank=recipe)
 
 
-def no_rows(n_classes: int, width: int) -> KeptRows:
-    """Return rows of which there are none."""
-    names = np.empty(0, np.str_)
-    p, z = np.empty((0, n_classes), np.float32), np.empty((0, width), np.float32)
-    return KeptRows(ids=names, groups=names, y=np.empty(0, np.int64), p=p, z=z)
+def _as_kept(z: Array, kind: Any) -> Array:
+    """Return embeddings in the precision of a record: a wider one would widen all rows, and their bank with them."""
+    with np.errstate(over="ignore"):
+        kept = z.astype(kind, copy=False)
+    if not np.isfinite(kept).all():
+        raise ValueError(f"an embedding is too long for the record's {kind}: normalise embeddings before you save them")
+    return kept
 
 
 def _finite_features(rows: KeptRows) -> KeptRows:
@@ -251,6 +193,10 @@ def _tensors(rows: KeptRows) -> dict[str, Tensor]:
         columns["colours"] = rows.colours.astype(np.float32)
     if rows.weights is not None:
         columns["weights"] = rows.weights.astype(np.float32)
+    for flag in ("named", "grouped"):
+        each = getattr(rows, flag)
+        if each.any() and not each.all():  # rows of several sources; else one word for all stands in the table
+            columns[flag] = each
     return {name: torch.from_numpy(np.array(column)) for name, column in columns.items()}
 
 
@@ -295,7 +241,10 @@ def _read(tensors: Mapping[str, Tensor], said: Any, n_classes: int, width: int) 
         y=y, p=p, z=z, features=features, has_features=has_features, colours=colours,
         content=None if names["content"] is None else _names(names["content"], "content", n),
         weights=weights, sources=None if names.get("sources") is None else _names(names["sources"], "sources", n),
-        named=table["named"], grouped=table["grouped"],
+        **{
+            flag: check_tensor(tensors, flag, (n,), "bool").numpy() if flag in tensors else table[flag]
+            for flag in ("named", "grouped")
+        },
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from tdumpra.core.bootstrap import MetricSums, bootstrap_metrics, group_weights,
 from tdumpra.core.gate import GateThresholds
 from tdumpra.core.groups import group_folds, lesion_numbers
 from tdumpra.core.metrics import cost_by_row
-from tdumpra.method.record import KeptRows
+from tdumpra.method.rows import KeptRows
 from tdumpra.models.ways import WAYS, Adapted, Plan, Workbench, bank_plans, reading_plans
 from tdumpra.tuning.goal import LOSSES, Goal, Score, objective_name, shown_value
 
@@ -46,6 +46,16 @@ class Choice(NamedTuple):
     scores: Mapping[str, Score]
     winner: str
 
+    @property
+    def shown(self) -> str:
+        """Return the winner, or where the model stays the way that came nearest: at no lower accuracy, if one did."""
+        if self.winner != "keep":
+            return self.winner
+        base = self.scores["keep"]
+        rivals = {way: score for way, score in self.scores.items() if way != "keep"}
+        harmless = {way: score for way, score in rivals.items() if score.accuracy >= base.accuracy}
+        return max(harmless or rivals, key=lambda way: round(rivals[way].objective, 12))
+
 
 class Part(NamedTuple):
     """Rows to predict (numbers), and the rows to fit on (a mask)."""
@@ -68,17 +78,18 @@ class Adaptation:
 
     @property
     def survives(self) -> bool:
-        """Return whether rows without a say confirm the choice: a better objective, and no lower accuracy."""
+        """Return whether rows without a say confirm the choice: a better objective for sure, and no lower accuracy."""
         return self.choice.winner != "keep" and _confirmed(self.gains["keep"], self.goal)
 
     def verdict(self) -> str:
         """Say in a sentence what came out."""
-        objective, words = self.goal.objective, WAYS[self.choice.winner]
+        objective, words = self.goal.objective, WAYS[self.choice.shown]
         name = objective_name(objective)
         if self.choice.winner == "keep":
             verb = "lowers" if objective in LOSSES else "raises"
-            return f"nothing wins: no way {verb} {name} at no lower accuracy, so the model stays"
-        now, before, gain = self.figures["chosen"], self.figures["keep"], self.gains["keep"][objective]
+            return f"nothing wins: no way {verb} {name} at no lower accuracy, so the model stays; {words} came nearest"
+        now, before, gains = self.figures["chosen"], self.figures["keep"], self.gains["keep"]
+        gain = gains[objective]
         found = (
             f"on lesions that had no say {name} is {now[objective].value:.3f} where it was "
             f"{before[objective].value:.3f} ({_signed(gain.value)}, 95% interval {_signed(gain.low)} to "
@@ -86,10 +97,10 @@ class Adaptation:
         )
         if objective != "accuracy":
             found += f", accuracy {now['accuracy'].value:.3f} where it was {before['accuracy'].value:.3f}"
-        if not self.survives:
-            return f"nothing wins: {words} looked best, but {found}; the model stays"
-        doubt = "; the interval holds zero, so more cases would tell more" if gain.low <= 0 <= gain.high else ""
-        return f"{words} wins: {found}{doubt}"
+        if self.survives:
+            return f"{words} wins: {found}"
+        reason = "accuracy falls" if gains["accuracy"].value < 0 else "that may be chance, and more cases would tell"
+        return f"nothing wins: {words} looked best, but {found}: {reason}; the model stays"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -102,6 +113,7 @@ class Adaptation:
             "verdict": self.verdict(),
             "wins": self.survives,
             "way": self.choice.winner if self.survives else "keep",
+            "shown": self.choice.shown,
             "chosen_by_fold": list(self.by_fold),
             "estimate": table(self.figures["chosen"]),
             "ways": {
@@ -122,7 +134,7 @@ def adapt(bench: Workbench, goal: Goal) -> Adaptation:
     """Choose a way and its dials on the local rows, estimate what such a choice is worth, and fit it on all of them."""
     local = bench.local
     refuse_unusable(local, bench.class_names)
-    fold = group_folds(local.groups, local.y, FOLDS, seed=_SEED)
+    fold = group_folds(local.kin, local.y, FOLDS, seed=_SEED)  # a copy must not judge what was fitted on its twin
     # first the choice on all rows: what it fits without each fold, the estimate needs too
     choice = choose(bench, [_part(fold, {i}, i) for i in range(FOLDS)], goal)
     by_fold, posteriors = nested(bench, goal, fold)
@@ -144,10 +156,12 @@ def refuse_unusable(local: KeptRows, class_names: Sequence[str]) -> None:
     """Refuse rows that nothing can be chosen on."""
     if not local.labelled.all():
         raise ValueError(f"{int((~local.labelled).sum())} of {len(local)} local cases have no label: leave them out")
-    lesions = len(np.unique(local.groups))
+    lesions, named = len(np.unique(local.kin)), len(np.unique(local.groups))
     if lesions < FOLDS:
+        copies = f" ({named} by name, and the rest are copies)" if named > lesions else ""
         raise ValueError(
-            f"adapting deals lesions into {FOLDS} folds, and the source has {lesions}: label more cases, 50 at least"
+            f"adapting deals lesions into {FOLDS} folds, and the source has {lesions}{copies}: label more cases, 50 at "
+            "least"
         )
     present = np.unique(local.y)
     if len(present) < 2:
@@ -223,7 +237,7 @@ def compared(
     """Return figures of all posteriors, and those of the procedure less each way's, with intervals over lesions."""
     figures = {name: figures_of(p, rows.y, goal) for name, p in posteriors.items()}
     once = {name: of_weights(np.ones((len(rows), 1))) for name, of_weights in figures.items()}
-    member = lesion_numbers(rows.groups, len(rows))
+    member = lesion_numbers(rows.kin, len(rows))
     replicates = {
         name: bootstrap_metrics(of_weights, group_weights(member, n_replicates=REPLICATES, seed=_SEED))
         for name, of_weights in figures.items()
@@ -256,8 +270,9 @@ def shown_metrics(goal: Goal) -> tuple[str, ...]:
 
 
 def _confirmed(gains: Mapping[str, Interval], goal: Goal) -> bool:
-    better = shown_value(goal.objective, gains[goal.objective].value) > 0
-    return better and gains["accuracy"].value >= 0
+    """Return whether the whole interval of the objective lies on the better side of zero, at no lower accuracy."""
+    gain = gains[goal.objective]
+    return min(shown_value(goal.objective, end) for end in (gain.low, gain.high)) > 0 and gains["accuracy"].value >= 0
 
 
 def _signed(value: float) -> str:

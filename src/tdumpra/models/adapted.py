@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +13,8 @@ from tdumpra.artifacts import jsonable
 from tdumpra.core.linear_head import LinearHead
 from tdumpra.core.metrics import OBJECTIVES
 from tdumpra.estimator import DualPathClassifier
-from tdumpra.method.record import KeptRows, Record
+from tdumpra.method.record import Record
+from tdumpra.method.rows import KeptRows
 from tdumpra.models.adapt import Adaptation, Interval, adapt, compared
 from tdumpra.models.dose import DRAWS, dose_curve
 from tdumpra.models.local_rows import LocalRows
@@ -47,14 +46,14 @@ def adapt_model(model: OpenedModel, local: LocalRows, source: str, *, objective:
         )
     bench = Workbench(model.decision, record, names, local.rows.rows(local.rows.labelled))
     adaptation = adapt(bench, goal)
-    plan = adaptation.choice.plans[adaptation.choice.winner]
+    plan = adaptation.choice.plans[adaptation.choice.shown]
     home, home_note = _at_home(bench, adaptation, plan)
     counts = np.bincount(bench.local.y, minlength=len(names))
     document = {
         "model": model.path.name,
         "source": source,
         "rows": len(bench.local),
-        "lesions": len(np.unique(bench.local.groups)),
+        "lesions": len(np.unique(bench.local.kin)),
         "classes": dict(zip(names, counts.tolist(), strict=True)),
         "missing": [name for name, count in zip(names, counts, strict=True) if not count],
         **adaptation.to_json(),
@@ -64,7 +63,7 @@ def adapt_model(model: OpenedModel, local: LocalRows, source: str, *, objective:
         "notes": [*local.notes, *_notes(bench, counts), *home_note],
     }
     content = (
-        None if adaptation.adapted is None else content_of(model, bench, adaptation.adapted, plan, Path(source).name)
+        None if adaptation.adapted is None else content_of(model, bench, adaptation.adapted, plan, local.fingerprint)
     )
     return Outcome(adaptation, document, content)
 
@@ -126,12 +125,7 @@ def content_of(
 ) -> Model | DualPathClassifier:
     """Return the model with the adapted decision and head, and a record that holds the local rows."""
     record = adapted_record(bench.record, bench.local, adapted.head, plan.bank_weight, source)
-    if isinstance(model.content, Model):
-        return _network_model(model.content, adapted, record)
-    changed = copy.copy(model.content)
-    changed.adapt_to(adapted.decision, adapted.head)
-    changed.record_ = record
-    return changed
+    return model.with_rows(record, adapted.decision, head=adapted.head)
 
 
 def adapted_record(record: Record, local: KeptRows, head: LinearHead | None, bank_weight: float, source: str) -> Record:
@@ -150,19 +144,3 @@ def _read_by(head: LinearHead, rows: KeptRows) -> KeptRows:
         return replace(rows, p=np.full_like(rows.p, np.nan))
     p = softmax(head.logits(rows.features), axis=1).astype(np.float32)
     return replace(rows, p=np.where(rows.has_features[:, None], p, np.float32(np.nan)))
-
-
-def _network_model(model: Model, adapted: Adapted, record: Record) -> Model:
-    classifier = model.classifier if adapted.head is None else model.classifier.with_head(*adapted.head)
-    matched = model.retrieval or classifier
-    shown = {each.id for of_class in adapted.decision.bank.exemplars for slot in of_class for each in slot}
-    return replace(
-        model,
-        decision=adapted.decision,
-        classifier=classifier,
-        thumbnails={name: picture for name, picture in model.thumbnails.items() if name in shown},
-        identity={
-            **model.identity, "made_from": "", "classifier": classifier.fingerprint, "retrieval": matched.fingerprint,
-        },
-        record=record,
-    )  # fmt: skip

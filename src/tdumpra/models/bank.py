@@ -13,17 +13,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from tdumpra.core.calibration import class_prior
 from tdumpra.core.gate import GateThresholds
 from tdumpra.errors import InputFileError, nearest
 from tdumpra.estimator import DualPathClassifier
-from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
-from tdumpra.method.record import REPLAY_ROWS, KeptRows, Record
+from tdumpra.method.record import REPLAY_ROWS, Record
+from tdumpra.method.rows import KeptRows
 from tdumpra.models.opened import OpenedModel
+from tdumpra.models.removal import Gone, what_stays
 from tdumpra.networks.model_file import Model
 
 
@@ -40,20 +38,17 @@ def remove(model: OpenedModel, *, groups: Collection[str] = (), ids: Collection[
     """Take every row of these groups and with these ids out of a model. Names are matched to the letter."""
     record = model.record
     _refuse_unknown(record, groups, ids)
-    left = _without_idle_marks(record.without(groups=groups, ids=ids))
+    gone = Gone(*(rows.rows(rows.among(groups=groups, ids=ids)) for rows in (record.train, record.validation)))
+    left = record.without(groups=groups, ids=ids)
     if not len(left.train):
         raise InputFileError("that is every training row of the model, and a bank needs some")
-    gone = {part: int(getattr(record, part).among(groups=groups, ids=ids).sum()) for part in ("train", "validation")}
-    touched = {
-        name
-        for rows in (record.train, record.validation)
-        for name in rows.groups[rows.among(groups=groups, ids=ids)].tolist()
-    }
-    names, known = _classes_left(model, left)
-    notes = [*_what_stays(model, gone), *_halved_groups(left, touched), *_empty_classes(record, left, names)]
-    if not _prior_is_own(model.decision, record):
-        notes.append("class shares came from the rows of several seeds: they are now those of this model's own rows")
-    return Changed(rebuilt(model, left, names, known), gone, len(touched), tuple(notes))
+    notes = what_stays(model, gone, left)
+    left, names, known = _without_empty_classes(model, left)
+    content = model.with_rows(left, _rebuilt(model.decision, left, names, known), class_names=names)
+    if isinstance(content, Model):
+        content, without_picture = _with_pictures_in_use(content)
+        notes += without_picture
+    return Changed(content, {"train": len(gone.train), "validation": len(gone.validation)}, len(gone.groups), notes)
 
 
 def add(model: OpenedModel, rows: KeptRows, names: Sequence[str], source: str) -> Changed:
@@ -66,73 +61,18 @@ def add(model: OpenedModel, rows: KeptRows, names: Sequence[str], source: str) -
         raise InputFileError("there is no labelled row to add")
     decision, new = model.decision, tuple(names[len(model.class_names) :])
     known = decision.columns if new or decision.known is not None else None
-    more = replace(rows, z=rows.z.astype(record.train.z.dtype, copy=False), p=rows.p.astype(np.float32, copy=False))
-    more = _within_replay(record.train, more)
+    grown = record.with_rows(_within_replay(record.train, rows), source=source)
     return Changed(
-        rebuilt(model, record.with_rows(more, source=source), tuple(names), known),
+        model.with_rows(grown, _rebuilt(decision, grown, names, known), class_names=names),
         {"train": len(rows), "validation": 0},
         len(np.unique(rows.groups)),
         tuple(_of_new_classes(decision, new)),
     )
 
 
-def rebuilt(
-    model: OpenedModel, record: Record, names: tuple[str, ...], known: int | None
-) -> Model | DualPathClassifier:
-    """Return the model with everything that rests on its record made from ``record``."""
-    bank = record.rebuild_bank(names)
-    decision = replace(model.decision, bank=bank, prior=prior_of(record, len(names)), known=known)
-    content = model.content
-    if isinstance(content, Model):
-        shown = {each.id for of_class in bank.exemplars for nearest_ones in of_class for each in nearest_ones}
-        return replace(
-            content,
-            decision=decision,
-            class_names=names,
-            record=record,
-            thumbnails={name: picture for name, picture in content.thumbnails.items() if name in shown},
-            identity={**content.identity, "made_from": ""},  # of the run's files, which this is not
-        )
-    fitted = content.fitted_
-    tuning = replace(fitted.tuning, decision=decision)
-    unseen = None if fitted.unseen_bank is None else _bank_of_train(record, names)
-    # a proof and an estimate were of the bank that was
-    child = DualPathClassifier.from_fitted(
-        fitted._replace(tuning=tuning, unseen_bank=unseen, certificate=None, estimate=None),
-        names if content.class_names_ is not None or len(names) != len(content.classes_) else None,
-        **content.get_params(deep=False),
-    )
-    child.record_, child.lineage_ = record, content.lineage_
-    child.head_, child.evaluation_ = content.head_, content.evaluation_
-    return child
-
-
-def _without_idle_marks(record: Record) -> Record:
-    """Drop the columns of a record that say nothing of any row that is left, as if no row had ever needed them."""
-
-    def plain(rows: KeptRows) -> KeptRows:
-        if rows.sources is not None and not (rows.sources != "").any():
-            rows = replace(rows, sources=None)
-        if rows.weights is not None and (rows.weights == 1).all():
-            rows = replace(rows, weights=None)
-        return rows
-
-    return replace(record, train=plain(record.train), validation=plain(record.validation))
-
-
-def prior_of(record: Record, n_classes: int) -> Tensor:
-    """Return the class shares of the rows that the classifier learnt from.
-
-    Rows that were added later are counted only for classes that the classifier does not know.
-    """
-    rows = record.train.joined(record.validation) if record.bank.with_validation else record.train
-    counted = rows.y >= rows.p.shape[1]
-    counted |= True if rows.sources is None else rows.sources == ""
-    return class_prior(torch.from_numpy(rows.y[counted]), n_classes)
-
-
-def _bank_of_train(record: Record, names: tuple[str, ...]) -> PrototypeBank:
-    return replace(record, bank=record.bank._replace(with_validation=False)).rebuild_bank(names)
+def _rebuilt(decision: Decision, record: Record, names: Sequence[str], known: int | None) -> Decision:
+    """Return the decision with everything that rests on the rows made from ``record``."""
+    return replace(decision, bank=record.rebuild_bank(names), prior=record.prior(len(names)), known=known)
 
 
 def _refuse_unknown(record: Record, groups: Collection[str], ids: Collection[str]) -> None:
@@ -154,55 +94,24 @@ def _refuse_unknown(record: Record, groups: Collection[str], ids: Collection[str
             raise InputFileError(f"no {what} of the model is called {name!r}{hint}")
 
 
-def _classes_left(model: OpenedModel, left: Record) -> tuple[tuple[str, ...], int | None]:
-    """Return the classes that stay: those of the classifier, and added ones as far as one of them has a row."""
+def _without_empty_classes(model: OpenedModel, left: Record) -> tuple[Record, tuple[str, ...], int | None]:
+    """Drop added classes that have no row left. The classifier's own stay: it may still name them."""
     names, known = model.class_names, model.decision.known
     if known is None:
-        return names, None
-    stay = max(known, int(left.train.y.max()) + 1, int(left.validation.y.max(initial=-1)) + 1)
-    return names[:stay], known if stay > known else None
+        return left, names, None
+    stay = np.union1d(np.arange(known), np.concatenate([left.train.y, left.validation.y]))
+    train, validation = (replace(rows, y=np.searchsorted(stay, rows.y)) for rows in (left.train, left.validation))
+    left = replace(left, train=train, validation=validation)
+    return left, tuple(names[c] for c in stay.tolist()), known if len(stay) > known else None
 
 
-def _prior_is_own(decision: Decision, record: Record) -> bool:
-    return torch.equal(decision.prior, prior_of(record, decision.bank.n_classes).to(decision.prior))
-
-
-def _what_stays(model: OpenedModel, gone: dict[str, int]) -> list[str]:
-    """Tell what a removal cannot undo."""
-    notes = []
-    if isinstance(model.content, Model):
-        trained = [each for each in (model.content.classifier, model.content.retrieval) if each is not None]
-        if gone["train"] and not all(each.network.frozen for each in trained):
-            notes.append(
-                "the networks' weights are as they were: what training took from these rows stays in them, and only "
-                "training again without them undoes that"
-            )
-    else:
-        notes.append("the network is your own: if it was trained on these rows, only training it again undoes that")
-        if model.content.head_ is not None:
-            notes.append("the head that  tdumpra adapt  fitted stays: adapt again without these rows to undo that")
-    seen = (
-        f"on validation rows, {gone['validation']:,} of these among them"
-        if gone["validation"]
-        else "beside a bank that held these rows"
-    )
-    notes.append(f"temperature and thresholds were chosen {seen}, and stay: only tuning again undoes that")
-    if any(step.command == "adapt" for step in model.lineage):
-        notes.append(
-            "the model was adapted: what was fitted on local rows stays, and only adapting its parent again undoes that"
-        )
-    return notes
-
-
-def _halved_groups(left: Record, touched: Collection[str]) -> list[str]:
-    stay = sum(int(rows.among(groups=touched).sum()) for rows in (left.train, left.validation))
-    return [f"{stay:,} other rows of the same groups stay: --group takes them too"] if stay else []
-
-
-def _empty_classes(before: Record, left: Record, names: tuple[str, ...]) -> list[str]:
-    had, has = (np.bincount(record.train.y, minlength=len(names)) for record in (before, left))
-    lost = [name for c, name in enumerate(names) if had[c] and not has[c]]
-    return [f"{name} has no row left: the class stays, and retrieval never names it" for name in lost]
+def _with_pictures_in_use(content: Model) -> tuple[Model, tuple[str, ...]]:
+    """Drop the pictures of cases that are no exemplars any more, and count exemplars without one."""
+    shown = {each.id for of_class in content.decision.bank.exemplars for nearest in of_class for each in nearest}
+    pictures = {name: picture for name, picture in content.thumbnails.items() if name in shown}
+    bare = len(shown - pictures.keys())
+    note = f"{bare:,} exemplars have no picture: the model holds none of cases that took the place of removed ones"
+    return replace(content, thumbnails=pictures), (note,) if pictures and bare else ()
 
 
 def _within_replay(train: KeptRows, more: KeptRows) -> KeptRows:

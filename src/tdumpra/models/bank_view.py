@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from tdumpra.method.bank import PrototypeBank
-from tdumpra.method.record import KeptRows
+from tdumpra.method.record import Record
+from tdumpra.method.rows import KeptRows
 from tdumpra.models.opened import OpenedModel
 from tdumpra.networks.model_file import Model
 
@@ -20,6 +21,7 @@ def listed(model: OpenedModel) -> dict[str, Any]:
         "model": str(model.path),
         "width": bank.width,
         "classifier_knows": model.decision.columns,
+        "beside": None if rows is None else len(_beside(model)),
         "classes": [
             {
                 "name": name,
@@ -48,12 +50,29 @@ def difference(first: OpenedModel, second: OpenedModel) -> dict[str, Any]:
         "descends": first.digest in [entry.parent for entry in second.lineage],
         "classes_gone": [name for name in first.class_names if name not in second.class_names],
         "classes_new": [name for name in second.class_names if name not in first.class_names],
-        "same_networks": _networks(first) == _networks(second),
+        "same_networks": _matched(first) == _matched(second),
+        "same_head": _head(first) == _head(second),
         "settings_changed": sorted(
             key for key in settings[0].keys() | settings[1].keys() if settings[0].get(key) != settings[1].get(key)
         ),
+        "beside": _rows_beside(first, second),
         "classes": [_of_class(first, second, name) for name in names],
     }
+
+
+def _rows_beside(first: OpenedModel, second: OpenedModel) -> dict[str, Any] | None:
+    """Return in what the rows differ that the models keep and that are not in their banks; ``None``: one keeps none."""
+    if _record(first) is None or _record(second) is None:
+        return None
+    before, after = _beside(first), _beside(second)
+    return {"rows_gone": sorted(before - after), "rows_new": sorted(after - before)}
+
+
+def _beside(model: OpenedModel) -> set[str]:
+    """Return the ids of rows that a model keeps and that have no part in its bank: of validation, or of weight 0."""
+    record = model.record
+    held = {str(name) for name in record.bank_rows.ids}
+    return {str(name) for rows in (record.train, record.validation) for name in rows.ids} - held
 
 
 def _of_class(first: OpenedModel, second: OpenedModel, name: str) -> dict[str, Any]:
@@ -86,12 +105,22 @@ def _side(model: OpenedModel, name: str) -> tuple[set[str] | None, torch.Tensor]
 
 def _train(model: OpenedModel) -> KeptRows | None:
     """Return the rows that the bank is made of; ``None`` in a model without a record."""
-    record = model.content.record if isinstance(model.content, Model) else model.content.record_
+    record = _record(model)
     return None if record is None else record.bank_rows
 
 
-def _networks(model: OpenedModel) -> tuple[str, ...]:
+def _record(model: OpenedModel) -> Record | None:
+    return model.content.record if isinstance(model.content, Model) else model.content.record_
+
+
+def _matched(model: OpenedModel) -> str:
+    """Return a name for the network in whose space the bank lies; the user's own has none."""
     if not isinstance(model.content, Model):
-        return ()
-    encoders = (model.content.classifier, model.content.retrieval)
-    return tuple(each.fingerprint for each in encoders if each is not None)
+        return ""
+    return (model.content.retrieval or model.content.classifier).without_adapted_head.fingerprint
+
+
+def _head(model: OpenedModel) -> list[Any] | None:
+    """Return the classifier's last layer, where the model holds it."""
+    head = model.content.classifier.head if isinstance(model.content, Model) else model.content.head_
+    return None if head is None else [each.tolist() for each in head]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from tdumpra.core.groups import group_folds
 from tdumpra.method.decision import Decision
-from tdumpra.method.record import KeptRows, Record
-from tdumpra.models.bank import prior_of
+from tdumpra.method.record import Record
+from tdumpra.method.rows import KeptRows
 from tdumpra.models.opened import OpenedModel
 
 FOLDS = 5
@@ -63,11 +63,12 @@ def worth(model: OpenedModel, rows: KeptRows, names: Sequence[str], *, seed: int
 
     ``names`` are the model's classes, and after them those that are new.
     """
-    record, decision, n_groups = model.record, model.decision, len(np.unique(rows.groups))
+    record, decision, kin = model.record, model.decision, rows.kin
+    n_groups = len(np.unique(kin))
     if n_groups < 2:
         return None
     n_folds = min(FOLDS, n_groups)
-    fold = group_folds(rows.groups, rows.y, n_folds, seed=seed)
+    fold = group_folds(kin, rows.y, n_folds, seed=seed)
     after, retrieval, opened = (np.empty(len(rows), dtype=kind) for kind in (np.int64, np.int64, bool))
     for number in range(n_folds):
         held = fold == number
@@ -98,7 +99,7 @@ def _with_rows(decision: Decision, record: Record, rows: KeptRows, names: Sequen
     with warnings.catch_warnings():  # a small class has fewer groups in a fold: the bank of all rows warns of them
         warnings.simplefilter("ignore", UserWarning)
         bank = more.rebuild_bank(names)
-    return replace(decision, bank=bank, prior=prior_of(more, len(names)), known=known)
+    return replace(decision, bank=bank, prior=more.prior(len(names)), known=known)
 
 
 def _labels(decision: Decision, rows: KeptRows) -> tuple[Array, Array, Array]:

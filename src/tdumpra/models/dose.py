@@ -54,7 +54,7 @@ def sizes_of(n_lesions: int) -> list[int]:
 
 def dose_curve(bench: Workbench, adaptation: Adaptation) -> list[Dose]:
     """Return the curve; empty where there are too few lesions to draw 50 and leave some."""
-    member = lesion_numbers(bench.local.groups, len(bench.local))
+    member = lesion_numbers(bench.local.kin, len(bench.local))
     rng = np.random.default_rng(_SEED)
     orders = [rng.permutation(int(member.max()) + 1) for _ in range(DRAWS)]
     return [_dose(bench, adaptation, member, orders, size) for size in sizes_of(int(member.max()) + 1)]

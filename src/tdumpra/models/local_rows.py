@@ -6,7 +6,8 @@ trained or tuned on, told by the names of groups and images, and by the pixels t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,22 +15,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from tdumpra.artifacts import fingerprint
 from tdumpra.data.images.appearance import Appearance, appearance
 from tdumpra.data.manifest import Manifest
 from tdumpra.data.sources import open_source
-from tdumpra.errors import BrokenImageError, InputFileError, SourceError, nearest
+from tdumpra.errors import BrokenImageError, InputFileError, SourceError, close_match, nearest
 from tdumpra.estimator import DualPathClassifier
 from tdumpra.method.local_outputs import SUFFIXES, LocalOutputs, read_local_outputs
-from tdumpra.method.record import UNLABELLED, KeptRows, Record
+from tdumpra.method.rows import UNLABELLED, KeptRows
 from tdumpra.models.opened import OpenedModel
+from tdumpra.models.seen_rows import refuse_seen_embeddings, refuse_seen_names, refuse_seen_pixels
 from tdumpra.networks.build import Encoding
 from tdumpra.networks.encode import refuse_non_finite
 from tdumpra.networks.model_file import Model
 from tdumpra.networks.predict import Predictor
 
-_SHOWN = 3  # names that a sentence shows
+_FOREIGN = 0.1  # difference of probabilities, for the middle row, that no rounding explains
 
 
 class LocalRows(NamedTuple):
@@ -96,6 +99,11 @@ def read_rows(
     notes = found.notes
     if 0 < missing < len(rows):
         notes += (f"{missing:,} of {len(rows):,} rows have no label: figures are of the other {len(rows) - missing:,}",)
+    if copied := len(np.unique(rows.groups)) - len(np.unique(rows.kin)):
+        notes += (
+            f"{copied:,} groups hold copies of others' images (the same pixels or the same embedding): they count as "
+            "one with those",
+        )
     return found._replace(notes=notes)
 
 
@@ -126,13 +134,25 @@ def label_numbers(
             count = sum(label == word for label in labels)
             raise SourceError(
                 f"{source} has {count:,} rows of the class {name!r}, which the model does not know (it has "
-                f"{', '.join(known)}){nearest(name, known)}: rename it with --rename {word}=NAME, or leave these out; "
-                f"tdumpra bank add --new-class {name}  teaches it to a bank"
+                f"{', '.join(known)}): {_renaming(word, name, known)}, leave these rows out, or teach it to a bank "
+                f"with  tdumpra bank add --new-class {shlex.quote(name)}{nearest(name, known)}"
             )
         number[name.casefold()] = len(names)
         names.append(name)
     y = [UNLABELLED if label is None else number[wanted[label].casefold()] for label in labels]
     return np.array(y, dtype=np.int64), tuple(names)
+
+
+def _renaming(word: str, name: str, known: Sequence[str]) -> str:
+    """Return how a class that a model does not know is given one of its names."""
+    ours = close_match(name, known) or "NAME"
+    return f"rename it with  --rename {shlex.quote(f'{word}={ours}')}"
+
+
+def _refuse_idle_renames(rename: Mapping[str, str], found: Collection[str], source: str) -> None:
+    for word in rename:
+        if word not in found:
+            raise ValueError(f"--rename names {word!r}, which {source} does not have{nearest(word, found)}")
 
 
 def _from_file(model: OpenedModel, path: Path, asked: Asked) -> LocalRows:
@@ -143,6 +163,8 @@ def _from_file(model: OpenedModel, path: Path, asked: Asked) -> LocalRows:
         raise InputFileError(f"{path}: p has {outputs.p.shape[1]} classes, and the model's classifier has {classes}")
     if outputs.z.shape[1] != width:
         raise InputFileError(f"{path}: z has width {outputs.z.shape[1]}, and the model's bank has width {width}")
+    words = {each for each in outputs.labels if isinstance(each, str)}
+    _refuse_idle_renames(asked.rename, {*(outputs.class_names or names), *words}, str(path))
     order = _columns(path, outputs, names[:classes], asked.rename)
     labels = [names[order[label]] if isinstance(label, int) else label for label in outputs.labels]
     y, all_names = asked.numbers(labels, names, str(path))
@@ -163,11 +185,32 @@ def _from_file(model: OpenedModel, path: Path, asked: Asked) -> LocalRows:
         named=outputs.ids is not None,
         grouped=outputs.groups is not None,
     )
-    _refuse_seen_names(model.record, rows.ids if rows.named else None, rows.groups if rows.grouped else None, str(path))
-    if not rows.named and not rows.grouped:
-        _refuse_seen_embeddings(model.record, rows, str(path))
-    notes = (f"{outputs.left_out:,} rows of train and val are left out: the file's test rows are taken",)
-    return LocalRows(rows, outputs.metadata, notes if outputs.left_out else (), content, all_names)
+    named, grouped = outputs.ids is not None, outputs.groups is not None
+    refuse_seen_names(model.record, rows.ids if named else None, rows.groups if grouped else None, str(path))
+    refuse_seen_embeddings(model.record, rows, str(path))
+    notes = list(_whose_outputs(model, p, outputs.features, path))
+    if outputs.left_out:
+        notes.append(f"{outputs.left_out:,} rows of train and val are left out: the file's test rows are taken")
+    return LocalRows(rows, outputs.metadata, tuple(notes), content, all_names)
+
+
+def _whose_outputs(model: OpenedModel, p: NDArray[Any], features: NDArray[Any] | None, path: Path) -> Iterator[str]:
+    """Refuse outputs of another network than the model's, where that can be told; else say that it cannot."""
+    if not isinstance(model.content, Model):  # the network is the user's own
+        return
+    head = model.content.classifier.head
+    if features is None or head is None or features.shape[1] != head.weight.shape[1]:
+        yield (
+            f"nothing in {path} tells which network its rows are of: if it was another than the model's own, every "
+            "figure is wrong; give the images, or pooled features beside p and z"
+        )
+        return
+    own = softmax(head.logits(features), axis=1)
+    if (off := float(np.median(np.abs(own - p).max(1)))) > _FOREIGN:
+        raise InputFileError(
+            f"{path} holds outputs of another network: the model's classifier gives its features other probabilities "
+            f"(half of the rows differ by more than {off:.2f})"
+        )
 
 
 def _columns(path: Path, outputs: LocalOutputs, names: Sequence[str], rename: Mapping[str, str]) -> list[int]:
@@ -177,9 +220,10 @@ def _columns(path: Path, outputs: LocalOutputs, names: Sequence[str], rename: Ma
     theirs = [rename.get(name, name) for name in outputs.class_names]
     unknown = [name for name in theirs if name not in names]
     if unknown:
+        word = outputs.class_names[theirs.index(unknown[0])]
         raise InputFileError(
-            f"{path} has probabilities of the class {unknown[0]!r}, which the model does not know (it has "
-            f"{', '.join(names)}){nearest(unknown[0], names)}"
+            f"{path} has probabilities of the class {unknown[0]!r}, which the model's classifier does not know (it has "
+            f"{', '.join(names)}): {_renaming(word, unknown[0], names)}{nearest(unknown[0], names)}"
         )
     if len(set(theirs)) < len(theirs):
         raise InputFileError(f"{path}: two of its classes are one after --rename: {', '.join(theirs)}")
@@ -206,10 +250,11 @@ def _from_source(
             notes.append(f"{len(manifest) - len(kept):,} images of train and val are left out: test images are taken")
         manifest = replace(manifest, records=kept)
     words = [None if r.label == UNLABELLED else manifest.class_names[r.label] for r in manifest.records]
+    _refuse_idle_renames(asked.rename, {word for word in words if word is not None}, source)
     y, all_names = asked.numbers(words, model.class_names, source)
     ids, groups = (asked.named([getattr(r, name) for r in manifest.records]) for name in ("id", "group"))
     grouped = bool((ids != groups).any())
-    _refuse_seen_names(model.record, ids, groups if grouped else None, source)  # before the work of predicting
+    refuse_seen_names(model.record, ids, groups if grouped else None, source)  # before the work of predicting
     predictor = Predictor(model.content, **options)
     encodings, looks, broken = _encode(predictor, manifest, on_rows)
     good = np.array([number not in broken for number in range(len(manifest))])
@@ -231,7 +276,7 @@ def _from_source(
         content=np.array(looks.content, np.str_),
         grouped=grouped,
     )
-    _refuse_seen_pixels(model.record, rows, source)
+    refuse_seen_pixels(model.record, rows, source)
     keys = sorted({key for record in manifest.records for key in record.meta})
     metadata = {key: np.array([record.meta.get(key, "") for record in manifest.records])[good] for key in keys}
     return LocalRows(rows, metadata, tuple(notes), fingerprint(manifest.fingerprint, *looks.content), all_names)
@@ -257,52 +302,3 @@ def _encode(
         raise SourceError(f"none of {len(manifest):,} images can be read; the first: {broken[0]}")
     joined = Encoding(*(torch.stack(column) for column in zip(*encodings, strict=True)))
     return joined, Appearance.join(looks), broken
-
-
-def _refuse_seen_names(record: Record, ids: NDArray[Any] | None, groups: NDArray[Any] | None, source: str) -> None:
-    """Refuse groups and images that the model was trained or tuned on: figures on them would be too good."""
-    for name, kept in (("training", record.train), ("validation", record.validation)):
-        if groups is not None and kept.grouped:
-            _refuse_shared(groups, kept.groups, "groups", name, source)
-        if ids is not None and kept.named:
-            _refuse_shared(ids, kept.ids, "images", name, source)
-
-
-def _refuse_seen_pixels(record: Record, rows: KeptRows, source: str) -> None:
-    """Refuse images that the model has seen, whatever they are called."""
-    for name, kept in (("training", record.train), ("validation", record.validation)):
-        if rows.content is None or kept.content is None:
-            continue
-        same = np.isin(rows.content, kept.content) & (rows.content != "")
-        if same.any():
-            first = int(same.argmax())
-            theirs = str(kept.ids[int((kept.content == rows.content[first]).argmax())])
-            raise SourceError(
-                f"{int(same.sum()):,} images of {source} are {name} images of the model under other names, for "
-                f"example {str(rows.ids[first])!r}, which is {theirs!r}: leave them out"
-            )
-
-
-def _refuse_seen_embeddings(record: Record, rows: KeptRows, source: str) -> None:
-    """Refuse rows without any name that the model has seen, by their embeddings."""
-
-    def marks(z: NDArray[Any]) -> set[bytes]:
-        return {row.tobytes() for row in np.ascontiguousarray(z, np.float32)}
-
-    own = marks(rows.z)
-    for name, kept in (("training", record.train), ("validation", record.validation)):
-        if seen := len(own & marks(kept.z)):
-            raise SourceError(
-                f"{seen:,} rows of {source} have the very embeddings of {name} rows of the model, and figures would be "
-                "too good: leave them out"
-            )
-
-
-def _refuse_shared(own: NDArray[Any], seen: NDArray[Any], what: str, part: str, source: str) -> None:
-    shared = np.intersect1d(own, seen)
-    if len(shared):
-        shown = ", ".join(map(repr, shared[:_SHOWN].tolist())) + (", …" if len(shared) > _SHOWN else "")
-        raise SourceError(
-            f"{len(shared):,} {what} of {source} are among the {part} {what} of the model ({shown}), and figures would "
-            "be too good: leave them out, or, if another place uses the same names, tell them apart with --prefix NAME-"
-        )

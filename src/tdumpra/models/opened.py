@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tdumpra.core.linear_head import LinearHead
 from tdumpra.errors import ArtifactError, InputFileError, OtherKindError
 from tdumpra.estimator import KIND as ARRAYS
 from tdumpra.estimator import DualPathClassifier
@@ -54,6 +55,35 @@ class OpenedModel:
             )
         return kept
 
+    def with_rows(
+        self,
+        record: Record,
+        decision: Decision,
+        *,
+        class_names: Sequence[str] | None = None,
+        head: LinearHead | None = None,
+    ) -> Model | DualPathClassifier:
+        """Return the contents of a model whose record and decision are these, and all that rests on them.
+
+        ``class_names`` are the bank's where they have changed. A ``head`` takes the place of the classifier's own.
+        """
+        names = self.class_names if class_names is None else tuple(class_names)
+        if isinstance(self.content, Model):
+            return _networks_with_rows(self.content, record, decision, names, head)
+        fitted, before = self.content.fitted_, self.content
+        unseen = None if fitted.unseen_bank is None else record.bank_of_train(names)
+        # a proof and an estimate were of the bank that was
+        fitted = fitted._replace(
+            tuning=replace(fitted.tuning, decision=decision), unseen_bank=unseen, certificate=None, estimate=None
+        )
+        numbers = tuple(str(c) for c in range(len(names)))  # names of classes that have none, beside added ones
+        shrunk = before.class_names_ is not None and len(names) < len(before.class_names_)
+        told = None if names == numbers and (before.class_names_ is None or shrunk) else names
+        child = DualPathClassifier.from_fitted(fitted, told, **before.get_params(deep=False))
+        child.record_, child.lineage_, child.evaluation_ = record, before.lineage_, before.evaluation_
+        child.head_ = before.head_ if head is None else head
+        return child
+
     def write_child(
         self,
         out: Path,
@@ -72,6 +102,24 @@ class OpenedModel:
         child = copy.copy(content)
         child.lineage_ = steps
         child.save(out)
+
+
+def _networks_with_rows(
+    content: Model, record: Record, decision: Decision, names: tuple[str, ...], head: LinearHead | None
+) -> Model:
+    classifier = content.classifier if head is None else content.classifier.with_head(*head)
+    identity = {**content.identity, "made_from": ""}  # of the run's files, which this is not
+    if head is not None:
+        matched = content.retrieval or classifier
+        identity |= {"classifier": classifier.fingerprint, "retrieval": matched.fingerprint}
+    return replace(
+        content,
+        decision=decision,
+        class_names=names,
+        classifier=classifier,
+        identity=identity,
+        record=record,
+    )
 
 
 def open_model(path: str | Path) -> OpenedModel:

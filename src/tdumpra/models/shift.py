@@ -25,7 +25,8 @@ from tdumpra.core.two_samples import (
     total_variation,
 )
 from tdumpra.method.decision import Decided, Decision
-from tdumpra.method.record import KeptRows, Record
+from tdumpra.method.record import Record
+from tdumpra.method.rows import KeptRows
 from tdumpra.models.shift_words import sentences
 
 Array = NDArray[Any]

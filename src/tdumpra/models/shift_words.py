@@ -89,17 +89,19 @@ def _confidence_words(each: Mapping[str, Any]) -> str:
     if np.isnan(each["p_adjusted"]):
         return ""
     if not _is_clear(each):
-        return f"confidence is as on validation (mean {each['mean']:.2f} against {each['reference']:.2f})"
+        return f"confidence is as on validation (mean over lesions {each['mean']:.2f} against {each['reference']:.2f})"
     how = "lower" if each["chance_below"] > 0.5 else "higher"
-    return f"confidence is {how} than on validation: {each['mean']:.2f} on average against {each['reference']:.2f}"
+    return (
+        f"confidence is {how} than on validation: mean over lesions {each['mean']:.2f} against {each['reference']:.2f}"
+    )
 
 
 def _overconfidence_words(found: Mapping[str, Any] | None) -> list[str]:
     said = []
     if found is not None and (expected := found["expected"]) is not None:
         said.append(
-            f"expect confidence to be {_gap(expected)}: it is {found['confidence']:.2f} on average, where accuracy is "
-            f"estimated at {expected['accuracy']:.2f} without labels ({expected['method']})"
+            f"expect confidence to be {_gap(expected)}: its mean over rows is {found['confidence']:.2f}, where "
+            f"accuracy is estimated at {expected['accuracy']:.2f} without labels ({expected['method']})"
         )
     if found is not None and (measured := found["measured"]) is not None:
         said.append(f"measured on the labelled rows, confidence is {_gap(measured)}")

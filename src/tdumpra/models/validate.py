@@ -20,7 +20,8 @@ from tdumpra.evaluation.settings import EvaluateConfig
 from tdumpra.evaluation.story import gate_story
 from tdumpra.method.decision import Decision
 from tdumpra.method.outputs import TestOutputs, ValidationOutputs
-from tdumpra.method.record import KeptRows, Record
+from tdumpra.method.record import Record
+from tdumpra.method.rows import KeptRows
 from tdumpra.models.local_rows import LocalRows
 from tdumpra.models.opened import OpenedModel
 from tdumpra.models.shift import Seen, look, shift
@@ -64,8 +65,10 @@ def validate(
     floors: Sequence[Floor] = (),
     settings: EvaluateConfig | None = None,
 ) -> dict[str, Any]:
-    """Return the contents of ``validation.json``."""
-    rows, record, names = local.rows, model.record, model.class_names
+    """Return the contents of ``validation.json``. Copies of one image count as one group."""
+    kin = local.rows.kin
+    rows = replace(local.rows, groups=kin, grouped=local.rows.grouped | (kin != local.rows.groups))
+    local, record, names = local._replace(rows=rows), model.record, model.class_names
     labelled = rows.labelled
     if floors and not labelled.any():
         raise TdumpraError(
@@ -84,10 +87,11 @@ def validate(
         "model": {"file": model.path.name, "sha256": model.digest, "classes": list(names)},
         "source": {
             "name": _place(source), "fingerprint": local.fingerprint, "rows": len(rows),
-            "labelled": int(labelled.sum()), "groups": len(np.unique(rows.groups)), "grouped": rows.grouped,
+            "labelled": int(labelled.sum()), "groups": len(np.unique(kin)),
+            "grouped": bool(rows.grouped.any()),
             "classes": {name: int((rows.y == c).sum()) for c, name in enumerate(names)},
         },
-        "sentences": _sentences(evaluation, at_home, moved, len(rows), int(labelled.sum())),
+        "sentences": _sentences(evaluation, at_home, moved, rows, names),
         "evaluation": evaluation,
         "at_home": at_home,
         "shift": moved,
@@ -112,8 +116,7 @@ def _unseen(decision: Decision, record: Record, names: Sequence[str]) -> Decisio
     """Return the decision with a bank that holds no validation rows, to be tried on those rows."""
     if not record.bank.with_validation or not len(record.validation):
         return decision
-    train_only = replace(record, bank=record.bank._replace(with_validation=False))
-    return replace(decision, bank=train_only.rebuild_bank(names))
+    return replace(decision, bank=record.bank_of_train(names))
 
 
 def _evaluation(model: OpenedModel, local: LocalRows, unseen: Decision, asked: EvaluateConfig) -> dict[str, Any]:
@@ -135,14 +138,14 @@ def _evaluation(model: OpenedModel, local: LocalRows, unseen: Decision, asked: E
     )
     comparators = {name: COMPARATORS[name] for name in _SHOWN}
     document = evaluate(case, comparators, settings, paired=False).document
-    rows_of = {"rows": {"val": len(validation), "test": len(rows)}, "grouped": rows.grouped}
+    rows_of = {"rows": {"val": len(validation), "test": len(rows)}, "grouped": bool(rows.grouped.any())}
     return {**rows_of, **{name: value for name, value in document.items() if name != "retrieval_worth"}}
 
 
 def _scored(kind: Any, rows: KeptRows, n_classes: int, metadata: Mapping[str, Any] | None = None) -> Any:
     """Return rows to score; the classifier gives nothing to classes that the bank alone knows."""
     p = np.pad(rows.p.astype(np.float64), ((0, 0), (0, n_classes - rows.p.shape[1])))
-    groups = rows.groups if rows.grouped else None
+    groups = rows.groups if rows.grouped.any() else None
     return kind.check(p / p.sum(1, keepdims=True), rows.z, rows.y, groups, ids=rows.ids, metadata=metadata)
 
 
@@ -184,20 +187,23 @@ def _sentences(
     evaluation: Mapping[str, Any] | None,
     at_home: Mapping[str, float] | None,
     moved: Mapping[str, Any],
-    n: int,
-    known: int,
+    rows: KeptRows,
+    names: Sequence[str],
 ) -> list[str]:
-    said = []
+    said, n, known = [], len(rows), int(rows.labelled.sum())
     if evaluation is None:
         said.append(f"none of the {n:,} rows has a label: what has shifted can be told, and no figures")
     else:
         parts = []
-        for name in ("accuracy", "balanced_accuracy"):
+        present = np.unique(rows.y[rows.labelled])
+        for name in ("accuracy", "balanced_accuracy")[: len(present)]:
             low, high = evaluation.get("intervals", {}).get("gate", {}).get(name, (float("nan"),) * 2)
             value = evaluation["comparators"]["gate"][name]
             home = "" if at_home is None else f", {at_home[name]:.3f} on its own validation rows"
             parts.append(f"{METRICS[name].word} {value:.3f} (95% interval {low:.3f} to {high:.3f}{home})")
-        rows = f"{known:,} rows" if known == n else f"{known:,} labelled of {n:,} rows"
-        said.append(f"on {rows}: {'; '.join(parts)}")
+        counted = f"{known:,} rows" if known == n else f"{known:,} labelled of {n:,} rows"
+        said.append(f"on {counted}: {'; '.join(parts)}")
+        if len(present) == 1:
+            said.append(f"all labelled rows are {names[present[0]]}: balanced accuracy says nothing of other classes")
         said.append(gate_story(evaluation).replace("on test", "here"))
     return [*said, *moved["sentences"]]

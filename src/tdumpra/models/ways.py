@@ -19,11 +19,19 @@ from torch import Tensor
 
 from tdumpra.core.calibration import class_prior, fit_temperature_and_bias
 from tdumpra.core.gate import GateThresholds
-from tdumpra.core.linear_head import Directions, LinearHead, fit_linear_head, principal_directions
+from tdumpra.core.linear_head import (
+    MOST_DIRECTIONS,
+    Directions,
+    LinearHead,
+    Moments,
+    fit_linear_head,
+    principal_directions,
+)
 from tdumpra.core.metrics import Objective
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decided, Decision
-from tdumpra.method.record import KeptRows, Record
+from tdumpra.method.record import Record
+from tdumpra.method.rows import KeptRows
 
 Array = np.ndarray
 Reading = Literal["keep", "bias", "head"]
@@ -40,6 +48,7 @@ REPLAY = (0.3, 1.0)  # weight of all replay rows together, in units of all local
 PENALTIES = (1e-3, 3e-4, 1e-4)  # on the head's weights, for features of mean squared length one
 BANK_WEIGHTS = (1.0, 8.0)  # of a local row, where a training row weighs one
 SAY = (0.0, 0.3, 0.5)  # of retrieval; 0: as the model's own gate has it
+_SPARE_DIRECTIONS = 32  # of home, beyond those of a head: where the search for a new place's directions begins
 _ASKED_BELOW = 0.9  # the classifier's confidence, where a plan gives retrieval a say of its own
 
 
@@ -177,8 +186,8 @@ class Workbench:
     def _bias(self, train: Array) -> tuple[float, tuple[float, ...]]:
         key = ("bias", train.tobytes())
         if key not in self._kept:
-            log_p = torch.from_numpy(self.local.p[train].astype(np.float64)).log()
-            self._kept[key] = fit_temperature_and_bias(log_p, torch.from_numpy(self.local.y[train]))
+            p = torch.from_numpy(self.local.p[train].astype(np.float64))
+            self._kept[key] = fit_temperature_and_bias(p, torch.from_numpy(self.local.y[train]))
         found: tuple[float, tuple[float, ...]] = self._kept[key]
         return found
 
@@ -202,16 +211,28 @@ class Workbench:
             kept = self.replay
             assert kept is not None  # else no plan names a head
             assert self.local.features is not None
-            features = np.concatenate([self.local.features[train], kept.features]).astype(np.float64)
-            directions = principal_directions(features)
+            directions = self._directions(train, kept.features, self.local.features)
+            features = np.concatenate([self.local.features[train], kept.features])
             found = directions, directions.coordinates(features), np.concatenate([self.local.y[train], kept.y])
             self._kept["coordinates",] = train.tobytes(), found
         return found
 
+    def _directions(self, train: Array, replay: Array, local: Array) -> Directions:
+        """Return the principal directions of the replay rows and the marked local ones, from sums that are shared."""
+        if ("moments",) not in self._kept:
+            home = Moments.of(replay)
+            near = principal_directions(home, MOST_DIRECTIONS + _SPARE_DIRECTIONS).basis
+            self._kept["moments",] = home, Moments.of(local), near
+        home, everyone, near = self._kept["moments",]
+        few = 2 * int(train.sum()) < len(train)
+        marked = Moments.of(local[train]) if few else everyone.plus(Moments.of(local[~train]), -1)
+        return principal_directions(home.plus(marked), near=near)
+
     def _bank(self, train: Array, weight: float) -> PrototypeBank:
         key = ("bank", train.tobytes(), weight)
         if key not in self._kept:
-            record = self.record.with_rows(self.local.rows(train), weight=weight)
+            bare = replace(self.local, features=None, has_features=np.zeros(len(train), dtype=bool))
+            record = self.record.with_rows(bare.rows(train), weight=weight)
             with warnings.catch_warnings():  # small classes were named when the model was made
                 warnings.filterwarnings("ignore", message="n_prototypes")
                 self._kept[key] = record.rebuild_bank(self.class_names)

@@ -151,7 +151,7 @@ class Checkpointer:
     def save(self, progress: Progress, name: str = "last") -> None:
         """Write a checkpoint, with the generators of all processes."""
         fabric = self.fabric
-        generators = {key: value[None] for key, value in _generator_states().items()}
+        generators = {key: value[None] for key, value in generator_states().items()}
         if fabric.world_size > 1:
             generators = {key: cast(Tensor, fabric.all_gather(value[0])).cpu() for key, value in generators.items()}
         if fabric.is_global_zero:
@@ -167,7 +167,7 @@ class Checkpointer:
                 "scaler": dict(fabric.strategy.precision.state_dict()),
                 "groups": [{key: value for key, value in group.items() if key != "params"} for group in groups],
                 "identity": self.identity,
-                "python": _python_generators(),
+                "python": python_generators(),
             }
             write_artifact(self.folder.checkpoint(name), kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
         fabric.barrier()
@@ -187,7 +187,7 @@ class Checkpointer:
             self.network.load_state_dict(unprefixed("student", tensors))
             self.teacher.load_state_dict(unprefixed("teacher", tensors))
             _restore_optimizer(self.optimizer, tensors, meta["groups"])
-            _set_generators(unprefixed(f"generator.{self.fabric.global_rank}", tensors), meta["python"])
+            set_generators(unprefixed(f"generator.{self.fabric.global_rank}", tensors), meta["python"])
             if meta["scaler"]:
                 self.fabric.strategy.precision.load_state_dict(meta["scaler"])
             return Progress(**meta["progress"])
@@ -198,6 +198,7 @@ class Checkpointer:
 def training_identity(config: TrainConfig, seed: int, epochs: int | None = None) -> dict[str, str]:
     """Return what ties a checkpoint to its seed, its settings and, where it ends early, its number of epochs."""
     settings = {name: value for name, value in asdict(config).items() if name not in WITHOUT_EFFECT}
+    settings["compile"] = config.compile is True  # "auto" rounds otherwise than an eager training, as another GPU does
     settings["train_on_val"] = False  # a setting of before: checkpoints from then have it in their name
     cut = {} if epochs is None else {"epochs": str(epochs)}
     return {"seed": str(seed), "training settings": fingerprint(json.dumps(settings, sort_keys=True)), **cut}
@@ -258,7 +259,7 @@ def _read(path: Path) -> Artifact:
     return artifact
 
 
-def _generator_states() -> dict[str, Tensor]:
+def generator_states() -> dict[str, Tensor]:
     """Return the states of the generators from which training draws in this process."""
     states = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available():
@@ -266,14 +267,14 @@ def _generator_states() -> dict[str, Tensor]:
     return states
 
 
-def _python_generators() -> dict[str, Any]:
+def python_generators() -> dict[str, Any]:
     """Return the states of Python's and NumPy's generators: training draws from neither, but a user's module might."""
     version, state, gauss = random.getstate()
     name, keys, *rest = np.random.get_state()  # noqa: NPY002  # the global one is meant
     return {"random": [version, list(state), gauss], "numpy": [name, np.asarray(keys).tolist(), *rest]}
 
 
-def _set_generators(states: dict[str, Tensor], python: dict[str, Any]) -> None:
+def set_generators(states: dict[str, Tensor], python: dict[str, Any]) -> None:
     """Restore all generators; a state of a GPU is left out where there is none."""
     version, state, gauss = python["random"]
     random.setstate((version, tuple(state), gauss))

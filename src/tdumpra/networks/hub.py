@@ -60,7 +60,10 @@ class HubModel(ModelHubMixin, library_name="tdumpra", tags=["tdumpra"]):
         return ModelCard(model_card(self.model, self.name))
 
     def _save_pretrained(self, save_directory: Path) -> None:
-        self.model.write(save_directory / FILE)
+        place = save_directory / FILE
+        if place.exists():
+            raise ArtifactError(f"{place} exists, and models are never changed in place: name another folder")
+        self.model.write(place)
 
     @classmethod
     def _from_pretrained(

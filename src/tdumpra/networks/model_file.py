@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tdumpra.artifacts import Artifact, fingerprint, prefixed, read_artifact, unprefixed, write_artifact
+from tdumpra.core.linear_head import LinearHead
 from tdumpra.data.images.framing import EvalTransform
 from tdumpra.errors import ArtifactError, OtherKindError, UntrustedCodeError
 from tdumpra.foreign import reading
@@ -92,10 +93,24 @@ class Encoder:
         built: nn.Module = network if self.views == 1 else SeveralViews(network, self.views)
         return (NewHead(built, *(head[key] for key in _HEAD)) if head else built).eval().to(device)
 
+    @property
+    def head(self) -> LinearHead | None:
+        """Return the linear layer from pooled features to logits; ``None`` where a factory made the network."""
+        own = ("classifier.weight", "classifier.bias")
+        for names in (_HEAD, () if self.network.as_it_is else own):
+            if names and all(name in self.state for name in names):
+                return LinearHead(*(self.state[name].float().numpy() for name in names))
+        return None
+
     def with_head(self, weight: Any, bias: Any) -> Encoder:
         """Let another linear layer on the pooled features give the logits; an earlier one of this kind is replaced."""
         head = (torch.as_tensor(each).float() for each in (weight, bias))
         return replace(self, state={**self.state, **dict(zip(_HEAD, head, strict=True))})
+
+    @property
+    def without_adapted_head(self) -> Encoder:
+        """Return the network as it was before a head of its own took the classifier's place."""
+        return replace(self, state={name: tensor for name, tensor in self.state.items() if name not in _HEAD})
 
     def without(self, head: Literal["classifier", "projection"]) -> Encoder:
         """Drop an unused head. A finished or frozen network stays as it is."""

@@ -13,6 +13,7 @@ from rich.console import Console
 from tdumpra import screen
 from tdumpra.core.losses import JointLoss
 from tdumpra.networks.checkpoint import Progress, TrainingFiles
+from tdumpra.networks.step import Way
 
 OnValidated = Callable[[int, Mapping[str, float]], None]  # the epoch, and the student's scores
 
@@ -44,6 +45,14 @@ class Screen:
         with screen.progress(self.name, epochs * n_batches, console=self.console, show=not self.quiet) as self._step:
             self.advance(progress)
             yield
+
+    def takes_steps(self, folder: TrainingFiles, progress: Progress, way: Way) -> None:
+        """Say and log how steps are taken from here on, and why."""
+        if self.quiet:
+            return
+        folder.append_metrics({"step": progress.step, "epoch": progress.epoch, "steps": way.name, "reason": way.reason})
+        if way.captured or way.compiled:
+            screen.say(f"{self.name}: steps are {way.name}: {way.reason}", self.console)
 
     def advance(self, progress: Progress) -> None:
         """Move the bar to ``progress``."""

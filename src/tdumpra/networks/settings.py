@@ -12,7 +12,9 @@ from tdumpra.core.losses import Reduction
 Precision = Literal["float32", "bfloat16"]  # of a pass that trains nothing
 VIEWS = (1, 2, 4, 8)  # of an image: itself, mirrored, turned
 # none of these has an effect on the weights of a training; refit asks for a second one
-WITHOUT_EFFECT = ("accelerator", "checkpoint_every", "checkpoint_minutes", "log_every", "refit", "tensorboard")
+WITHOUT_EFFECT = (
+    "accelerator", "checkpoint_every", "checkpoint_minutes", "compile", "log_every", "refit", "tensorboard",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,7 @@ class TrainConfig:
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     sync_batchnorm: bool = False
     channels_last: bool = True
-    compile: bool = False
+    compile: Literal["auto", True, False] = "auto"  # "auto": capture steps on a GPU, and compile long trainings too
     deterministic: bool = False
     log_every: int = 10  # steps
     tensorboard: bool = False
@@ -86,6 +88,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "checkpoint_every", "devices", "nodes", "log_every"):
             check_count(getattr(self, name), name)
+        if self.compile != "auto" and not isinstance(self.compile, bool):
+            raise ValueError(f'compile must be "auto", true or false, not {self.compile!r}')
         for name in ("learning_rate", "contrastive_temperature", "checkpoint_minutes"):
             check_positive(getattr(self, name), name)
         for name in ("weight_decay", "warmup_epochs", "contrastive_weight"):

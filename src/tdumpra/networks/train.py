@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import cast
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,16 +19,15 @@ from torch.optim import AdamW, Optimizer
 
 from tdumpra.core import metrics
 from tdumpra.core.ema import EmaTeacher
-from tdumpra.core.losses import JointLoss, joint_loss
 from tdumpra.data.batches.pipeline import Pipeline
 from tdumpra.data.batches.prefetch import prefetch
 from tdumpra.data.batches.sampling import BatchPlan
 from tdumpra.errors import StopRequestedError
-from tdumpra.networks.build import Encoding
 from tdumpra.networks.checkpoint import Checkpointer, Progress, TrainingFiles, training_identity
 from tdumpra.networks.encode import encode
 from tdumpra.networks.progress import Screen
 from tdumpra.networks.settings import TrainConfig
+from tdumpra.networks.step import joined_loss, make_step
 from tdumpra.networks.watch import FiniteWatch, stop_signals
 from tdumpra.networks.watch import TrainingError as TrainingError
 
@@ -109,41 +108,36 @@ def train(
         folder.rewind_metrics(progress.step, progress.epoch)
     if progress.finished:
         return progress
-    compiled = torch.compile(network) if config.compile else network
-    student, optimizer = fabric.setup(cast(nn.Module, compiled), optimizer)
-    class_weights = _class_weights(config, task, fabric.device)
     steps_per_epoch = math.ceil(plan.n_batches / config.accumulate)
-    watch = FiniteWatch(fabric.device, plan, task.ids, folder)
+    objective = partial(
+        joined_loss, config=config, class_weights=_class_weights(config, task, fabric.device), fabric=fabric
+    )
+    step, way = make_step(
+        network, teacher, optimizer, objective, config, fabric,
+        image_size=task.pipeline.evaluation.size, steps=epochs * steps_per_epoch,
+    )  # fmt: skip
+    screen.takes_steps(folder, progress, way)
+    watch = FiniteWatch(plan, task.ids, folder)
     learning_rate = learning_rate_at(progress.step, steps_per_epoch, config)
 
     with screen.training(epochs, plan.n_batches, progress), stop_signals() as stop:
         for epoch in range(progress.epoch, epochs):
-            student.train()
-            for batch in prefetch(task.pipeline.train(plan, epoch, start=progress.batch), fabric.device):
+            step.student.train()
+            batches = task.pipeline.train(plan, epoch, start=progress.batch, compiled=way.captured and way.compiled)
+            for batch in prefetch(batches, fabric.device):
                 labels = task.labels[batch.numbers].repeat(len(batch.views))
                 views = batch.views.flatten(0, 1)
                 if config.channels_last:
                     views = views.contiguous(memory_format=torch.channels_last)
                 in_step = batches_in_step(progress.batch, plan.n_batches, config.accumulate)
                 last_of_step = (progress.batch + 1) % config.accumulate == 0 or progress.batch + 1 == plan.n_batches
-                with fabric.no_backward_sync(student, enabled=not last_of_step):
-                    encoding = student(views)
-                    loss = _joined_loss(encoding, labels, config, class_weights, fabric)
-                    fabric.backward(loss.total / in_step)
+                loss = step.gradients(views, labels, in_step=in_step, last=last_of_step)
                 watch.look(loss.total, progress)
                 progress.batch += 1
                 screen.advance(progress)
                 if last_of_step:
                     learning_rate = learning_rate_at(progress.step, steps_per_epoch, config)
-                    for group in optimizer.param_groups:
-                        group["lr"] = learning_rate
-                    if config.clip_norm is not None:
-                        # an infinite gradient is the scaler's business in fp16, and the watch's otherwise
-                        fabric.clip_gradients(student, optimizer, max_norm=config.clip_norm, error_if_nonfinite=False)
-                    optimizer.step()
-                    optimizer.zero_grad()
-                    _average_buffers(network, fabric)
-                    teacher.update(network)
+                    step.move(learning_rate)
                     progress.step += 1
                     if progress.step % config.log_every == 0:
                         watch.refuse_non_finite(learning_rate)
@@ -208,45 +202,6 @@ def _plan(config: TrainConfig, task: Task, seed: int, fabric: Fabric) -> BatchPl
         rank=fabric.global_rank,
         world_size=fabric.world_size,
     )
-
-
-def _joined_loss(
-    encoding: Encoding, labels: Tensor, config: TrainConfig, class_weights: Tensor | None, fabric: Fabric
-) -> JointLoss:
-    """Return the loss of the batch of all processes together.
-
-    Each process computes all of it. The gather's gradient sums over processes and DDP's averages over them, so every
-    parameter gets exactly the gradient that one process would compute on the joined batch.
-    """
-    logits, z, _ = encoding
-    if fabric.world_size > 1:
-        logits, z = (_flat_gather(fabric, part, sync_grads=True) for part in (logits, z))
-        labels = _flat_gather(fabric, labels, sync_grads=False)
-    return joint_loss(
-        logits,
-        z,
-        labels,
-        weight=config.contrastive_weight,
-        temperature=config.contrastive_temperature,
-        reduction=config.contrastive_reduction,
-        class_weights=class_weights,
-        label_smoothing=config.label_smoothing,
-    )
-
-
-def _flat_gather(fabric: Fabric, part: Tensor, *, sync_grads: bool) -> Tensor:
-    return cast(Tensor, fabric.all_gather(part, sync_grads=sync_grads)).flatten(0, 1)
-
-
-@torch.no_grad()
-def _average_buffers(network: nn.Module, fabric: Fabric) -> None:
-    """Average BatchNorm's statistics over processes, so that all teachers are the same."""
-    buffers = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
-    if fabric.world_size == 1 or not buffers:
-        return
-    joined = cast(Tensor, fabric.all_reduce(torch.cat([buffer.flatten() for buffer in buffers]), reduce_op="mean"))
-    for buffer, part in zip(buffers, torch.split(joined, [buffer.numel() for buffer in buffers]), strict=True):
-        buffer.copy_(part.view_as(buffer))
 
 
 def _class_weights(config: TrainConfig, task: Task, device: torch.device) -> Tensor | None:

@@ -24,23 +24,22 @@ class TrainingError(TdumpraError):
 
 
 class FiniteWatch:
-    """Find losses that are not finite without making the GPU wait: the first such batch is noted on the device."""
+    """Find losses that are not finite without making the GPU wait: they stay on the device until somebody asks."""
 
-    def __init__(self, device: torch.device, plan: BatchPlan, ids: tuple[str, ...], folder: TrainingFiles) -> None:
+    def __init__(self, plan: BatchPlan, ids: tuple[str, ...], folder: TrainingFiles) -> None:
         self.plan, self.ids, self.folder = plan, ids, folder
-        self.first = torch.full((), -1, dtype=torch.int64, device=device)  # position in ``seen``
-        self.seen: list[tuple[int, int, int]] = []  # step, epoch and batch since the last check
+        self.losses: list[Tensor] = []  # of the batches since the last check
+        self.seen: list[tuple[int, int, int]] = []  # their steps, epochs and batches
 
     def look(self, loss: Tensor, progress: Progress) -> None:
         """Look at the loss of a batch."""
-        here = torch.where(torch.isfinite(loss.detach()), -1, len(self.seen))
-        self.first = torch.where(self.first < 0, here, self.first)
+        self.losses.append(loss.clone())  # a captured step writes the next one into the same place
         self.seen.append((progress.step, progress.epoch, progress.batch))
 
     def refuse_non_finite(self, learning_rate: float, network: nn.Module | None = None) -> None:
         """Raise if a loss since the last check, or a weight of ``network``, is not finite."""
-        first, seen = int(self.first), self.seen
-        self.seen = []
+        first, seen = _first_non_finite(self.losses), self.seen
+        self.losses, self.seen = [], []
         what = "the loss"
         if first < 0:
             if network is None or not seen or _is_finite(network):
@@ -58,6 +57,14 @@ class FiniteWatch:
             f"{learning_rate:.3g}); {self.folder.metrics} names the images of that batch, and the last checkpoint is "
             "from before it. Try a lower train.learning_rate, train.clip_norm, or precision 32-true"
         )
+
+
+def _first_non_finite(losses: list[Tensor]) -> int:
+    """Return the place of the first, or -1."""
+    if not losses:
+        return -1
+    bad = ~torch.stack(losses).isfinite()
+    return int(torch.where(bad.any(), bad.int().argmax(), -1))
 
 
 def _is_finite(network: nn.Module) -> bool:

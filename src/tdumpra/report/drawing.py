@@ -68,12 +68,23 @@ class Chart:
         """Write a PDF on white."""
         write_bytes(path, self._saved("pdf", facecolor=COLOURS["card"], metadata={"CreationDate": None}))
 
-    def _saved(self, kind: str, **options: Any) -> bytes:
+    def _saved(
+        self, kind: str, *, metadata: dict[str, Any], dpi: float | None = None, facecolor: str = "none"
+    ) -> bytes:
+        """Draw once: ``savefig`` would draw everything a first time for the layout, which drawing sets anyway."""
         import matplotlib
+        from matplotlib.backend_bases import get_registered_canvas_class
 
-        buffer = io.BytesIO()
+        buffer, figure = io.BytesIO(), self.figure
+        before = figure.dpi, figure.get_facecolor()
         with matplotlib.rc_context(_STYLE):
-            self.figure.savefig(buffer, format=kind, **options)
+            try:
+                figure.set_dpi(dpi or figure.dpi)
+                figure.set_facecolor(facecolor)
+                getattr(get_registered_canvas_class(kind)(figure), f"print_{kind}")(buffer, metadata=metadata)
+            finally:
+                figure.set_dpi(before[0])
+                figure.set_facecolor(before[1])
         return buffer.getvalue()
 
 

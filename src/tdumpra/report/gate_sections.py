@@ -119,18 +119,20 @@ def confusion(splits: SplitOutputs, decided: Decided, names: Sequence[str]) -> d
     )
     change = after - before
     cells = sorted(np.argwhere(change).tolist(), key=lambda cell: -abs(change[tuple(cell)]))
+    small = n <= _MOST_CLASSES
+    listed = np.argwhere(
+        np.ones((n, n)) if small else before + after
+    )  # of thousands of classes, most pairs never occur
     return {
         "names": names,
-        "small": n <= _MOST_CLASSES,
-        "before": before.tolist(),
-        "after": after.tolist(),
-        "change": change.tolist(),
+        "small": small,
+        **({"before": before.tolist(), "after": after.tolist(), "change": change.tolist()} if small else {}),
         "largest": int(np.abs(change).max()),
         "pairs": [(names[i], names[j], int(change[i, j])) for i, j in cells[:6]],
         "data": csv_link(
             [
                 {"truth": names[i], "predicted": names[j], "before": int(before[i, j]), "after": int(after[i, j])}
-                for i, j in np.ndindex(n, n)
+                for i, j in listed.tolist()
             ]
         ),
     }

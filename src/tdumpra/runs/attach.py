@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from tdumpra.errors import ArtifactError
-from tdumpra.estimator import DualPathClassifier, read_made_from
 from tdumpra.runs.config import Config, read_config
 from tdumpra.runs.folder import RunFolder, differences
 from tdumpra.runs.kept_rows import evaluation_in_brief, first_entry, record_of
@@ -51,6 +50,8 @@ def _made_from(outputs: Outputs) -> str:
 
 def is_current(outputs: Outputs, *, evaluated: bool = False) -> bool:
     """Return whether the model was made from these outputs and settings; ``evaluated`` asks for its figures too."""
+    from tdumpra.estimator import read_made_from  # loads scikit-learn, for which most commands have no use
+
     try:
         made_from, figures = read_made_from(RunFolder(outputs.place).model)
     except ArtifactError:
@@ -59,13 +60,15 @@ def is_current(outputs: Outputs, *, evaluated: bool = False) -> bool:
 
 
 def array_model_step(outputs: Outputs) -> Step[Path]:
-    """Write ``model.safetensors`` for outputs from a file: a :class:`DualPathClassifier`, without networks."""
+    """Write ``model.safetensors`` for outputs from a file: a ``DualPathClassifier``, without networks."""
     path = RunFolder(outputs.place).model
 
     def kept() -> Path | None:
         return path if is_current(outputs, evaluated=True) else None
 
     def make() -> Path:
+        from tdumpra.estimator import DualPathClassifier
+
         bank, tune = outputs.config.bank, outputs.config.tune
         classifier = DualPathClassifier.from_fitted(
             tune_step(outputs).result(),

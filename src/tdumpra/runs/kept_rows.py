@@ -13,7 +13,8 @@ from torch import Tensor
 from tdumpra.evaluation.in_brief import in_brief
 from tdumpra.method import lineage
 from tdumpra.method.outputs import TrainOutputs, ValidationOutputs
-from tdumpra.method.record import BankRecipe, KeptRows, Record, no_rows
+from tdumpra.method.record import BankRecipe, Record
+from tdumpra.method.rows import KeptRows, no_rows
 from tdumpra.runs.outputs import Outputs, TrainedOutputs
 from tdumpra.runs.refit import folder_in_use
 from tdumpra.runs.table_stages import evaluate_step

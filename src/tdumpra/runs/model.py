@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
@@ -19,11 +20,13 @@ from tdumpra.runs.config import Config, read_config
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.kept_rows import evaluation_in_brief, first_entry, record_of
 from tdumpra.runs.outputs import Outputs, TrainedOutputs
-from tdumpra.runs.pixel_stages import Encoders, load_encoders, read_encoders
 from tdumpra.runs.refit import folder_in_use, refit_identity
 from tdumpra.runs.steps import Step, digest
 from tdumpra.runs.table_stages import MODEL_ONLY, evaluation_made_from, gate_made_from, refitted, tune_step
 from tdumpra.runs.tables import OutputsTable, run_with_tables
+
+if TYPE_CHECKING:
+    from tdumpra.runs.pixel_stages import Encoders  # loads what trains, and most commands ask only whether to
 
 
 def model_made_from(outputs: Outputs) -> str:
@@ -70,6 +73,8 @@ def assemble_model(outputs: TrainedOutputs, dataset: Dataset, decision: Decision
 
     Tables that another encoder made than the checkpoint holds are refused.
     """
+    from tdumpra.runs.pixel_stages import load_encoders
+
     config, folder = outputs.config, folder_in_use(outputs)
     own = load_encoders(config, dataset.without_validation() if config.train.refit else dataset, folder, outputs.seed)
     _refuse_other_encoder(folder, own)
@@ -108,6 +113,8 @@ def thumbnails(bank: PrototypeBank, dataset: Dataset) -> dict[str, Tensor]:
 
 def _matched(config: Config, own: Encoders, seed: int) -> Encoder:
     """The network in whose space the bank lives; as in the tables, a finished classifier is its own teacher."""
+    from tdumpra.runs.pixel_stages import read_encoders
+
     if config.bank.space == "student" or (config.bank.space == "teacher" and own.teacher is None):
         return own.student
     if config.bank.space == "teacher":

@@ -11,6 +11,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
+from tdumpra.data.batches import augment_batch
 from tdumpra.data.batches.augment import HUE, NEUTRAL, AugmentConfig, AugmentParams, apply_one, draw
 from tdumpra.data.batches.augment_batch import apply_batch
 
@@ -195,6 +196,24 @@ def test_an_image_too_long_for_the_ratio_falls_back_to_its_middle():
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         AugmentConfig(**wrong)
+
+
+def test_working_on_every_row_gives_what_working_on_some_gives(monkeypatch):
+    """The shape that a compiler gets; nothing is compiled here."""
+    monkeypatch.setattr(augment_batch, "_compiled", lambda: augment_batch._augment)
+    images = photographs()
+    for params in (parameters(), parameters(AugmentConfig(jitter=0.0)), parameters(AugmentConfig(grayscale=1.0))):
+        some, every = (apply_batch(images, params, 40, compiled=compiled) for compiled in (False, True))
+        torch.testing.assert_close(every, some, atol=1e-6, rtol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("default")  # the compiler has advice
+def test_a_gpu_compiles_the_augmentation():
+    images, params = photographs().cuda(), parameters()
+    difference = 255 * (apply_batch(images, params, 40, compiled=True) - apply_batch(images, params, 40)).abs()
+    assert difference.mean() < 0.25, difference.mean()
+    assert difference.quantile(0.999) < 2, difference.quantile(0.999)
 
 
 @pytest.mark.gpu

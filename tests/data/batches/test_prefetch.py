@@ -50,3 +50,13 @@ def test_leaving_early_ends_the_thread():
     next(stream)
     del stream  # closes it
     assert threading.active_count() == before
+
+
+@pytest.mark.gpu
+def test_the_host_does_not_run_ahead_of_a_gpu_that_is_busy():
+    """At most one batch is under way and one waits: what is made ahead takes memory."""
+    waited: list[torch.cuda.Event] = []
+    for _ in prefetch(batches(12, "cuda"), torch.device("cuda")):
+        assert all(event.query() for event in waited[:-2])
+        torch.cuda._sleep(20_000_000)
+        waited.append(torch.cuda.current_stream().record_event())

@@ -8,6 +8,8 @@ the speed (``benchmarks/augment.py``) and resizes without antialiasing, so that 
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,32 +22,32 @@ from tdumpra.data.batches.augment import CONTRAST, HUE, NEUTRAL, SATURATION, Aug
 _LUMA = (0.2989, 0.587, 0.114)  # ITU-R BT.601, as torchvision has it
 
 
-def apply_batch(images: UInt8[Tensor, "n 3 h w"], params: AugmentParams, size: int) -> Float32[Tensor, "n 3 size size"]:
-    """Augment ``images`` on their device; colours come out in 0…1, in memory as channels last.
+def apply_batch(
+    images: UInt8[Tensor, "n 3 h w"],
+    params: AugmentParams,
+    size: int,
+    *,
+    colours: Colours | None = None,
+    compiled: bool = False,
+) -> Float32[Tensor, "n 3 size size"]:
+    """Augment ``images`` on their device: channels last in memory, in 0…1 or normalised by ``colours``.
 
     A GPU works in float16, whose steps near white are an eighth of a grey level: finer than the 8-bit images that CPU
-    workers pass from operation to operation, and half the memory traffic. A CPU works in float32.
+    workers pass from operation to operation, and half the memory traffic. A CPU works in float32. ``compiled`` fuses
+    the operations into a few kernels, which takes the compiler a while at the first batch.
     """
     if len(images) != len(params):
         raise ValueError(f"{len(params)} rows of parameters for {len(images)} images")
-    on_device = _OnDevice.send(params, images.device)
+    run = _compiled() if compiled else _augment
     with torch.autocast(images.device.type, enabled=False):  # bfloat16 products would cost whole grey levels
-        x = _crop_resize_flip(images, on_device, size)
-        if not (params.amount == NEUTRAL).all():
-            x = _jitter(x, on_device)
-        if len(on_device.gray):
-            x[on_device.gray] = _luma(x[on_device.gray]).expand(-1, 3, -1, -1)
-    return x.to(torch.float32, memory_format=torch.channels_last)
+        return run(images, _OnDevice.send(params, images.device, every_row=compiled), size, colours)
 
 
-class _Turn(NamedTuple):
-    """One step of the jitter for all images: each is either blended with grey or has its hue turned."""
+class Colours(NamedTuple):
+    """Mean and standard deviation of each channel, on the device."""
 
-    factor: Float[Tensor, "n 1 1 1"]  # of the image; the rest is something grey
-    contrast: Float[Tensor, "n 1 1 1"]  # 1 where the grey is the image's mean
-    saturation: Float[Tensor, "n 1 1 1"]  # 1 where it is each pixel's own
-    turned: Int64[Tensor, " m"]  # images whose hue is turned
-    hue: Float[Tensor, "m 1 1 1"]  # by how much of the circle
+    mean: Float32[Tensor, "3 1 1"]
+    std: Float32[Tensor, "3 1 1"]
 
 
 class _OnDevice(NamedTuple):
@@ -54,42 +56,59 @@ class _OnDevice(NamedTuple):
     box: Float[Tensor, "n 4"]
     horizontal: Bool[Tensor, " n"]
     vertical: Bool[Tensor, " n"]
-    turns: list[_Turn]
-    gray: Int64[Tensor, " g"]
+    gray: Bool[Tensor, " n"]
+    columns: Float[Tensor, "4 4 n 1 1 1"]  # by place in the order: factor, contrast, saturation, turn of the hue
+    rows: tuple[Int64[Tensor, " m"], ...] | None  # whose hue is turned, by place; at last those that turn grey
 
     @classmethod
-    def send(cls, params: AugmentParams, device: torch.device) -> _OnDevice:
+    def send(cls, params: AugmentParams, device: torch.device, *, every_row: bool) -> _OnDevice:
+        """Send them. With ``every_row``, operations work on all rows and keep some: a compiler wants fixed shapes."""
         amount = np.take_along_axis(params.amount, params.order, axis=1)  # (n, 4): by place in the order
         is_hue = params.order == HUE
-        turned = [np.flatnonzero(is_hue[:, place] & (amount[:, place] != 0)) for place in range(4)]
-        lists = [*turned, np.flatnonzero(params.grayscale)]
-        *turned_rows, gray = torch.split(_to(np.concatenate(lists), device), [len(rows) for rows in lists])
+        turn = np.where(is_hue, amount, 0.0)
         numbers = np.concatenate(
             [
                 params.box,
                 params.horizontal[:, None],
                 params.vertical[:, None],
+                params.grayscale[:, None],
                 np.where(is_hue, 1.0, amount),
                 params.order == CONTRAST,
                 params.order == SATURATION,
-                amount,
+                turn,
             ],
             axis=1,
         )
         table = _to(numbers.astype(np.float32), device)  # whole numbers up to 2^24 stay exact
-        dtype = torch.float16 if device.type == "cuda" else torch.float32
-        columns = table[:, 6:].to(dtype).view(len(params), 4, 4, 1, 1, 1)  # (n, which, place, 1, 1, 1)
-        turns = [
-            _Turn(columns[:, 0, j], columns[:, 1, j], columns[:, 2, j], rows, columns[rows, 3, j])
-            for j, rows in enumerate(turned_rows)
-        ]
-        return cls(table[:, :4], table[:, 4] > 0, table[:, 5] > 0, turns, gray)
+        columns = table[:, 7:].to(_dtype(device)).view(len(params), 4, 4, 1, 1, 1).permute(1, 2, 0, 3, 4, 5)
+        rows = None
+        if not every_row:
+            jittered = not (params.amount == NEUTRAL).all()
+            turned = [np.flatnonzero(turn[:, place]) for place in range(4)] if jittered else []
+            lists = [*turned, np.flatnonzero(params.grayscale)]
+            rows = torch.split(_to(np.concatenate(lists), device), [len(each) for each in lists])
+        return cls(table[:, :4], table[:, 4] > 0, table[:, 5] > 0, table[:, 6] > 0, columns, rows)
+
+
+def _augment(images: Tensor, params: _OnDevice, size: int, colours: Colours | None) -> Tensor:
+    x = _jitter(_crop_resize_flip(images, params, size), params)
+    if params.rows is None:
+        x = torch.where(params.gray[:, None, None, None], _luma(x), x)
+    elif len(gray := params.rows[-1]):
+        x[gray] = _luma(x[gray]).expand(-1, 3, -1, -1)
+    x = x.to(torch.float32, memory_format=torch.channels_last)
+    return x if colours is None else (x - colours.mean) / colours.std
+
+
+@functools.cache
+def _compiled() -> Callable[..., Tensor]:
+    return torch.compile(_augment, dynamic=False)
 
 
 def _crop_resize_flip(images: Tensor, params: _OnDevice, size: int) -> Tensor:
     top, left, height, width = params.box.unbind(1)
     n, _, rows, columns = images.shape
-    dtype = torch.float16 if images.is_cuda else torch.float32
+    dtype = _dtype(images.device)
     down = _resize_weights(top, height, params.vertical, rows, size).to(dtype)  # (n, size, h)
     across = _resize_weights(left, width, params.horizontal, columns, size).to(dtype).transpose(1, 2)  # (n, w, size)
     x = (images.to(dtype) / 255).reshape(n, 3 * rows, columns) @ across
@@ -117,12 +136,16 @@ def _resize_weights(
 
 def _jitter(x: Float[Tensor, "n 3 h w"], params: _OnDevice) -> Float[Tensor, "n 3 h w"]:
     """Apply each image's first operation, then each one's second, ... A factor of one changes nothing."""
-    for turn in params.turns:
+    places = range(4) if params.rows is None else range(len(params.rows) - 1)
+    for place in places:
+        factor, contrast, saturation, turn = params.columns[:, place]
         luma = _luma(x)
-        grey = torch.addcmul(turn.contrast * luma.mean((2, 3), keepdim=True), turn.saturation, luma)
-        x = torch.lerp(grey, x, turn.factor).clamp_(0, 1)
-        if len(turn.turned):
-            x[turn.turned] = _turn_hue(x[turn.turned], turn.hue)
+        grey = torch.addcmul(contrast * luma.mean((2, 3), keepdim=True), saturation, luma)
+        x = torch.lerp(grey, x, factor).clamp_(0, 1)
+        if params.rows is None:
+            x = torch.where(turn != 0, _turn_hue(x, turn), x)
+        elif len(rows := params.rows[place]):
+            x[rows] = _turn_hue(x[rows], turn[rows])
     return x
 
 
@@ -145,6 +168,10 @@ def _turn_hue(x: Float[Tensor, "n 3 h w"], turn: Float[Tensor, "n 1 1 1"]) -> Fl
 def _luma(x: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 1 h w"]:
     red, green, blue = x.unsqueeze(2).unbind(1)
     return torch.add(torch.add(_LUMA[0] * red, green, alpha=_LUMA[1]), blue, alpha=_LUMA[2])
+
+
+def _dtype(device: torch.device) -> torch.dtype:
+    return torch.float16 if device.type == "cuda" else torch.float32
 
 
 def _to(values: np.ndarray, device: torch.device) -> Tensor:

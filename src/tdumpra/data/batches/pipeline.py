@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from tdumpra.checks import check_choice, check_count
 from tdumpra.data.batches.augment import AugmentConfig, AugmentParams, apply_one, draw
-from tdumpra.data.batches.augment_batch import apply_batch
+from tdumpra.data.batches.augment_batch import Colours, apply_batch
 from tdumpra.data.batches.sampling import BatchPlan, Sample
 from tdumpra.data.images.framing import EvalTransform
 from tdumpra.data.images.store import ImageStore
@@ -61,22 +61,21 @@ class Pipeline(ABC):
         self.store, self.augment, self.evaluation, self.device = store, augment, evaluation, device
 
     @abstractmethod
-    def train(self, plan: BatchPlan, epoch: int, *, start: int = 0) -> Iterator[TrainBatch]:
-        """Yield two augmented views of each batch of ``epoch``, from batch ``start`` on."""
+    def train(self, plan: BatchPlan, epoch: int, *, start: int = 0, compiled: bool = False) -> Iterator[TrainBatch]:
+        """Yield two augmented views of each batch of ``epoch``, from batch ``start`` on.
+
+        ``compiled`` has a compiler fuse what the device does to the pixels, where it augments them.
+        """
 
     @abstractmethod
     def evaluate(self, numbers: Int64[np.ndarray, " n"], batch_size: int) -> Iterator[EvalBatch]:
         """Yield the images ``numbers`` in that order, unaugmented; the last batch may be smaller."""
 
-    def _normalise(self, x: Float32[Tensor, "*batch 3 h w"]) -> Float32[Tensor, "*batch 3 h w"]:
-        mean, std = self._colours
-        return (x - mean) / std
-
     @cached_property
-    def _colours(self) -> tuple[Tensor, Tensor]:
+    def _colours(self) -> Colours:
         """Mean and standard deviation on the device, where copying them for each batch would make it wait."""
         mean, std = torch.tensor([self.evaluation.mean, self.evaluation.std], device=self.device).view(2, 3, 1, 1)
-        return mean, std
+        return Colours(mean, std)
 
 
 def make_pipeline(
@@ -120,11 +119,11 @@ class WorkerPipeline(Pipeline):
         check_count(workers, "workers", least=0)
         self.workers = workers
 
-    def train(self, plan: BatchPlan, epoch: int, *, start: int = 0) -> Iterator[TrainBatch]:
+    def train(self, plan: BatchPlan, epoch: int, *, start: int = 0, compiled: bool = False) -> Iterator[TrainBatch]:
         """Each worker makes whole batches, so that their parameters are drawn at once."""
         views = _Views(self.store, self.augment, self.evaluation.size, plan.seed, epoch)
         for images, numbers in self._load(views, list(plan.batches(epoch, start))):
-            yield TrainBatch(self._normalise(images.float() / 255), numbers)
+            yield TrainBatch((images.float() / 255 - self._colours.mean) / self._colours.std, numbers)
 
     def evaluate(self, numbers: Int64[np.ndarray, " n"], batch_size: int) -> Iterator[EvalBatch]:
         """Workers read, and decode where the store streams; resizing and normalising is the device's."""
@@ -161,13 +160,13 @@ class DevicePipeline(Pipeline):
         for part in _batches(np.arange(len(store)), 256):
             self.images[part[0] : part[-1] + 1] = torch.from_numpy(store.read(part))
 
-    def train(self, plan: BatchPlan, epoch: int, *, start: int = 0) -> Iterator[TrainBatch]:
+    def train(self, plan: BatchPlan, epoch: int, *, start: int = 0, compiled: bool = False) -> Iterator[TrainBatch]:
         """Gather, augment both views as one batch, normalise."""
         for sample in plan.batches(epoch, start):
             numbers = self._to_device(sample.numbers)
             params = draw_views(self.augment, sample, self.store, seed=plan.seed, epoch=epoch)
             images = self.images[numbers].permute(0, 3, 1, 2).repeat(VIEWS, 1, 1, 1)
-            views = self._normalise(apply_batch(images, params, self.evaluation.size))
+            views = apply_batch(images, params, self.evaluation.size, colours=self._colours, compiled=compiled)
             yield TrainBatch(views.view(VIEWS, len(numbers), *views.shape[1:]), numbers)
 
     def evaluate(self, numbers: Int64[np.ndarray, " n"], batch_size: int) -> Iterator[EvalBatch]:

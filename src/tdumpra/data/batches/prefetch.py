@@ -27,6 +27,7 @@ def prefetch(batches: Iterator[TrainBatch], device: torch.device) -> Iterator[Tr
     stop = threading.Event()
     thread = threading.Thread(target=_produce, args=(batches, device, ready, room, stop), daemon=True)
     thread.start()
+    done: torch.cuda.Event | None = None  # with the batch before the last one
     try:
         while (item := ready.get()) is not None:
             if isinstance(item, BaseException):
@@ -38,6 +39,11 @@ def prefetch(batches: Iterator[TrainBatch], device: torch.device) -> Iterator[Tr
             for tensor in batch:
                 tensor.record_stream(here)  # its memory is not free until this stream is done with it
             yield batch
+            del batch, item
+            if done is not None:
+                done.synchronize()  # launching ever further ahead would fill the memory with batches that wait
+            done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            done.record(here)
     finally:
         stop.set()
         room.release()  # so that a waiting producer sees the signal

@@ -1,4 +1,4 @@
-"""Decode each image once, into a file of equal rows that is memory-mapped from then on.
+"""Decode each image once, into a file of equal rows that are read from then on.
 
 A cache is a folder with a subfolder for each framing::
 
@@ -29,7 +29,7 @@ import numpy as np
 
 from tdumpra.data.images.framing import Framing
 from tdumpra.data.images.identity import FileStamp, KnownFiles, hash_file, image_files, image_key, reader_key
-from tdumpra.data.images.store import frame_record, map_rows
+from tdumpra.data.images.store import frame_record, read_rows
 from tdumpra.data.images.workers import Died, run_tasks
 from tdumpra.data.manifest import Manifest
 from tdumpra.errors import ArtifactError, BrokenImageError
@@ -254,11 +254,14 @@ def _sound_entries(journal: Path, pixels: Path, framing: Framing) -> dict[str, E
     stored = any(entry.row is not None for entry in entries.values())
     if not stored or not pixels.exists() or pixels.stat().st_size < framing.nbytes:
         return {key: entry for key, entry in entries.items() if entry.row is None}
-    rows = map_rows(pixels, framing)
+    rows = sorted({entry.row for entry in entries.values() if entry.row is not None})  # in the order of the file
+    checksums = {
+        row: zlib.crc32(found)
+        for row, found in zip(rows, read_rows(pixels, framing, rows), strict=True)
+        if found is not None
+    }
     sound = {
-        key: entry
-        for key, entry in entries.items()
-        if entry.row is None or (entry.row < len(rows) and zlib.crc32(rows[entry.row]) == entry.checksum)
+        key: entry for key, entry in entries.items() if entry.row is None or checksums.get(entry.row) == entry.checksum
     }
     if len(sound) < len(entries):
         log.warning("%d damaged images in %s are made again", len(entries) - len(sound), pixels)

@@ -1,14 +1,14 @@
 """Framed images by number, from a cache or decoded on demand.
 
-Number i is record i of the manifest that the store was prepared with. A store survives pickling, so that worker
-processes can carry it along; what it has open stays behind.
+Number i is record i of the manifest that the store was prepared with. A store holds no pixels and nothing open: worker
+processes can carry it along, and its memory is a number for each image, however many bytes the images have.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, UInt8
@@ -38,23 +38,22 @@ class ImageStore(ABC):
 
 
 class CachedImages(ImageStore):
-    """Rows of a memory-mapped file; the operating system decides what stays in memory."""
+    """Rows of a file, read when they are asked for; the operating system keeps in its cache what there is room for."""
 
     def __init__(self, path: Path, rows: Int64[np.ndarray, " n"], framing: Framing) -> None:
         self.path, self.rows, self.framing = path, rows, framing  # rows: where in the file each image lies
-        self._pixels: np.memmap[Any, np.dtype[np.uint8]] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def read(self, numbers: Int64[np.ndarray, " n"]) -> UInt8[np.ndarray, "n height width 3"]:
-        """Copy the rows out of the file."""
-        if self._pixels is None:
-            self._pixels = map_rows(self.path, self.framing)
-        return np.asarray(self._pixels[self.rows[numbers]])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pixels": None}
+        """Read the rows, each into its place."""
+        images = np.empty((len(numbers), self.framing.height, self.framing.width, 3), dtype=np.uint8)
+        for image, pixels in zip(images, read_rows(self.path, self.framing, self.rows[numbers]), strict=True):
+            if pixels is None:
+                raise ArtifactError(f"the image cache {self.path} ends before one of its images; prepare it again")
+            image[:] = pixels
+        return images
 
 
 class StreamedImages(ImageStore):
@@ -79,10 +78,18 @@ def frame_record(record: Record, reader: Reader, framing: Framing) -> UInt8[np.n
     return framing.apply(reader(record), framing.mask_of(record.mask))
 
 
-def map_rows(path: Path, framing: Framing) -> np.memmap[Any, np.dtype[np.uint8]]:
-    """Map the complete rows of a cache file, read-only."""
+def read_rows(
+    path: Path, framing: Framing, rows: Iterable[int]
+) -> Iterator[UInt8[np.ndarray, "height width 3"] | None]:
+    """Yield these rows of a cache file, each until the next is asked for; ``None`` for one that the file lacks.
+
+    Read, not mapped: pages of a mapped file count as a process's own, and a training would seem to hold the data set.
+    """
+    room = np.empty((framing.height, framing.width, 3), dtype=np.uint8)
     try:
-        count = path.stat().st_size // framing.nbytes
-        return np.memmap(path, dtype=np.uint8, mode="r", shape=(count, framing.height, framing.width, 3))
-    except (OSError, ValueError) as error:
+        with path.open("rb", buffering=0) as file:
+            for row in rows:
+                file.seek(int(row) * framing.nbytes)
+                yield room if file.readinto(room.data) == framing.nbytes else None
+    except OSError as error:
         raise ArtifactError(f"cannot read the image cache {path}: {error}; prepare it again") from error

@@ -1,0 +1,162 @@
+"""Clustering rows of a mapped file into prototypes: ours, in bounded memory, against faiss on the same file.
+
+ROWS=10000000 python benchmarks/run.py clustering, or python benchmarks/clustering.py --rows 10000000 --out FILE
+
+Each runs in a process of its own. Seconds are the processor's. Memory is the most that the process held beside pages of
+the file, which the system takes back when it needs them, less what it held before. Ten million rows take 5 GB of disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+import torch
+
+from benchmarks.common import Row, within
+
+WIDTH, CLUSTERS, MODES, ITERATIONS = 128, 100, 150, 25  # faiss runs 25 iterations unless told otherwise
+_BLOCK = 100_000
+
+
+def run() -> list[Row]:
+    """Measure a million rows, or as many as ``ROWS`` says."""
+    found = {each["what"]: each for each in measure(int(os.environ.get("ROWS", 1_000_000)))["found"]}
+    ours, faiss = found["tdumpra"], found["faiss, all rows"]
+    return [
+        within("clustering, processor time", ours["processor_s"], faiss["processor_s"], unit="s", against="faiss"),
+        within("clustering, memory beside the file", ours["memory_gib"], 1.0, unit="GiB", against="1 GiB"),
+        within("clustering, objective", ours["objective"], 1.01, unit="", against="1.01 of faiss's on all rows"),
+    ]  # fmt: skip
+
+
+def measure(n: int) -> dict[str, Any]:
+    """Run every way in a process of its own, on one file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "z.npy"
+        write_rows(path, n)
+        found = []
+        for what in WAYS:
+            done = subprocess.run([sys.executable, __file__, "--way", what, str(path)], capture_output=True, text=True)
+            if done.returncode:
+                raise RuntimeError(f"{what} failed: {done.stderr[-2000:]}")
+            found.append({"what": what, **json.loads(done.stdout.splitlines()[-1])})
+            print(json.dumps(found[-1]), file=sys.stderr, flush=True)
+    best = next(each["objective"] for each in found if each["what"] == "faiss, all rows")
+    for each in found:
+        each["objective"] = round(each["objective"] / best, 5)
+    return {"rows": n, "clusters": CLUSTERS, "width": WIDTH, "threads": torch.get_num_threads(), "found": found}
+
+
+def write_rows(path: Path, n: int) -> None:
+    """Write unit rows around more directions than there are clusters, in no order."""
+    rng = np.random.default_rng(0)
+    modes = rng.standard_normal((MODES, WIDTH), dtype=np.float32)
+    modes /= np.linalg.norm(modes, axis=1, keepdims=True)
+    z = np.lib.format.open_memmap(path, "w+", np.float32, (n, WIDTH))
+    for start in range(0, n, _BLOCK):
+        size = min(_BLOCK, n - start)
+        part = modes[rng.integers(0, MODES, size)] + 0.1 * rng.standard_normal((size, WIDTH), dtype=np.float32)
+        z[start : start + size] = part / np.linalg.norm(part, axis=1, keepdims=True)
+    z.flush()
+
+
+def ours(z: np.ndarray) -> np.ndarray:
+    """Return the centres of one class of all rows."""
+    from tdumpra.checks import check_embeddings
+    from tdumpra.method.clusters import Directions, cluster_classes
+
+    rows = [torch.arange(len(z))]
+    unit = Directions(check_embeddings(z, "z"))
+    (found,) = cluster_classes(unit, None, rows, [CLUSTERS], seed=0, merge_above=None, engine=None)
+    return found.centers.numpy()
+
+
+def whole_bank(z: np.ndarray) -> np.ndarray:
+    """Return the prototypes of a bank of twenty classes, with weights, exemplars and familiarity of all rows."""
+    import tdumpra
+
+    bank = tdumpra.PrototypeBank.fit(z, np.arange(len(z)) % 20, CLUSTERS // 20)
+    return bank.prototypes.flatten(0, 1).numpy()
+
+
+def faiss_on(z: np.ndarray, most: int) -> np.ndarray:
+    """Return the centres that faiss finds on at most so many rows for each."""
+    import faiss
+
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    engine = faiss.Kmeans(WIDTH, CLUSTERS, niter=ITERATIONS, spherical=True, max_points_per_centroid=most)
+    engine.train(z)
+    return np.array(engine.centroids)
+
+
+WAYS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "faiss, all rows": lambda z: faiss_on(z, len(z)),
+    "faiss, 256 rows a cluster": lambda z: faiss_on(z, 256),
+    "tdumpra": ours,
+    "tdumpra, a bank of 20 classes × 5": whole_bank,
+}
+
+
+def child(what: str, path: Path) -> None:
+    """Run one way, and print what it took."""
+    z = np.load(path, mmap_mode="r")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        WAYS[what](np.array(z[:5000]))  # what libraries take once
+        before, most, done = _anonymous(), [0], threading.Event()
+
+        def watch() -> None:
+            while not done.wait(0.02):
+                most[0] = max(most[0], _anonymous())
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        start = time.process_time()
+        centers = WAYS[what](z)
+        seconds = time.process_time() - start
+        done.set()
+        watching.join()
+    objective = sum(
+        float((1 - (z[first : first + _BLOCK] @ centers.T).max(1)).sum(dtype=np.float64))
+        for first in range(0, len(z), _BLOCK)
+    )
+    memory = max(0, most[0] - before) / 2**20
+    print(json.dumps({"processor_s": round(seconds, 1), "memory_gib": round(memory, 3), "objective": objective}))
+
+
+def _anonymous() -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
+    return int(line.split()[1])
+
+
+def main() -> None:
+    """Measure the sizes that are asked for, and write what was found."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rows", nargs="+", type=int, default=[1_000_000])
+    parser.add_argument("--out", type=Path, help="a JSON file")
+    parser.add_argument("--way", nargs=2, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.way:
+        child(asked.way[0], Path(asked.way[1]))
+        return
+    found = [measure(n) for n in asked.rows]
+    if asked.out is not None:
+        asked.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Hundreds of classes: all that a run of saved outputs writes stays of bounded size, and says what it left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tdumpra.artifacts import read_json
+from tdumpra.cli.main import app
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:n_prototypes"),
+    pytest.mark.filterwarnings("ignore:.*has no usable"),
+]
+
+
+def write_outputs(path: Path, n_classes: int, by_split: tuple[int, int, int], width: int = 16) -> Path:
+    """Write a classifier's outputs that retrieval can help, with so many rows of each class in each split."""
+    rng = np.random.default_rng(0)
+    split = np.repeat([0, 1, 2], [n_classes * each for each in by_split])
+    y = np.concatenate([np.tile(np.arange(n_classes), each) for each in by_split])
+    logits = rng.normal(size=(len(y), n_classes))
+    logits[np.arange(len(y)), y] += 3.5
+    p = np.exp(logits)
+    z = rng.normal(size=(n_classes, width))[y] + 0.5 * rng.normal(size=(len(y), width))
+    p = (p / p.sum(1, keepdims=True)).astype(np.float32)
+    np.savez(path, p=p, z=z.astype(np.float32), y=y, split=split)
+    return path
+
+
+def attached(path: Path, out: Path, *more: str) -> dict[str, Any]:
+    result = CliRunner().invoke(app, ["attach", str(path), "--out", str(out), *more])
+    assert result.exit_code == 0, result.output
+    return read_json(out / "evaluation.json", kind="evaluation", schema=1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("many")
+    attached(write_outputs(root / "outputs.npz", 300, (4, 2, 2)), root / "out")
+    return root / "out"
+
+
+def test_every_class_has_its_figures_and_what_is_left_out_is_said(folder):
+    found = read_json(folder / "evaluation.json", kind="evaluation", schema=1)
+    assert len(found["per_class"]["gate"]) == 300
+    assert "operating_points" not in found
+    assert [note for note in found["notes"] if "sensitivity_classes" in note]
+    assert [note for note in found["notes"] if "AUROC" in note]
+    low, high = found["intervals"]["gate"]["macro_auroc"]
+    assert 0.5 < low < found["comparators"]["gate"]["macro_auroc"] < high <= 1
+    assert found["comparators"]["similarity"]["accuracy"] > 0.5
+
+
+def test_files_stay_small(folder):
+    sizes = {path.name: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    assert sizes["evaluation.json"] < 3e6
+    assert sizes["compared.json"] < 5e6
+    assert sizes["index.html"] < 6e6  # a matrix of 300 × 300 as a table, three times over, would be ten times as much
+
+
+def test_the_page_lists_pairs_instead_of_matrices(folder):
+    page = (folder / "report" / "index.html").read_text()
+    assert "With 300 classes a matrix cannot be read on a page" in page
+    assert 'id="operating_points"' not in page
+
+
+@pytest.mark.slow
+def test_a_thousand_classes(tmp_path):
+    path = write_outputs(tmp_path / "outputs.npz", 1000, (12, 4, 4), width=64)
+    found = attached(path, tmp_path / "out")
+    assert len(found["per_class"]["gate"]) == 1000
+    assert found["comparators"]["knn"]["accuracy"] > 0.5
+    assert (tmp_path / "out" / "report" / "index.html").stat().st_size < 15e6
