@@ -20,16 +20,7 @@ from torch import Tensor, nn
 from tdumpra import checks
 from tdumpra.core.gate import GateSignals
 from tdumpra.data.images.framing import EvalTransform, Framing
-from tdumpra.data.images.new import (
-    Framed,
-    Image,
-    Pixels,
-    Read,
-    batches_ahead,
-    list_images,
-    read_images,
-    record_batches,
-)
+from tdumpra.data.images.new import Batches, Framed, Image, Pixels, Read, list_images, read_batches, record_batches
 from tdumpra.data.manifest import Manifest
 from tdumpra.errors import BrokenImageError
 from tdumpra.method.bank import Exemplar
@@ -126,8 +117,9 @@ class Predictor(Shared):
         cases = list_images(images, masks, cuts_out=self.cuts_out)
         own = _one_each(groups, "groups", len(cases))
         wanted = _Wanted(evidence, embeddings, recognise)
-        read = read or read_images(cases, *self.framings, picture=evidence)  # pictures are kept for evidence alone
-        yield from self._predict(cases, own, read, batch_size or usual_batch_size(self.device), wanted)
+        size = batch_size or usual_batch_size(self.device)
+        batches = read_batches(cases, *self.framings, batch_size=size, picture=evidence, read=read)
+        yield from self._predict(cases, own, batches, size, wanted)
 
     def decide(
         self, framed: Sequence[Framed], *, evidence: bool = False, groups: Sequence[str | None] | None = None
@@ -203,14 +195,14 @@ class Predictor(Shared):
         return {name: held[name].numpy() for name in evidence.exemplar_ids if name in held}
 
     def _predict(
-        self, images: list[Image], groups: list[str | None], read: Read, batch_size: int, wanted: _Wanted
+        self, images: list[Image], groups: list[str | None], read: Batches, batch_size: int, wanted: _Wanted
     ) -> Iterator[Prediction]:
         engine = self._engine(batch_size, eager=wanted.evidence or wanted.embeddings, features=wanted.embeddings)
         under_way: deque[list[Framed | BrokenImageError | None]] = deque()
         keep = wanted.evidence  # pixels are kept for evidence alone
 
         def batches() -> Iterator[list[Framed]]:
-            for some in batches_ahead(read, batch_size):
+            for some in read:
                 framed = [each for each in some if isinstance(each, Framed)]
                 under_way.append([each if keep or isinstance(each, BrokenImageError) else None for each in some])
                 if framed:

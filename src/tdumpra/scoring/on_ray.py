@@ -1,9 +1,9 @@
 """Score the parts of an archive on a Ray cluster: the same folder as on one machine, and the same bits in it.
 
 Ray Data hands parts to actors on CPUs or GPUs, which hold the networks, and starts actors anew where they die or their
-machine does; a part that was open then goes through an actor again. Tasks fetch and decode images on CPUs, ahead of the
-networks. An actor sees a part as a whole, since the last bits of a row depend on the batch that it is in. The process
-that was started writes all parts, and nobody else does.
+machine does; a part that was open then goes through an actor again. Other actors fetch and decode images on CPUs, ahead
+of the networks. An actor sees a part as a whole, since the last bits of a row depend on the batch that it is in. The
+process that was started writes all parts, and nobody else does.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
+_MOST_DECODERS = 16  # for one GPU
 _MOST_DEATHS = 5  # of actors in the middle of one part, before the part is to blame
 
 
@@ -139,13 +140,19 @@ def _results(
 
 
 def _share(ray: Any, device: str | None) -> Share:
-    """Return what an actor takes of a machine, and what is left for decoding."""
-    has_gpu = ray.cluster_resources().get("GPU", 0) >= 1
+    """Return what the networks take of a machine, and what is left for decoding."""
+    has = ray.cluster_resources()
+    gpus = int(has.get("GPU", 0))
     if device not in (None, "cpu", "cuda"):
         raise ValueError(f"on a cluster --device is cpu or cuda, and Ray says which one, not {device!r}")
-    if device == "cuda" and not has_gpu:
+    if device == "cuda" and not gpus:
         raise ValueError("--device is cuda, and no machine of the cluster has a GPU that Ray knows of")
-    return Share(0.0, 1, 1.0) if has_gpu and device != "cpu" else Share(0.8, 0, 0.2)
+    if not gpus or device == "cpu":
+        return Share(
+            cpus=0.8, gpus=0, decoders=1, decoding=0.2
+        )  # a core for both: decoding is a small part of the work
+    many = max(1, min(_MOST_DECODERS, int(has.get("CPU", 1)) // gpus))
+    return Share(cpus=0.0, gpus=1, decoders=many, decoding=0.5)  # so that they find room where machines are lost
 
 
 def _in_a_sentence(ray: Any, error: BaseException) -> Exception:

@@ -1,4 +1,4 @@
-"""What the machines of a Ray cluster do: tasks decode images, and actors run the networks on them."""
+"""What the machines of a Ray cluster do: some actors decode images, and others run the networks on them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import closing
 from functools import cached_property
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
 
     from tdumpra.networks.predict import Mode, Predictor
 
-_AT_ONCE = 128  # images in a task of decoding: enough that starting it costs little
-_AHEAD = 3  # such tasks ahead of the networks
-_RETRIES = 20  # of a task whose process or machine dies
+_AT_ONCE = 128  # images that a decoder is given: enough that starting on them costs little
+_AHEAD = 3  # times as many ahead of the networks, at least
 
 
 class Work(NamedTuple):
@@ -45,11 +45,12 @@ class Work(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What an actor takes of a machine, and a task of decoding."""
+    """What the networks take of a machine, and those who decode for them."""
 
     cpus: float
     gpus: int
-    decoding: float  # CPUs
+    decoders: int  # for each actor with networks
+    decoding: float  # CPUs of a decoder
 
 
 class Networks:
@@ -59,7 +60,8 @@ class Networks:
         import ray
 
         self.ray, self.work_at = ray, work
-        self.decode = ray.remote(num_cpus=share.decoding, max_retries=_RETRIES)(decode)
+        hire = ray.remote(num_cpus=share.decoding, max_restarts=-1, max_task_retries=-1)(Decoder)
+        self.decoders = [hire.remote() for _ in range(share.decoders)]  # anywhere; they end with this actor
         self.on_gpu = bool(share.gpus)
 
     @cached_property  # and not above: what goes wrong there is no sentence, but an actor that dies again and again
@@ -97,15 +99,24 @@ class Networks:
         return pa.table({"number": batch["number"], "rows": pa.array([to_ipc(rows)], pa.large_binary())})
 
     def _decoded(self, entries: Sequence[Entry], framings: tuple[Framing, Framing]) -> Read:
-        """Yield the images in order, as tasks on any machine decode them, a few tasks ahead."""
+        """Yield the images in order, as they are decoded in turns, some ahead."""
         coming: deque[Any] = deque()
+        turns = cycle(self.decoders)
         for start in range(0, len(entries), _AT_ONCE):
             some = entries[start : start + _AT_ONCE]
-            coming.append(self.decode.remote(some, framings, self.work.source, self.work.limits))
-            if len(coming) > _AHEAD:
+            coming.append(next(turns).decode.remote(some, framings, self.work.source, self.work.limits))
+            if len(coming) > max(_AHEAD, len(self.decoders)):
                 yield from self.ray.get(coming.popleft())
         while coming:
             yield from self.ray.get(coming.popleft())
+
+
+class Decoder:
+    """An actor that decodes. A task would do, but its process ends when it idles, and to load torch takes seconds."""
+
+    def decode(self, *arguments: Any) -> list[Framed | BrokenImageError]:
+        """Fetch, decode and frame some images, as :func:`decode` does."""
+        return decode(*arguments)
 
 
 def decode(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Pixels: TypeAlias = "UInt8[np.ndarray, 'h w 3']"
 Read: TypeAlias = "Generator[Framed | BrokenImageError, None, None]"
+Batches: TypeAlias = "Iterator[list[Framed | BrokenImageError]]"
 
 _PICTURE_SIZE = 1024  # pixels of the longer side of the picture that a prediction keeps
 
@@ -81,22 +82,22 @@ def read_images(
 
 
 def read_batches(
-    images: Sequence[Image], first: Framing, second: Framing, *, batch_size: int, picture: bool = False
-) -> Iterator[list[Framed | BrokenImageError]]:
+    images: Sequence[Image], first: Framing, second: Framing, *, batch_size: int, picture: bool = False,
+    read: Read | None = None,
+) -> Batches:  # fmt: skip
     """Yield the images in order, ``batch_size`` readable ones at a time; the last part may have fewer.
 
-    A thread collects what the workers read while the caller is busy. It is at most two batches ahead.
+    A thread collects what the workers read, or what somebody else has ``read``, while the caller is busy. It is at most
+    two batches ahead.
     """
-    return batches_ahead(read_images(images, first, second, picture=picture), batch_size)
+    return _ahead(read or read_images(images, first, second, picture=picture), batch_size)
 
 
-def record_batches(
-    manifest: Manifest, first: Framing, second: Framing, *, batch_size: int
-) -> Iterator[list[Framed | BrokenImageError]]:
+def record_batches(manifest: Manifest, first: Framing, second: Framing, *, batch_size: int) -> Batches:
     """Yield the records of a source as :func:`read_batches` yields files."""
     limited = all(record.path is not None for record in manifest.records)
     work = _Read(manifest.reader, _Places(first, second), picture=False)
-    return batches_ahead(_read(manifest.records, work, limited=limited), batch_size)
+    return _ahead(_read(manifest.records, work, limited=limited), batch_size)
 
 
 def _read(items: Sequence[Image] | Sequence[Record], work: _Read, *, limited: bool, workers: int | None = None) -> Read:
@@ -108,8 +109,7 @@ def _read(items: Sequence[Image] | Sequence[Record], work: _Read, *, limited: bo
             yield each if isinstance(each, BrokenImageError) else work.places.take(i, each.picture)
 
 
-def batches_ahead(images: Read, batch_size: int) -> Iterator[list[Framed | BrokenImageError]]:
-    """Collect images into batches, as :func:`read_batches` does, in a thread."""
+def _ahead(images: Read, batch_size: int) -> Batches:
     ready: queue.SimpleQueue[list[Framed | BrokenImageError] | BaseException | None] = queue.SimpleQueue()
     room, stop = threading.Semaphore(1), threading.Event()
 
@@ -139,9 +139,7 @@ def batches_ahead(images: Read, batch_size: int) -> Iterator[list[Framed | Broke
         thread.join()
 
 
-def _in_batches(
-    read: Iterator[Framed | BrokenImageError], batch_size: int
-) -> Iterator[list[Framed | BrokenImageError]]:
+def _in_batches(read: Iterator[Framed | BrokenImageError], batch_size: int) -> Batches:
     batch: list[Framed | BrokenImageError] = []
     n_framed = 0
     for each in read:
