@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import stat
 import warnings
@@ -9,12 +10,16 @@ import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tdumpra.errors import InputFileError, TdumpraError
+from tdumpra.errors import InputFileError, MissingExtraError, TdumpraError
 from tdumpra.limits import MIB, VARIABLE, limits, refuse_above
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 _FREE = 256 * MIB  # an archive may unfold to so much, however small it is
 _READ_AT_ONCE = 8 * MIB  # of an array that is dealt into parts
@@ -158,6 +163,68 @@ def open_npz(path: Path, error: type[TdumpraError] = InputFileError) -> Iterator
     refuse_endless(path, error)
     with reading(path, ".npz file", error), zipfile.ZipFile(path) as file:
         yield Archive(path, file)
+
+
+@contextmanager
+def open_parquet(path: Path, error: type[TdumpraError] = InputFileError) -> Iterator[ParquetTable]:
+    """Open a Parquet file."""
+    try:
+        import pyarrow.parquet
+    except ImportError as problem:
+        raise MissingExtraError("pyarrow", "parquet", "reading .parquet") from problem
+    refuse_endless(path, error)
+    with reading(path, ".parquet table", error):
+        texts = _texts(pyarrow.parquet.read_metadata(path))
+        options = {"read_dictionary": texts, "page_checksum_verification": True}  # of pages that carry a checksum
+        with pyarrow.parquet.ParquetFile(path, **options) as file:
+            yield ParquetTable(path, file)
+
+
+class ParquetTable:
+    """An open Parquet file. Its header is read at once, columns when they are asked for.
+
+    A text that a column repeats stands in the file once, and so it stays in memory until it is known how much all of
+    its repetitions would take.
+    """
+
+    def __init__(self, path: Path, file: pq.ParquetFile) -> None:
+        self._path, self._file = path, file
+        self.names: list[str] = file.schema_arrow.names
+        self.metadata: Mapping[bytes, bytes] = file.schema_arrow.metadata or {}
+
+    def load(self, names: Collection[str] | None = None) -> pa.Table:
+        """Load these columns, or all, once their sizes are within the limits."""
+        header, size = self._file.metadata, 0
+        for group, column in itertools.product(range(header.num_row_groups), range(header.num_columns)):
+            held = header.row_group(group).column(column)
+            size += max(held.total_uncompressed_size, held.num_values * max(8, header.schema.column(column).length))
+        self._refuse_large(size)
+        table = self._file.read(columns=None if names is None else list(names))
+        for place, column in enumerate(table.columns):
+            if hasattr(column.type, "index_type"):
+                size += sum(_unfolded(chunk) for chunk in column.chunks)
+                self._refuse_large(size)
+                table = table.set_column(place, table.field(place).name, column.cast(column.type.value_type))
+        return table
+
+    def _refuse_large(self, size: int) -> None:
+        header = self._file.metadata
+        refuse_large_table(self._path, rows=header.num_rows, columns=header.num_columns, size=size)
+
+
+def _texts(header: pq.FileMetaData) -> list[str]:
+    columns = (header.schema.column(number) for number in range(header.num_columns))
+    return [each.path for each in columns if each.physical_type == "BYTE_ARRAY" and not each.max_repetition_level]
+
+
+def _unfolded(chunk: pa.DictionaryArray) -> int:
+    """Return the bytes of an array once each value stands where it belongs."""
+    import pyarrow as pa
+    import pyarrow.compute as compute
+
+    if not (pa.types.is_string(chunk.dictionary.type) or pa.types.is_binary(chunk.dictionary.type)):
+        return 8 * len(chunk)
+    return int(compute.sum(compute.binary_length(chunk.dictionary).take(chunk.indices)).as_py() or 0)
 
 
 def _words(problem: Exception) -> str:

@@ -13,6 +13,7 @@ import gc
 import hashlib
 import io
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -30,6 +31,7 @@ from plain_charts import drawn_plainly
 from tests.campaigns.world import command
 
 from tdumpra.artifacts import read_artifact
+from tdumpra.data.images import cache
 from tdumpra.errors import ArtifactError
 from tdumpra.report import drawing
 
@@ -111,6 +113,7 @@ def _work(words: tuple[str, ...], folder: Path, fault: Fault | None, log: Path |
     os.chdir(folder.parent)
     os.environ["SOURCE_DATE_EPOCH"] = "1000000000"  # a model tells when it was made
     setattr(drawing.Chart, "_saved", drawn_plainly)  # noqa: B010  # for this process alone
+    cache._FLUSH_SECONDS = math.inf  # how long a command takes has no say in what it asks for
     try:
         with watched(folder, fault) as seen:
             code = command(*words)

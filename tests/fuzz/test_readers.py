@@ -8,31 +8,65 @@ import json
 import warnings
 import zipfile
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.campaigns.record import refusal
+from tests.campaigns.record import attempts, refusal
+from tests.fuzz import sound_files
+from tests.fuzz.sound_files import (
+    BANK,
+    CLASSIFIER,
+    ENTRIES,
+    GATE,
+    MODEL,
+    PLAN,
+    RECORD,
+    damaged,
+    resealed,
+    sealed,
+    sealed_document,
+    spoilt,
+    spoilt_artifact,
+    values,
+)
+from tests.support import splits_of
 from tests.test_trust_boundary import TREES
 
-from tdumpra import DualPathClassifier, PrototypeBank, artifacts, errors, seals
-from tdumpra.artifacts import read_json
+from tdumpra import DualPathClassifier, PrototypeBank, errors, seals
+from tdumpra.artifacts import fingerprint, read_artifact, read_json, write_json
 from tdumpra.data.images.decode import decode_file, decode_mask
+from tdumpra.data.images.identity import KnownFiles
 from tdumpra.data.sources import open_source
 from tdumpra.data.splits import Split
-from tdumpra.foreign import open_npz
+from tdumpra.foreign import open_npz, reading
+from tdumpra.integrations import mlflow
+from tdumpra.method.decision import Decision
 from tdumpra.method.output_files import read_outputs
+from tdumpra.method.record import Record
+from tdumpra.models.card import card_of
+from tdumpra.models.opened import open_model
 from tdumpra.networks.checkpoint import TrainingFiles, is_finished, read_networks
 from tdumpra.networks.model_file import Model
-from tdumpra.runs.config import read_config
+from tdumpra.networks.weights import read_state
+from tdumpra.report import material
+from tdumpra.runs import table_stages
+from tdumpra.runs.config import Config, read_config
+from tdumpra.runs.documents import with_metadata
+from tdumpra.runs.folder import refuse_results_of_another
 from tdumpra.runs.steps import read_document
 from tdumpra.runs.tables import OutputsTable
+from tdumpra.runtime.exported import read_exported
+from tdumpra.runtime.sessions import open_session
+from tdumpra.scoring.folder import ScoreFolder
+from tdumpra.scoring.listing import list_source
+from tdumpra.tuning.fit import Fitted
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 Reader = Callable[[Path], Any]
@@ -51,12 +85,66 @@ def read_medmnist(path: Path) -> Any:
     return open_source(f"medmnist:{path}")
 
 
+def read_decision(path: Path) -> Any:
+    return Decision.from_artifact(read_artifact(path, kind=CLASSIFIER[0], schema=CLASSIFIER[1]))
+
+
+def read_gate(path: Path) -> Any:
+    """Read a gate where it is used, and where it is shown."""
+    found = table_stages._kept(path, *GATE, "inputs", Fitted.from_artifact)  # one that makes no sense is none
+    with reading(path, "tdumpra gate", errors.ArtifactError):
+        return found, Fitted.from_artifact(read_artifact(path, kind=GATE[0], schema=GATE[1]))
+
+
+def read_record(path: Path) -> Any:
+    return Record.from_artifact(read_artifact(path, kind=RECORD[0], schema=RECORD[1]), n_classes=3, width=4)
+
+
+def read_known_files(path: Path) -> Any:
+    return KnownFiles(path).digest(path)
+
+
+def read_metadata(path: Path) -> Any:
+    return with_metadata(splits_of(0), path, ("sex",))
+
+
+def read_notes(path: Path) -> Any:
+    return material._split_notes(path, Config())
+
+
+def read_run(path: Path) -> Any:
+    """Ask whose results lie in a folder, and take the figures that go to MLflow."""
+    path.rename(path.with_name("evaluation.json"))
+    refuse_results_of_another(Config(name="mine"), path.parent)
+    return dict(mlflow._figures(read_document(path.with_name("evaluation.json"), "evaluation")))
+
+
+def read_plan(path: Path) -> Any:
+    job = path.parent / "job"
+    if not job.exists():
+        ScoreFolder.join(job, PLAN, lambda: ENTRIES)
+    path.replace(job / "plan.json")
+    return ScoreFolder.open(job).check()
+
+
+def read_listing(path: Path) -> Any:
+    job = path.parent / "job"
+    job.mkdir(exist_ok=True)
+    listed = fingerprint(path.read_bytes())
+    path.replace(job / "listing.parquet")
+    write_json(job / "plan.json", kind="scoring", schema=1, content={**asdict(PLAN), "listing": listed})
+    (job / "parts").mkdir(exist_ok=True)
+    return ScoreFolder.open(job).check()
+
+
+def read_graphs(path: Path) -> Any:
+    """Open a graph in an engine too, and run it."""
+    graphs = read_exported(path)
+    return open_session(graphs[0], "onnx", 1)(pixels=np.zeros((1, 16, 16, 3), np.uint8))
+
+
 # --- strategies: any bytes, and sealed files that hold any values
 
-leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
-values = st.recursive(
-    leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-)
 NAMES = (
     "identity", "progress", "ids", "groups", "class_names", "metadata", "made", "decision", "bank", "encoders",
     "merged", "exemplars", "params", "certificate", "estimate", "train", "val", "test", "source", "protocol", "seed",
@@ -72,18 +160,11 @@ tensors = st.dictionaries(
 
 
 def sealed_artifact(kind: str, schema: int) -> st.SearchStrategy[bytes]:
-    def seal(held: dict[str, torch.Tensor], meta: Any) -> bytes:
-        header = {"kind": kind, "schema": str(schema), "checksum": "0" * 64, "meta": json.dumps(meta)}
-        return artifacts._seal(safetensors.torch.save({name: each.clone() for name, each in held.items()}, header))
-
-    return st.builds(seal, tensors, tables | values)
+    return st.builds(lambda held, meta: sealed((kind, schema), held, meta), tensors, tables | values)
 
 
 def sealed_json(kind: str) -> st.SearchStrategy[bytes]:
-    def seal(content: dict[str, Any]) -> bytes:
-        return artifacts._seal(json.dumps({"kind": kind, "schema": 1, "checksum": "0" * 64, **content}).encode())
-
-    return st.builds(seal, tables)
+    return st.builds(lambda content: sealed_document(kind, content), tables)
 
 
 @st.composite
@@ -112,6 +193,9 @@ toml_bytes = (
 magic = st.sampled_from(
     [b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"GIF89a", b"II*\0", b"RIFF\0\0\0\0WEBP", b"BM", b""]
 )
+log_lines = st.lists(
+    st.dictionaries(st.sampled_from(["step", "epoch", "loss", "cross_entropy", "validation"]), values), max_size=3
+).map(lambda rows: "\n".join(map(json.dumps, rows)).encode())
 image_bytes = st.builds(lambda start, rest: start + rest, magic, st.binary(min_size=1, max_size=200))
 
 # by module that opens strangers' files: the file's name, the reader, and what is in the file
@@ -131,9 +215,18 @@ READERS: dict[str, list[tuple[str, Reader, st.SearchStrategy[bytes]]]] = {
         ("k", seals.read_key, any_bytes),
         ("f", lambda path: seals.verify_file(path.with_name("k"), bytes(32)), any_bytes),
     ],
-    "method/bank.py": [("b", PrototypeBank.load, sealed_artifact("bank", 2) | any_bytes)],
-    "estimator.py": [("c", DualPathClassifier.load, sealed_artifact("dual-path classifier", 1) | any_bytes)],
-    "networks/model_file.py": [("m", Model.read, sealed_artifact("model", 3) | any_bytes)],
+    "method/bank.py": [
+        ("b", PrototypeBank.load, sealed_artifact(*BANK) | any_bytes),
+        ("b", PrototypeBank.load, spoilt_artifact(BANK, sound_files.prototypes)),
+    ],
+    "estimator.py": [
+        ("c", DualPathClassifier.load, sealed_artifact(*CLASSIFIER) | any_bytes),
+        ("c", DualPathClassifier.load, spoilt_artifact(CLASSIFIER, sound_files.classifier)),
+    ],
+    "networks/model_file.py": [
+        ("m", Model.read, sealed_artifact(*MODEL) | any_bytes),
+        ("m", Model.read, spoilt_artifact(MODEL, sound_files.model)),
+    ],
     "networks/checkpoint.py": [
         ("c", read_networks, sealed_artifact("checkpoint", 1) | any_bytes),
         ("c", is_finished, sealed_artifact("checkpoint", 1)),
@@ -146,25 +239,44 @@ READERS: dict[str, list[tuple[str, Reader, st.SearchStrategy[bytes]]]] = {
         for kind in ("evaluation", "compared", "gate")
     ],
     "toml.py": [("c.toml", read_config, toml_bytes)],
+    "method/decision.py": [("c", read_decision, spoilt_artifact(CLASSIFIER, sound_files.classifier))],
+    "method/record.py": [("r", read_record, spoilt_artifact(RECORD, sound_files.record))],
+    "runs/table_stages.py": [("g", read_gate, spoilt_artifact(GATE, sound_files.gate))],
+    "models/card.py": [
+        ("m", lambda path: card_of(open_model(path), "name"), spoilt_artifact(MODEL, sound_files.model)),
+        ("c", lambda path: card_of(open_model(path), "name"), spoilt_artifact(CLASSIFIER, sound_files.classifier)),
+    ],
+    "report/material.py": [("s.json", read_notes, sealed_json("split") | any_bytes)],
+    "runs/folder.py": [("e", read_run, sealed_json("evaluation") | any_bytes)],
+    "integrations/mlflow.py": [
+        ("metrics.jsonl", lambda path: list(mlflow._curves(path.parent)), any_bytes | texts | log_lines),
+    ],
+    "data/images/identity.py": [
+        ("files.json", read_known_files, values.map(lambda said: sealed_document("known files", {"files": said}))),
+    ],
+    "runs/documents.py": [("m.csv", read_metadata, csv_bytes | any_bytes.map(lambda data: b"id,sex\n" + data))],
+    "scoring/folder.py": [
+        ("plan.json", read_plan, spoilt(sound_files.plan).map(partial(sealed_document, "scoring"))),
+        ("listing.parquet", read_listing, sound_files.listings() | damaged(lambda: sound_files.listing())),
+    ],
+    "scoring/listing.py": [
+        ("s.tar", lambda path: list_source(str(path)), damaged(sound_files.shard) | any_bytes),
+        ("t.parquet", lambda path: list_source(str(path)), sound_files.listings() | any_bytes),
+        ("t.csv", lambda path: list_source(str(path)), csv_bytes),
+    ],
+    "runtime/exported.py": [
+        ("m.onnx", read_exported, spoilt(sound_files.description).map(sound_files.graph) | any_bytes),
+        ("m.xml", read_exported, any_bytes.map(lambda data: b'<tdumpra_model value="' + data + b'"')),
+    ],
+    "runtime/sessions.py": [
+        ("m.onnx", read_graphs, damaged(lambda: sound_files.graph(sound_files.description())).map(resealed)),
+    ],
+    "networks/weights.py": [
+        ("w.pth", read_state, damaged(sound_files.state) | any_bytes),
+        ("w.safetensors", read_state, damaged(lambda: sealed(RECORD, {"a": torch.ones(3)}, {})) | any_bytes),
+    ],
 }  # fmt: skip
-ELSEWHERE = {
-    "method/decision.py": "is part of a model, a gate or a classifier",
-    "runs/table_stages.py": "gates: damaged and senseless ones are made again (tests/runs/test_document_schema.py)",
-    "report/material.py": "reads what runs/steps.py and data/splits.py read",
-    "runs/attach.py": "reads what runs/steps.py reads",
-    "runs/folder.py": "takes the name alone out of what artifacts.py reads",
-    "data/images/identity.py": "its own list of digests, sealed; a damaged one counts as none (tests/campaigns)",
-    "integrations/mlflow.py": "reads what artifacts.py reads (tests/integrations/test_mlflow.py)",
-    "method/record.py": "is part of a model (tests/method/test_record.py)",
-    "models/card.py": "is part of a model, which networks/model_file.py or estimator.py reads",
-    "runtime/exported.py": "graphs of ONNX and OpenVINO (tests/runtime/test_exported.py)",
-    "runtime/sessions.py": "runs what runtime/exported.py reads",
-    "scoring/folder.py": "a job's own plan and parts (tests/scoring/test_folder.py)",
-    "scoring/listing.py": "addresses and shards (tests/scoring/test_listing.py)",
-    "runs/documents.py": "tables of further columns, by data/sources/tables.py",
-    "report/qualitative.py": "a picture that was drawn a moment before",
-    "networks/weights.py": "weights that a configuration names (tests/networks/test_weights.py)",
-}
+ELSEWHERE = {"report/qualitative.py": "opens the picture that it wrote in the line before"}
 OPENING = {"reading", "open_npz", "read_artifact", "read_json", "read_table", "read_frame", "Image.open", "torch.load"}
 
 
@@ -179,16 +291,24 @@ def test_every_module_that_opens_strangers_files_has_a_strategy():
     assert found - known == set(), "a reader without a strategy: add it to READERS"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _made_beforehand() -> None:
+    """Strategies must not draw from other generators, as making these files does."""
+    for make in sound_files.ALL:
+        make()
+
+
 CASES = [(module, *case) for module, cases in READERS.items() for case in cases]
 
 
 @pytest.mark.parametrize(("module", "name", "read", "content"), CASES, ids=[f"{m}-{n}" for m, n, *_ in CASES])
-def test_any_bytes_are_read_or_refused_in_a_sentence(tmp_path, module, name, read, content):
+@attempts(25, 5000)
+def test_any_bytes_are_read_or_refused_in_a_sentence(tmp_path, module, name, read, content, attempts):
     path = tmp_path / name
     (tmp_path / "k").write_bytes(b"sealed")
     target = tmp_path / "k.seal" if module == "seals.py" and name == "f" else path
 
-    @settings(max_examples=40, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=attempts, suppress_health_check=list(HealthCheck))
     @given(data=content)
     def attempt(data: bytes) -> None:
         target.write_bytes(data)
@@ -216,7 +336,8 @@ READERS_OF_CORPUS: dict[str, Reader] = {
     ".jpg": decode_file, ".tif": decode_file, ".dcm": decode_file, ".safetensors": Model.read,
     ".jsonl": lambda path: TrainingFiles(path.parent).read_metrics(),
     ".evaluation": lambda path: read_document(path, "evaluation"),
-    ".outputs": OutputsTable.read, ".checkpoint": read_networks,
+    ".outputs": OutputsTable.read, ".checkpoint": read_networks, ".onnx": read_exported,
+    ".tar": lambda path: list_source(str(path)),
 }  # fmt: skip
 EXPECTED: dict[str, str] = json.loads((CORPUS / "expected.json").read_text(encoding="utf-8"))
 

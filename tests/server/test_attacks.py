@@ -279,6 +279,27 @@ def test_control_characters_are_refused(world, text):
     assert answer.status_code == 422
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "[" * 3000, '{"a":' * 2000, "NaN", '{"label": "amber", "confidence": NaN}',
+        '{"label": "amber", "confidence": 1e999}',
+        '{"label": "amber", "confidence": ' + "9" * 5000 + "}", '{"label": "\\ud800", "confidence": 3}',
+        '{"label": "amber", "confidence": 3, "\\ud800": 1}', '{"label": "amber", "confidence": "\\ud800"}',
+        '{"label": {"\\ud800": NaN}, "confidence": 3}', "\ufeff{}", '{"label": "amber", "label": "blue"',
+    ],
+    ids=range(12),
+)  # fmt: skip
+def test_json_that_python_reads_and_cannot_write_is_refused(world, body):
+    """Depths, numbers and signs over which a server falls while it tells what was wrong with them."""
+    case = world.add_case()
+    answer = world.client("rita", raise_server_exceptions=False).post(
+        f"/v1/cases/{case}/readings", content=body.encode(), headers={"Content-Type": "application/json"}
+    )
+    assert answer.status_code in (400, 422)
+    assert answer.json()["detail"]
+
+
 # --- images
 
 

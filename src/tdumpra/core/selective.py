@@ -12,6 +12,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.special import digamma
 
+from tdumpra.core.metrics import ratio
+
 Array = np.ndarray
 
 
@@ -51,8 +53,7 @@ def weighted_areas(
     before = answered - counted
     reciprocals = digamma(answered + 1) - digamma(before + 1)
     risks = np.where(failed, counted - (answered - errors) * reciprocals, errors * reciprocals)
-    areas: Array = risks.sum(0) / answered[-1]
-    return areas
+    return ratio(risks.sum(0), answered[-1])  # NaN where nothing counts
 
 
 def best_area(wrong: Bool[Array, " n"]) -> float:

@@ -7,16 +7,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tdumpra import __version__
-from tdumpra.artifacts import read_json
 from tdumpra.errors import ArtifactError, InputFileError, MissingExtraError
+from tdumpra.networks.checkpoint import TrainingFiles
 from tdumpra.networks.model_file import Model
 from tdumpra.runs.folder import RunFolder
+from tdumpra.runs.steps import read_document
 from tdumpra.toml import read_toml
 
 _CODE = Path(__file__).with_name("mlflow_code.py")
@@ -42,14 +42,14 @@ def log_run(
     place = RunFolder(Path(folder))
     if not place.evaluation.is_file():
         raise InputFileError(f"{place.root} holds no evaluation.json: name the folder of a finished run of one seed")
-    evaluation = read_json(place.evaluation, kind="evaluation", schema=1)
+    evaluation = read_document(place.evaluation, "evaluation")
     settings = dict(_flat(read_toml(place.config))) if place.config.is_file() else {}
     active = mlflow.active_run()
     run = active or mlflow.start_run(run_name=run_name or evaluation.get("name"))
     try:
         _log_in_parts(mlflow.log_params, {key: str(value)[:_LONGEST] for key, value in settings.items()})
         _log_in_parts(mlflow.log_metrics, dict(_figures(evaluation)))
-        for step, values in _curves(place.root / "metrics.jsonl"):
+        for step, values in _curves(place.root):
             mlflow.log_metrics(values, step=step)
         mlflow.set_tags(
             {"tdumpra.version": __version__, "tdumpra.tuning": str(evaluation.get("tuning", ""))[:_LONGEST]}
@@ -120,22 +120,16 @@ def _figures(evaluation: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         yield f"gate.{name}", float(evaluation["gate"][name])
 
 
-def _curves(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield the numbers of each line of a training's ``metrics.jsonl``, with its step."""
-    if not path.is_file():
-        return
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()):
-        try:
-            said = json.loads(line)
-        except ValueError:
-            continue  # the last line of a run that was killed may be cut short
+def _curves(folder: Path) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield the numbers of each line of a training's log, with its step."""
+    for said in TrainingFiles(folder).read_metrics():
         values = {
             f"train.{key}": float(value)
             for key, value in said.items()
             if isinstance(value, int | float) and not isinstance(value, bool) and key != "step"
         }
         if values:
-            yield int(said.get("step", number)), values
+            yield said["step"], values
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -23,8 +23,8 @@ from tdumpra import checks
 from tdumpra.artifacts import fingerprint
 from tdumpra.data.leakage import refuse_crossing_groups
 from tdumpra.data.sources.tables import read_frame
-from tdumpra.errors import InputFileError, MissingExtraError
-from tdumpra.foreign import Header, open_npz, reading, refuse_large_table
+from tdumpra.errors import InputFileError
+from tdumpra.foreign import Header, open_npz, open_parquet
 from tdumpra.method.outputs import ScoredOutputs, TestOutputs, TrainOutputs, ValidationOutputs, are_names, class_numbers
 from tdumpra.method.probabilities import probabilities, renormalised
 
@@ -131,19 +131,8 @@ def _read_csv(path: Path, needed: Collection[str]) -> dict[str, Array]:
 
 
 def _read_parquet(path: Path, needed: Collection[str]) -> dict[str, Array]:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", "parquet", "reading .parquet") from error
-    with reading(path, ".parquet table"):
-        header = pyarrow.parquet.read_metadata(path)
-        cells = header.num_rows * header.num_columns
-        packed = sum(header.row_group(i).total_byte_size for i in range(header.num_row_groups))
-        refuse_large_table(path, rows=header.num_rows, columns=header.num_columns, size=max(8 * cells, packed))
-        import pandas as pd  # takes most of a second to load
-
-        frame = pd.read_parquet(path, page_checksum_verification=True)  # of pages that carry a checksum
-        return _from_frame(path, frame, needed)  # Arrow looks at text only when it is asked for
+    with open_parquet(path) as table:
+        return _from_frame(path, table.load().to_pandas(), needed)  # Arrow looks at text only when it is asked for
 
 
 def _from_frame(path: Path, frame: pd.DataFrame, needed: Collection[str]) -> dict[str, Array]:

@@ -35,7 +35,8 @@ from tdumpra.artifacts import (
 from tdumpra.checks import check_count
 from tdumpra.core.ema import EmaTeacher
 from tdumpra.errors import ArtifactError, TdumpraError
-from tdumpra.foreign import reading
+from tdumpra.foreign import reading, refuse_endless
+from tdumpra.limits import refuse_above
 from tdumpra.networks.settings import WITHOUT_EFFECT, TrainConfig
 from tdumpra.values import check_table, check_text
 
@@ -76,8 +77,11 @@ class TrainingFiles:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the rows of the log. A line that a crash cut short, or that was damaged, is left out."""
+        refuse_endless(self.metrics, ArtifactError)
         if not self.metrics.exists():
             return []
+        if reason := refuse_above("artifact_bytes", self.metrics.stat().st_size, "bytes"):
+            raise ArtifactError(f"{self.metrics}: {reason}")
         rows = (_log_row(line) for line in self.metrics.read_bytes().splitlines())
         return [row for row in rows if row is not None]
 
@@ -105,9 +109,11 @@ def _log_row(line: bytes) -> dict[str, Any] | None:
             check_count(row[name], name, least=0)
         figures = [row[name] for name in _LOGGED if "loss" in row]
         figures += [scores[name] or 0.0 for scores in row.get("validation", {}).values() for name in _VALIDATED]
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):  # no JSON, or of something else
-        return None
-    return row if all(isinstance(each, int | float) for each in figures) else None
+        figures += [each for each in row.values() if isinstance(each, int | float)]
+        is_sound = all(math.isfinite(each) for each in figures)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError):
+        return None  # no JSON, or of something else
+    return row if is_sound else None
 
 
 @dataclass(slots=True)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from tdumpra.errors import ArtifactError
-from tdumpra.foreign import reading
+from tdumpra.foreign import reading, refuse_endless
 from tdumpra.limits import refuse_above
 from tdumpra.runtime.description import Description, Role, find_description, is_whole
 
 Format = Literal["onnx", "openvino"]
 SUFFIXES: dict[str, Format] = {".onnx": "onnx", ".xml": "openvino"}
 
-# The name of a file outside of the graph that ONNX may take weights from, as protobuf writes it. Ours have none.
-_OUTSIDE = b"\x0a\x08location"
+# The name of a file outside of the graph that ONNX may take weights from, in all the ways in which protobuf may write
+# it: the field and the length of the word, 10 and 8, may each have useless bytes behind them. Ours have none.
+_OUTSIDE = re.compile(rb"(?:\x0a|\x8a\x80*\x00)(?:\x08|\x88\x80*\x00)location")
 
 
 class Graph(NamedTuple):
@@ -71,7 +73,7 @@ def _read_graph(path: Path, roles: Sequence[Role]) -> Graph:
         raise ArtifactError(f"{path} was not exported by tdumpra: it says nothing of classes and preprocessing")
     if not is_whole(data):
         raise ArtifactError(f"{path} was altered or cut short after it was written (its checksum does not match)")
-    if _OUTSIDE in data:
+    if _OUTSIDE.search(data):
         raise ArtifactError(
             f"{path} takes weights from another file, which exported models never do; it was not opened"
         )
@@ -89,6 +91,7 @@ def _read_graph(path: Path, roles: Sequence[Role]) -> Graph:
 
 
 def _read(path: Path) -> bytes:
+    refuse_endless(path, ArtifactError)
     try:
         if reason := refuse_above("artifact_bytes", path.stat().st_size, "bytes"):
             raise ArtifactError(f"{path}: {reason}")

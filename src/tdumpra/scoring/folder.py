@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tdumpra.artifacts import fingerprint, make_folder, read_json, write_bytes, write_json
 from tdumpra.errors import ArtifactError, MissingExtraError
-from tdumpra.foreign import reading
+from tdumpra.foreign import open_parquet, reading, refuse_endless
+from tdumpra.limits import refuse_above
 from tdumpra.locks import exclusive
 from tdumpra.scoring.listing import Entry
+from tdumpra.values import check_count, check_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +42,16 @@ class Plan:
     mode: str
     embeddings: bool
     part_size: int
+
+    def check(self) -> None:
+        """Refuse what no job asks for: a folder may come from anyone."""
+        for name in ("model", "source", "engine", "mode"):
+            check_text(getattr(self, name), name)
+        for name in self.class_names:
+            check_text(name, "a class")
+        if not isinstance(self.embeddings, bool):
+            raise TypeError(f"embeddings must be true or false, not {self.embeddings!r}")
+        check_count(self.part_size, "part_size")
 
     def differences(self, other: Plan) -> list[str]:
         """Return the names of what ``other`` asks for differently."""
@@ -103,9 +115,9 @@ class ScoreFolder:
             raise ArtifactError(f"{path} holds no scoring job: it has no plan.json")
         content = read_json(path / "plan.json", kind=KIND, schema=SCHEMA)
         with reading(path / "plan.json", "plan", ArtifactError):
-            listed = content.pop("listing")
-            plan = Plan(**{**content, "class_names": tuple(content["class_names"])})
-        data = (path / _LISTED).read_bytes() if (path / _LISTED).is_file() else b""
+            listed, plan = content.pop("listing"), Plan(**{**content, "class_names": tuple(content["class_names"])})
+            plan.check()
+        data = _bytes_of(path / _LISTED) if (path / _LISTED).is_file() else b""
         if fingerprint(data) != listed:
             raise ArtifactError(f"{path / _LISTED} was altered or is missing: score into a new folder")
         return cls(path, plan, _read_listing(path / _LISTED))
@@ -172,9 +184,9 @@ class ScoreFolder:
         """Return the column of errors of a part that is right, else ``None``."""
         if not _is_whole(path):
             return None
-        with reading(path, "part", ArtifactError), _parquet().ParquetFile(path) as file:
-            own = (file.schema_arrow.metadata or {}).get(b"tdumpra", b"").decode()
-            table = file.read(columns=["id", "error"])
+        with open_parquet(path, ArtifactError) as file:
+            own = file.metadata.get(b"tdumpra", b"").decode()
+            table = file.load(["id", "error"])
         expected = [entry.id for entry in self.entries_of(part)]
         if own != f"{self.identity} {part.number}" or table["id"].to_pylist() != expected:
             return None
@@ -212,9 +224,17 @@ def _is_whole(path: Path) -> bool:
     """Return whether a part's bytes are those that its name speaks of."""
     named = _PART.fullmatch(path.name)
     try:
-        return named is not None and fingerprint(path.read_bytes()) == named[2]
-    except OSError:
+        return named is not None and fingerprint(_bytes_of(path)) == named[2]
+    except (OSError, ArtifactError):
         return False
+
+
+def _bytes_of(path: Path) -> bytes:
+    """Read a file of the folder whole, if it is one and not too large."""
+    refuse_endless(path, ArtifactError)
+    if reason := refuse_above("artifact_bytes", path.stat().st_size, "bytes"):
+        raise ArtifactError(f"{path}: {reason}")
+    return path.read_bytes()
 
 
 def _parquet() -> Any:
@@ -245,6 +265,10 @@ def _write_listing(path: Path, entries: Sequence[Entry]) -> None:
 
 
 def _read_listing(path: Path) -> list[Entry]:
-    with reading(path, "listing", ArtifactError):
-        table = _parquet().read_table(path)
+    with open_parquet(path, ArtifactError) as file:
+        table = file.load(Entry._fields)
+        for name in Entry._fields:
+            wanted = "int64" if name in ("start", "size") else "string"
+            if str(table[name].type) != wanted or table[name].null_count:
+                raise TypeError(f"its column {name!r} must hold {wanted}, and not {table[name].type} or nothing")
         return [Entry(*row) for row in zip(*(table[name].to_pylist() for name in Entry._fields), strict=True)]

@@ -14,10 +14,10 @@ from typing import Any, BinaryIO, NamedTuple
 import pandas as pd
 
 from tdumpra.data.sources.csv_file import IMAGE_COLUMNS
-from tdumpra.data.sources.files import is_image, walk_files
+from tdumpra.data.sources.files import is_file, is_image, walk_files
 from tdumpra.data.sources.tables import read_table
 from tdumpra.errors import MissingExtraError, SourceError
-from tdumpra.foreign import reading, refuse_large_table
+from tdumpra.foreign import open_parquet, reading
 from tdumpra.limits import refuse_above
 
 _TABLES = {".csv", ".tsv", ".parquet"}
@@ -67,15 +67,13 @@ def _local(path: Path) -> Iterator[Entry]:
         for file in walk_files(root, root, recursive=True):
             name = file.relative_to(root).as_posix()
             if file.suffix == _SHARD:
-                with open(file, "rb") as opened:
-                    yield from _shard(opened, str(file), name)
+                yield from _local_shard(file, name)
             elif is_image(file):
                 yield Entry(name, str(file))
     elif path.suffix.lower() in _TABLES:
         yield from _table(path)
     elif path.suffix == _SHARD and path.is_file():
-        with open(path, "rb") as opened:
-            yield from _shard(opened, str(path.resolve()), path.name)
+        yield from _local_shard(path.resolve(), path.name)
     elif path.is_file() and is_image(path):
         yield Entry(path.name, str(path.resolve()))
     elif path.exists():
@@ -84,12 +82,22 @@ def _local(path: Path) -> Iterator[Entry]:
         raise SourceError(f"{path} does not exist")
 
 
+def _local_shard(path: Path, name: str) -> Iterator[Entry]:
+    if not is_file(path):  # a pipe would be waited for
+        yield Entry(name, str(path), problem="the shard is no file")
+        return
+    with open(path, "rb") as opened:
+        yield from _shard(opened, str(path), name)
+
+
 def _shard(opened: BinaryIO, file: str, name: str) -> Iterator[Entry]:
     """List the images of a tar file, with the bytes between which each lies; its order is kept."""
     end = 0
     try:
         with tarfile.open(fileobj=opened, mode="r:") as archive:
             for member in archive:
+                if member.size < 0 or member.offset_data < end:  # it leads back, and round and round
+                    raise tarfile.ReadError(f"the size of {member.name!r} is {member.size}")
                 end = member.offset_data + -(-member.size // 512) * 512
                 if member.isreg() and is_image(Path(member.name)) and not Path(member.name).name.startswith("."):
                     if reason := refuse_above("image_bytes", member.size, "bytes"):
@@ -127,16 +135,8 @@ def _rows(path: Path) -> Iterable[dict[str, str]]:
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", "parquet", "reading .parquet") from error
-    with reading(path, ".parquet table", SourceError):
-        header = pyarrow.parquet.read_metadata(path)
-        size = sum(header.row_group(i).total_byte_size for i in range(header.num_row_groups))
-        refuse_large_table(path, rows=header.num_rows, columns=header.num_columns, size=size)
-        wanted = [name for name in header.schema.names if name in (*IMAGE_COLUMNS, "id")]
-        return pd.read_parquet(path, columns=wanted)
+    with open_parquet(path, SourceError) as table:
+        return table.load([name for name in table.names if name in (*IMAGE_COLUMNS, "id")]).to_pandas()
 
 
 def _file_column(path: Path, columns: tuple[str, ...]) -> str:

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from tdumpra import __version__
 from tdumpra.errors import ArtifactError
+from tdumpra.screen import printable
 from tdumpra.server import api, pages, views
 from tdumpra.server.database import is_full
 from tdumpra.server.guards import Guard, log
@@ -86,7 +87,7 @@ def _refused(request: Request, error: Any) -> Response:
 
 def _invalid(request: Request, error: Any) -> Response:
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"][1:]) or "the body"
+    where = printable(".".join(str(part) for part in first["loc"][1:])) or "the body"  # names that a stranger gave
     return views.problem(request, RefusedError(422, f"{where}: {first['msg']}"))
 
 

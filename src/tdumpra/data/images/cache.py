@@ -37,7 +37,7 @@ from tdumpra.locks import exclusive
 
 log = logging.getLogger(__name__)
 
-_LINE = re.compile(rb"([0-9a-f]{16})\t(\d+|-)\t(\d+)\n")
+_LINE = re.compile(rb"([0-9a-f]{16})\t(\d{1,12}|-)\t(\d{1,12})\n")  # int() refuses thousands of digits
 _FLUSH_SECONDS = 2.0
 
 _Task = tuple[int, int | None]  # the number of a record, and the row to write it to
