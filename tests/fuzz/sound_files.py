@@ -28,7 +28,8 @@ from tdumpra import artifacts, estimator
 from tdumpra.artifacts import Artifact, fingerprint
 from tdumpra.data.images.framing import EvalTransform, Framing
 from tdumpra.method import bank
-from tdumpra.method.record import BankRecipe, KeptRows, Record
+from tdumpra.method.record import BankRecipe, Record
+from tdumpra.method.rows import KeptRows
 from tdumpra.networks import model_file
 from tdumpra.runs.table_stages import GATE_KIND, GATE_SCHEMA
 from tdumpra.runtime.description import BLANK, MODEL_KEY, SCHEMA, SEAL_KEY, seal

@@ -67,14 +67,14 @@ class Drawn:
         """Return probabilities."""
         rows = self.n if rows is None else rows
         if self.kind == "certain":
-            return np.eye(self.c)[self.rng.integers(self.c, size=rows)]
+            return np.asarray(np.eye(self.c)[self.rng.integers(self.c, size=rows)])
         if self.kind == "even":
             return np.full((rows, self.c), 1 / self.c)
         return self.rng.dirichlet(np.full(self.c, 0.05 if self.kind == "sharp" else 1.0), rows)
 
     def log_p(self) -> Array:
         """Return logarithms of probabilities, as the shell gives them: of none below the smallest."""
-        return np.log(np.maximum(self.p(), metrics.SMALLEST_PROBABILITY))
+        return np.asarray(np.log(np.maximum(self.p(), metrics.SMALLEST_PROBABILITY)))
 
     def y(self, rows: int | None = None) -> Array:
         """Return labels; of one class alone where probabilities are certain."""
@@ -109,9 +109,15 @@ class Drawn:
         """Return numbers of groups, none of which is left out."""
         return np.unique(self.rng.integers(self.n, size=self.n), return_inverse=True)[1]
 
+    def moments(self) -> linear_head.Moments:
+        """Return sums of rows; of rows that are all alike where probabilities are certain."""
+        return linear_head.Moments.of(
+            np.ones((self.n, self.d)) if self.kind == "certain" else self.number(self.n, self.d)
+        )
+
     def count(self) -> Array:
         """Return how many rows each class has; one has some."""
-        return self.rng.integers(4, size=self.c) + (np.arange(self.c) == 0)
+        return np.asarray(self.rng.integers(4, size=self.c) + (np.arange(self.c) == 0))
 
     def prior(self) -> torch.Tensor:
         return self.t(self.rng.dirichlet(np.ones(self.c)))
@@ -239,9 +245,11 @@ CASES: dict[str, Case] = {
     "calibration.fit_temperature": Case(
         lambda a: calibration.fit_temperature(a.t(a.log_p()), a.t(a.y())) / calibration.TEMPERATURE_RANGE[1], share
     ),
-    "calibration.add_bias": Case(lambda a: calibration.add_bias(a.t(a.p()), (0.5,) * a.c), rows_of_one),
+    "calibration.apply_temperature_and_bias": Case(
+        lambda a: calibration.apply_temperature_and_bias(a.t(a.p()), 0.7, (0.5,) * a.c), rows_of_one
+    ),
     "calibration.fit_temperature_and_bias": Case(
-        lambda a: calibration.fit_temperature_and_bias(a.t(a.log_p()), a.t(a.y())), finite
+        lambda a: calibration.fit_temperature_and_bias(a.t(a.p()), a.t(a.y())), finite
     ),
     "calibration.adjust_prior": Case(
         lambda a: calibration.adjust_prior(a.t(a.p()), a.prior(), float(a.rng.choice([0.0, 0.4, 1.0]))), rows_of_one
@@ -302,17 +310,16 @@ CASES: dict[str, Case] = {
     ),
     "linear_head.LinearHead.logits": Case(lambda a: a.head().logits(a.number(a.n, a.d)), finite),
     "linear_head.Directions.coordinates": Case(
-        lambda a: linear_head.principal_directions(a.number(a.n, a.d)).coordinates(a.number(a.m, a.d)), finite
+        lambda a: linear_head.principal_directions(a.moments()).coordinates(a.number(a.m, a.d)), finite
     ),
     "linear_head.Directions.on_features": Case(
         lambda a: linear_head.Directions(a.number(a.d), a.number(a.d, a.d)).on_features(a.head()), finite
     ),
     "linear_head.principal_directions": Case(
-        lambda a: linear_head.principal_directions(
-            np.ones((a.n, a.d)) if a.kind == "certain" else a.number(a.n, a.d), 1 + a.seed % 3
-        ),
-        finite,
+        lambda a: linear_head.principal_directions(a.moments(), 1 + a.seed % 3), finite
     ),
+    "linear_head.Moments.of": Case(lambda a: linear_head.Moments.of(a.number(a.n, a.d)), finite),
+    "linear_head.Moments.plus": Case(lambda a: a.moments().plus(a.moments()), finite),
     "linear_head.fit_linear_head": Case(
         lambda a: linear_head.fit_linear_head(
             a.number(a.n, a.d), a.y(), a.share() + 0.1, n_classes=a.c, l2=0.1, tolerance=1e-3
@@ -471,7 +478,8 @@ def takes_arrays() -> Iterator[str]:
                     continue
                 given = [*each.args.posonlyargs, *each.args.args, *each.args.kwonlyargs, each.args.vararg]
                 if any(a is not None and a.annotation and mentions(ast.unparse(a.annotation), types) for a in given):
-                    yield f"{module}.{node.name}.{each.name}" if each is not node else f"{module}.{each.name}"
+                    inside_of = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+                    yield f"{module}.{inside_of}{each.name}"
 
 
 def mentions(annotation: str, types: set[str]) -> bool:

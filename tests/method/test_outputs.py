@@ -130,4 +130,5 @@ def test_rows_of_many_classes_are_searched_in_part(monkeypatch):
     monkeypatch.setattr(outputs, "SEARCHED_ENTRIES", 12 * n_classes)
     part = rows.searched()
     assert len(part) == 12
+    assert part.groups is not None
     assert set(np.unique(part.groups, return_counts=True)[1]) == {2}  # groups stay whole
