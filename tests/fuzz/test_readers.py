@@ -155,6 +155,7 @@ ELSEWHERE = {
     "runs/folder.py": "takes the name alone out of what artifacts.py reads",
     "data/images/identity.py": "its own list of digests, sealed; a damaged one counts as none (tests/campaigns)",
     "integrations/mlflow.py": "reads what artifacts.py reads (tests/integrations/test_mlflow.py)",
+    "cli/validate.py": "takes two digests out of what artifacts.py reads (tests/cli/test_validate.py)",
     "method/record.py": "is part of a model (tests/method/test_record.py)",
     "models/card.py": "is part of a model, which networks/model_file.py or estimator.py reads",
     "runtime/exported.py": "graphs of ONNX and OpenVINO (tests/runtime/test_exported.py)",
