@@ -292,6 +292,9 @@ CASES: dict[str, Case] = {
     "gate.fuse": Case(lambda a: gate.fuse(a.t(a.p()), a.t(a.p()), THRESHOLDS, rule="log-linear").p, rows_of_one),
     "groups.lesion_of_each_row": Case(lambda a: groups.lesion_of_each_row(None, a.n), finite),
     "groups.lesion_numbers": Case(lambda a: groups.lesion_numbers(a.share().astype(str), a.n), finite),
+    "groups.joined_groups": Case(
+        lambda a: groups.joined_groups(a.member().astype(str), a.member(), a.y()), lambda found: len(found) > 0
+    ),
     "groups.sum_by_lesion": Case(lambda a: groups.sum_by_lesion(a.y(), a.member().astype(str)), finite),
     "groups.count_by_lesion": Case(lambda a: groups.count_by_lesion(a.share()), finite),
     "groups.gained_by_lesion": Case(
@@ -351,6 +354,8 @@ CASES: dict[str, Case] = {
     "metrics.classwise_calibration_error": Case(lambda a: metrics.classwise_calibration_error(a.p(), a.y()), share),
     "metrics.log_loss_by_row": Case(lambda a: metrics.log_loss_by_row(a.p(), a.y()), finite),
     "metrics.negative_log_likelihood": Case(lambda a: metrics.negative_log_likelihood(a.p(), a.y()), finite),
+    "metrics.auroc_influence": Case(lambda a: metrics.auroc_influence(a.p(), a.y()), finite),
+    "metrics.squared_error_by_row": Case(lambda a: metrics.squared_error_by_row(a.p(), a.y()) / 2, share),
     "metrics.brier_score": Case(lambda a: metrics.brier_score(a.p(), a.y()) / 2, share),
     "metrics.cost_by_row": Case(lambda a: metrics.cost_by_row(a.y(), a.y(), a.number(a.c, a.c)), finite),
     "metrics.cheapest_decision": Case(
@@ -375,6 +380,12 @@ CASES: dict[str, Case] = {
             a.unit(a.m), a.t(a.y(a.m)), a.unit(), sharpness=(1.0, 20.0), n_classes=a.c
         ),
         finite,
+    ),
+    "neighbours.class_shares": Case(
+        lambda a: neighbours.class_shares(
+            a.t(a.y(a.m)), torch.randint(a.m, (a.n, 2)), n_classes=a.c, dtype=a.dtype
+        ),
+        rows_of_one,
     ),
     "neighbours.nearest_neighbour_shares": Case(
         lambda a: neighbours.nearest_neighbour_shares(
@@ -409,6 +420,10 @@ CASES: dict[str, Case] = {
     "rowwise.softmax_rows": Case(lambda a: rowwise.softmax_rows(1000 * a.t(a.number(a.n, a.c))), rows_of_one),
     "search.below": Case(lambda a: search.below(a.share(), (0.5, 0.2)), finite),
     "search.above": Case(lambda a: search.above(a.share(), (0.5, 0.2)), finite),
+    "search.Corners.of": Case(lambda a: search.Corners.of(a.axes()).corner, finite),
+    "search.Corners.sums": Case(
+        lambda a: search.Corners.of(a.axes()).sums(a.number(), a.y(), a.c), finite
+    ),
     "search.orthant_sums": Case(lambda a: search.orthant_sums(a.axes(), a.number(a.n, 2)), finite),
     "search.tally": Case(
         lambda a: search.tally(

@@ -276,7 +276,10 @@ READERS: dict[str, list[tuple[str, Reader, st.SearchStrategy[bytes]]]] = {
         ("w.safetensors", read_state, damaged(lambda: sealed(RECORD, {"a": torch.ones(3)}, {})) | any_bytes),
     ],
 }  # fmt: skip
-ELSEWHERE = {"report/qualitative.py": "opens the picture that it wrote in the line before"}
+ELSEWHERE = {
+    "report/qualitative.py": "opens the picture that it wrote in the line before",
+    "cli/validate.py": "takes two digests out of what artifacts.py reads (tests/cli/test_validate.py)",
+}
 OPENING = {"reading", "open_npz", "read_artifact", "read_json", "read_table", "read_frame", "Image.open", "torch.load"}
 
 
