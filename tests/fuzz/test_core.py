@@ -74,7 +74,7 @@ class Drawn:
 
     def log_p(self) -> Array:
         """Return logarithms of probabilities, as the shell gives them: of none below the smallest."""
-        return np.log(np.maximum(self.p(), metrics.SMALLEST_PROBABILITY))
+        return np.asarray(np.log(np.maximum(self.p(), metrics.SMALLEST_PROBABILITY)))
 
     def y(self, rows: int | None = None) -> Array:
         """Return labels; of one class alone where probabilities are certain."""
@@ -111,7 +111,7 @@ class Drawn:
 
     def count(self) -> Array:
         """Return how many rows each class has; one has some."""
-        return self.rng.integers(4, size=self.c) + (np.arange(self.c) == 0)
+        return np.asarray(self.rng.integers(4, size=self.c) + (np.arange(self.c) == 0))
 
     def prior(self) -> torch.Tensor:
         return self.t(self.rng.dirichlet(np.ones(self.c)))
@@ -465,13 +465,15 @@ def takes_arrays() -> Iterator[str]:
                     types.add(node.name)
     for module, tree in trees.items():
         for node in tree.body:
-            inside = node.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_") else [node]
-            for each in inside:
+            name = f"{module}.{node.name}" if isinstance(node, ast.ClassDef) else module
+            for each in node.body if isinstance(node, ast.ClassDef) else [node]:
+                if name.startswith(f"{module}._"):
+                    continue
                 if not isinstance(each, ast.FunctionDef) or each.name.startswith("_"):
                     continue
                 given = [*each.args.posonlyargs, *each.args.args, *each.args.kwonlyargs, each.args.vararg]
                 if any(a is not None and a.annotation and mentions(ast.unparse(a.annotation), types) for a in given):
-                    yield f"{module}.{node.name}.{each.name}" if each is not node else f"{module}.{each.name}"
+                    yield f"{name}.{each.name}"
 
 
 def mentions(annotation: str, types: set[str]) -> bool:
