@@ -82,7 +82,7 @@ def test_a_shard_that_leads_back_to_its_beginning_comes_to_an_end(tmp_path):
     """A member of a negative size: the next one begins where this one did, for ever."""
     member = tarfile.TarInfo("a.png")
     header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
-    header[124:136] = b"\xff" + (2**88 - 512).to_bytes(11, "big")  # -512, as GNU's tar writes numbers below zero
+    header[124:136] = (-512).to_bytes(12, "big", signed=True)
     header[148:156] = b"        "
     header[148:156] = f"{sum(header):06o}\0 ".encode()
     (tmp_path / "s.tar").write_bytes(bytes(header) + bytes(10240))

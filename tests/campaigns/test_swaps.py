@@ -82,13 +82,14 @@ def image_runs(root: Path) -> dict[str, Config]:
 def array_runs(root: Path) -> dict[str, Config]:
     saved = [save_arrays(root / f"{seed}.npz", seed) for seed in range(2)]
     tune = {"preset": "paper"}
-    return {
+    runs = {
         "own": attach_config(saved[0], root / "own", {}, tune),
         "seed": attach_config(saved[1], root / "seed", {}, tune),
         "bank": attach_config(saved[0], root / "bank", {"n_prototypes": 2}, tune),
         "gate": attach_config(saved[0], root / "gate", {}, {**tune, "objective": "accuracy"}),
         "version": attach_config(saved[0], root / "version", {}, tune),
     }
+    return {name: replace(run, evaluate=replace(run.evaluate, bootstrap=4)) for name, run in runs.items()}
 
 
 KINDS: dict[str, tuple[Callable[[Path], dict[str, Config]], Callable[[Config], None]]] = {

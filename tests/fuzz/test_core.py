@@ -487,14 +487,15 @@ def takes_arrays() -> Iterator[str]:
                     types.add(node.name)
     for module, tree in trees.items():
         for node in tree.body:
-            inside = node.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_") else [node]
-            for each in inside:
+            name = f"{module}.{node.name}" if isinstance(node, ast.ClassDef) else module
+            for each in node.body if isinstance(node, ast.ClassDef) else [node]:
+                if name.startswith(f"{module}._"):
+                    continue
                 if not isinstance(each, ast.FunctionDef) or each.name.startswith("_"):
                     continue
                 given = [*each.args.posonlyargs, *each.args.args, *each.args.kwonlyargs, each.args.vararg]
                 if any(a is not None and a.annotation and mentions(ast.unparse(a.annotation), types) for a in given):
-                    inside_of = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
-                    yield f"{module}.{inside_of}{each.name}"
+                    yield f"{name}.{each.name}"
 
 
 def mentions(annotation: str, types: set[str]) -> bool:
