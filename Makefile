@@ -54,13 +54,8 @@ test: $(DEV) ## the test suite (minutes, two cores)
 test-slow: $(DEV) ## the tests that take longer
 	$(BIN)/python -m pytest -m "slow"
 
-<<<<<<< HEAD
-test-services: $(DEV) $(SERVICES) ## the tests that need OpenVINO, MLflow or a service
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "services and not slow and not gpu and not campaign"
-=======
 test-services: $(DEV) $(SERVICES) ## the tests that need OpenVINO, MLflow, Ray or a service
-	$(BIN)/python -m pytest -n 2 -m "services and not slow and not gpu and not campaign"
->>>>>>> h-ray
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "services and not slow and not gpu and not campaign"
 
 test-lowest: $(LOWEST)/.ready ## the array tests with the lowest versions that pyproject.toml allows
 	$(LOWEST)/bin/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu and not services and not campaign" $(ARRAY_TESTS)
