@@ -44,6 +44,7 @@ FAULTS = {
 }
 _VOLATILE = {"environment.json", ".lock"}  # when and where, not what
 _SPEED = re.compile(rb'"images_per_second": [^,}]+')
+_START = re.compile(rb'[{]"step": [0-9]+, "epoch": [0-9]+, "steps": .*\n')  # a row for each start of a training
 _LOG = re.compile(rb"c3RlcCxlcG9jaCxsb3Nz[A-Za-z0-9+/=]*")  # the log, which tells the speed, as a page has it in base64
 
 
@@ -213,7 +214,7 @@ def contents(folder: Path) -> dict[str, str]:
 def _timeless(path: Path) -> bytes:
     data = path.read_bytes()
     if path.name == "metrics.jsonl":
-        return _SPEED.sub(b"", data)
+        return _START.sub(b"", _SPEED.sub(b"", data))
     if path.name == "index.html":
         return _LOG.sub(b"", data)
     if path.name == "report.json":  # names the log by its contents

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -79,16 +79,16 @@ def hold(config: Config, root: Path) -> None:
 
 def _die_while_writing(number: int, moment: str) -> None:
     """Arrange for SIGKILL at one of ``WRITE_MOMENTS`` of the checkpoint write with that number."""
-    real_write, writes = artifacts.write_bytes, []
+    real_write, writes = artifacts.write_together, []
 
-    def write_bytes(path: str | Path, data: bytes) -> None:
-        if Path(path).parent.name == "checkpoints":
-            writes.append(path)
+    def write_together(files: Mapping[Path, Sequence[artifacts.Bytes]]) -> None:
+        if any(path.parent.name == "checkpoints" for path in files):
+            writes.append(files)
             if len(writes) == number + 1:
                 _arm(moment)
-        real_write(path, data)
+        real_write(files)
 
-    artifacts.write_bytes = write_bytes
+    artifacts.write_together = write_together
 
 
 def _arm(moment: str) -> None:
@@ -104,7 +104,8 @@ def _arm(moment: str) -> None:
 
             def __exit__(self, *_: Any) -> None: ...
 
-            def write(self, data: bytes) -> None:
+            def writelines(self, parts: Sequence[artifacts.Bytes]) -> None:
+                data = b"".join(parts)
                 real(data[: len(data) // 2])
                 file.flush()
                 _die()

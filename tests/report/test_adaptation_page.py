@@ -31,7 +31,8 @@ def document(**changes: Any) -> dict[str, Any]:
         "model": "home.safetensors", "source": "there.npz", "rows": 160, "lesions": 80,
         "objective": "balanced_accuracy",
         "classes": {"<b>amber</b>": 160, "blue": 0}, "missing": ["blue"], "verdict": "linear head with replay wins",
-        "wins": True, "way": "head", "chosen_by_fold": ["head"] * 5, "estimate": figures(0.6), "ways": ways,
+        "wins": True, "way": "head", "shown": "head", "chosen_by_fold": ["head"] * 5, "estimate": figures(0.6),
+        "ways": ways,
         "home": {"rows": 200, "before": figures(0.9), "after": figures(0.85), "change": figures(-0.05)}, "draws": 3,
         "dose": [{"lesions": size, "figures": {}, "gains": gains} for size in (50, 100)], "notes": ["no blue there"],
     }  # fmt: skip

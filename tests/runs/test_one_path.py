@@ -211,7 +211,7 @@ def test_attach_is_a_run_on_one_file(tdumpra, tmp_path, computed):
 @pytest.mark.filterwarnings("default")
 def test_variants_with_equal_gates_tune_once(tdumpra, tmp_path, computed):
     arrays = dict(np.load(save_problem(tmp_path / "joint.npz")))
-    np.savez(tmp_path / "ce.npz", **arrays)
+    np.savez_compressed(tmp_path / "ce.npz", **arrays)  # another file by its bytes
     config = tmp_path / "ablation.toml"
     config.write_text(
         '[[outputs]]\nfile = "ce.npz"\ntraining = "ce"\nbackbone = "net"\nseed = 0\n'

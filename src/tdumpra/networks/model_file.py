@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from tdumpra.artifacts import Artifact, fingerprint, prefixed, read_artifact, unprefixed, write_artifact
-from tdumpra.core.linear_head import LinearHead
 from tdumpra.data.images.framing import EvalTransform
 from tdumpra.errors import ArtifactError, OtherKindError, UntrustedCodeError
 from tdumpra.foreign import reading
@@ -23,6 +22,9 @@ from tdumpra.networks.build import Encoding, NetworkError, NewHead, SeveralViews
 from tdumpra.networks.settings import VIEWS, NetworkConfig, Precision
 from tdumpra.toml import from_plain
 from tdumpra.values import check_choice, check_count, check_list, check_table, check_text
+
+if TYPE_CHECKING:
+    from tdumpra.core.linear_head import LinearHead
 
 KIND, SCHEMA = "model", 3
 
@@ -96,6 +98,8 @@ class Encoder:
     @property
     def head(self) -> LinearHead | None:
         """Return the linear layer from pooled features to logits; ``None`` where a factory made the network."""
+        from tdumpra.core.linear_head import LinearHead  # loads SciPy, which prediction can do without
+
         own = ("classifier.weight", "classifier.bias")
         for names in (_HEAD, () if self.network.as_it_is else own):
             if names and all(name in self.state for name in names):

@@ -75,17 +75,18 @@ def most(field):
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
     return int(line.split()[1]) / 1024
 
-def trained(n):
+def trained(n, name=""):
     path = folder / f"{n}.u8"
     with path.open("wb") as file:
         file.truncate(n * framing.nbytes)
     data = colours(n)
     images = CachedImages(path, np.arange(n), framing)
     data = replace(data, prepared=replace(data.prepared, images=images))
-    train_run(config, folder / str(n), data)
+    train_run(config, folder / f"{n}{name}", data)
     return images.nbytes / 2**20, most("VmHWM")
 
-small, before = trained(300)  # batches of full size
+trained(300)  # batches of full size
+small, before = trained(300, "again")  # what the first one left has found its place
 large, after = trained(1200)
 print(large - small, after - before)
 """
