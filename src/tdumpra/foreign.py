@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import stat
 import warnings
@@ -194,10 +193,10 @@ class ParquetTable:
 
     def load(self, names: Collection[str] | None = None) -> pa.Table:
         """Load these columns, or all, once their sizes are within the limits."""
-        header, size = self._file.metadata, 0
-        for group, column in itertools.product(range(header.num_row_groups), range(header.num_columns)):
-            held = header.row_group(group).column(column)
-            size += max(held.total_uncompressed_size, held.num_values * max(8, header.schema.column(column).length))
+        header = self._file.metadata
+        # not what single columns of a group tell: Arrow ends the process where a damaged file lacks it
+        packed = sum(header.row_group(group).total_byte_size for group in range(header.num_row_groups))
+        size = max(packed, header.num_rows * sum(_width(field) for field in self._file.schema_arrow))
         self._refuse_large(size)
         table = self._file.read(columns=None if names is None else list(names))
         for place, column in enumerate(table.columns):
@@ -210,6 +209,18 @@ class ParquetTable:
     def _refuse_large(self, size: int) -> None:
         header = self._file.metadata
         refuse_large_table(self._path, rows=header.num_rows, columns=header.num_columns, size=size)
+
+
+def _width(field: pa.Field) -> int:
+    """Return the bytes of a value at least; a column whose rows may hold any number of values is refused."""
+    import pyarrow as pa
+
+    kind, items = field.type, 1
+    if pa.types.is_fixed_size_list(kind):
+        kind, items = kind.value_type, kind.list_size
+    if pa.types.is_nested(kind):
+        raise ValueError(f"its column {field.name!r} holds {kind}, where a table has one value in a row")
+    return items * max(8, kind.byte_width if pa.types.is_fixed_size_binary(kind) else 8)
 
 
 def _texts(header: pq.FileMetaData) -> list[str]:
