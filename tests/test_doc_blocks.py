@@ -32,6 +32,7 @@ pytestmark = [  # the notes that miniature data earn
     pytest.mark.filterwarnings("ignore:validation is small"),
 ]
 
+SLOW = ("deploying.md", "own-model.md", "new-hospital.md", "report.md", "ham10000.md", "several-machines.md")
 BLOCKS = {page: blocks(page) for page in PAGES}
 RUNNING = [page for page, found in BLOCKS.items() if any(each.language in ("python", "console") for each in found)]
 
@@ -209,7 +210,11 @@ def page(tmp_path, monkeypatch, capsys, names, plain_charts) -> Page:
     return Page(tmp_path, names, tdumpra, monkeypatch.syspath_prepend)
 
 
-@pytest.mark.parametrize("path", RUNNING, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=pytest.mark.slow) if path.name in SLOW else path for path in RUNNING],
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
+)
 def test_the_blocks_of_a_page_run(path, page, monkeypatch):
     name = path.relative_to(ROOT).as_posix()
     if name not in REPORTING:

@@ -47,6 +47,7 @@ def test_the_figures_are_those_of_both_paths_and_the_gate(tmp_path) -> None:
     assert found["opened"] == int(decided.opened.sum())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(r"ignore:n_prototypes=\d+ is more than the distinct groups")
 def test_each_weight_is_trained_once_and_the_runs_own_is_used(tmp_path, monkeypatch) -> None:
     config = replace(tiny_experiment(tmp_path), sweep=SweepConfig(contrastive_weights=(0.0, 0.03, 1.0)))

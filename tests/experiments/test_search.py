@@ -108,6 +108,7 @@ def test_a_draw_that_cannot_be_trained_is_noted_and_passed_over(config):
     assert sum(row["state"] == "complete" for row in study.write(tried).rows) == 2
 
 
+@pytest.mark.slow
 def test_the_trial_of_a_killed_process_is_drawn_again(config, tmp_path):
     (study,) = studies(config, None)
     source = (

@@ -108,6 +108,7 @@ def test_a_frame_of_the_right_size_is_not_touched():
     assert not Encode(model.classifier.build(3, torch.device("cpu")), transform).resized
 
 
+@pytest.mark.slow
 def test_the_network_of_the_demo_can_be_exported():
     """It measures distances by an operation that the exporter does not know by itself."""
 

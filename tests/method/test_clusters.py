@@ -128,6 +128,7 @@ print(int(bank.mask.sum()))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits what a process allocates beside mapped files")
 def test_a_mapped_file_is_never_held_in_memory(tmp_path):
     path = tmp_path / "z.npy"

@@ -175,6 +175,7 @@ def test_a_gate_that_stays_shut(tdumpra, tmp_path):
     assert page.one("ul", class_="gallery").all("li", data_outcome="shut")
 
 
+@pytest.mark.slow
 def test_ids_that_are_given_twice(tdumpra, tmp_path):
     path = save_problem(tmp_path / "o.npz", id=np.repeat("a", 600))
     assert tdumpra("attach", path, "--out", tmp_path / "run").code == 0
@@ -187,6 +188,7 @@ def test_ids_that_are_given_twice(tdumpra, tmp_path):
         assert f"Reference label: {truth}" in case.one("header").text
 
 
+@pytest.mark.slow
 def test_without_groups_and_ids(tdumpra, tmp_path):
     path = save_problem(tmp_path / "o.npz", leave_out=("group", "id"))
     assert tdumpra("attach", path, "--out", tmp_path / "run").code == 0
@@ -266,6 +268,7 @@ def saved(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 def test_models_seeds_and_their_links(saved, tdumpra, monkeypatch, tmp_path):
     ran = tdumpra("run", saved / "c.toml", "--out", saved / "run")
     assert ran.code == 0, ran.err
@@ -294,6 +297,7 @@ def test_models_seeds_and_their_links(saved, tdumpra, monkeypatch, tmp_path):
     assert (tmp_path / "there" / "net_ce" / "seed-1" / "cases").is_dir()
 
 
+@pytest.mark.slow
 def test_seeds_whose_gate_was_chosen_on_all_of_them(tdumpra, tmp_path):
     """The report shows the gate that was chosen on the validation rows of both seeds."""
     files = [str(save_problem(tmp_path / f"net_ce_seed{seed}.npz", seed)) for seed in (0, 1)]

@@ -82,6 +82,7 @@ def test_training_curves_prototypes_and_environment(page, seed):
     assert page.one("p", class_="eyebrow").text == "tiny & <small>, seed 0"
 
 
+@pytest.mark.slow
 def test_a_run_too_short_to_note_its_loss(seed, tmp_path):
     folder = copied(seed, tmp_path / "short")
     lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)

@@ -92,6 +92,7 @@ print(large - small, after - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the most memory that a process held is told by Linux")
 def test_the_memory_of_training_does_not_grow_with_the_cache(tmp_path):
     child = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(HELPERS)!r})\n{CHILD}", str(tmp_path)]
