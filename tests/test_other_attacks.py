@@ -113,10 +113,10 @@ def test_a_job_of_parts_without_images_is_not_complete(tmp_path, size):
         ScoreFolder.open(tmp_path)
 
 
-@pytest.mark.parametrize("tag", [b"\x0a", b"\x8a\x00", b"\x8a\x80\x80\x00"])
+@pytest.mark.parametrize("tag", [b"\x0a", b"\x8a\x00", b"\x8a\x80\x80\x00", b"\x8a\x80\x80\x80\x10"])
 @pytest.mark.parametrize("length", [b"\x08", b"\x88\x00", b"\x88\x80\x00"])
 def test_weights_outside_of_a_graph_are_found_however_they_are_written(tmp_path, tag, length):
-    """Protobuf reads a number with useless bytes behind it as the same number."""
+    """Protobuf reads a number with useless bytes behind it as the same number, and of a field's only 32 bits."""
     path, said = tmp_path / "m.onnx", json.dumps(description()).encode()
     size = bytes([len(said) & 0x7F | 0x80, len(said) >> 7])
     blank = b"tdumpra_seal\x12\x40" + BLANK.encode()

@@ -58,6 +58,12 @@ def test_verify_on_images_of_ones_own(tdumpra, run):
     assert "6 given images" in done.out
 
 
+def test_verify_on_a_folder_without_images(tdumpra, run, tmp_path):
+    done = tdumpra("verify", run, run / "model.onnx", "--images", tmp_path)
+    assert done.code == 2
+    assert str(tmp_path) in done.err.replace("\n", "")
+
+
 def test_verify_checks_seals(tdumpra, run):
     assert tdumpra("verify", run).code == 0
     assert tdumpra("verify", run / "model.onnx").code == 0

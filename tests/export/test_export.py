@@ -6,6 +6,7 @@ import errno
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -16,12 +17,13 @@ from tdumpra.artifacts import read_seal
 from tdumpra.data.images.framing import Framing
 from tdumpra.errors import ArtifactError, InputFileError
 from tdumpra.export import export as module
-from tdumpra.export.compare import TOLERANCE
+from tdumpra.export.compare import TOLERANCE, Reference
 from tdumpra.export.export import check_format, compare_with, export_model
 from tdumpra.export.images import calibration_frames, pictures_of
 from tdumpra.export.onnx_file import ExportError, OnnxGraph
 from tdumpra.networks.model_file import Model
 from tdumpra.runtime.exported import read_exported
+from tdumpra.runtime.prediction import Prediction
 
 
 class TestOneNetwork:
@@ -224,3 +226,12 @@ def test_openvino_in_int8(one, tmp_path):
     done = export_model(one.model, "openvino", tmp_path / "model.xml", calibration=str(tmp_path / "images"))
     assert done.precision == "int8"
     assert not done.comparison.agrees
+
+
+@pytest.mark.parametrize("changes", [{"probabilities": {"a": float("nan"), "b": 0.5}}, {"signals": {"gamma_sim": 0.4}}])
+def test_what_differs_beside_labels_does_not_agree(changes: Any) -> None:
+    own = Prediction("a.png", "a", {"a": 0.5, "b": 0.5}, False, {"gamma_sim": 0.9}, None)
+    reference = object.__new__(Reference)
+    reference.predictions, reference.images = [own], "given images"
+    assert reference._against([own]).agrees
+    assert not reference._against([own._replace(**changes)]).agrees

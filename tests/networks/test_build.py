@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any, cast
 
@@ -161,6 +162,20 @@ def test_a_finished_torchvision_classifier_keeps_its_logits(images, factory):
     encoding = build_finished(factory(torchvision_classifier))(images)
     assert torch.equal(encoding.logits, own(images))
     assert torch.equal(encoding.z, normalise(head_input(own, own.classifier[-1], images)))
+
+
+@torch.no_grad()
+def test_threads_of_a_finished_classifier_get_their_own_embeddings(factory):
+    network = build_finished(factory(torchvision_classifier))
+    pictures = [torch.full((1, 3, 32, 32), float(i)) for i in range(4)]
+    wanted = [network(each).z for each in pictures]
+
+    def ask(i: int) -> bool:
+        with torch.no_grad():
+            return torch.equal(network(pictures[i % 4]).z, wanted[i % 4])
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(ask, range(400)))
 
 
 @torch.no_grad()

@@ -101,6 +101,9 @@ def test_an_output_that_is_not_finite_is_an_error(one, images, monkeypatch):
         ("opened", None, "must give opened"),
         ("label", np.full(16, 3), "beyond its 3 classes"),
         ("label_sim", np.full(16, -1), "beyond its 3 classes"),
+        ("opened", np.full(16, 7), "gives opened in the type int64"),
+        ("label", np.full(16, 0.5), "gives label in the type float64"),
+        ("gamma_sim", np.full(16, "a"), "gives gamma_sim in the type"),
     ],
 )
 def test_a_graph_that_breaks_its_promise_is_refused(one, monkeypatch, name, value, words):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tdumpra.cli.options import JsonOption, ModelArgument, TrustOption
-from tdumpra.errors import TdumpraError
+from tdumpra.errors import InputFileError, TdumpraError
 from tdumpra.screen import complain, print_json, say
 
 CompareOption = Annotated[
@@ -48,7 +48,7 @@ def _export(
     trust: TrustOption = None,
 ) -> None:
     """Write a model as a graph that runs without PyTorch; nothing is written unless both predict alike."""
-    from tdumpra.cli.predict import expand, model_file
+    from tdumpra.cli.predict import model_file
     from tdumpra.export.export import ANOTHER_MODEL, check_format, export_model
     from tdumpra.integrations.monai import metadata_path, write_metadata
     from tdumpra.networks.model_file import Model
@@ -57,7 +57,7 @@ def _export(
     place = out if out is not None else path.with_suffix(".onnx" if format_ == "onnx" else ".xml")
     metadata_path(place.parent)  # a file in its way is told before the work
     done = export_model(
-        path, format_, place, images=list(expand(images or (), [])), calibration=int8, trusted=trust or ()
+        path, format_, place, images=_images(images), calibration=int8, trusted=trust or ()
     )  # fmt: skip
     beside = write_metadata(Model.read(path), place.parent)
     if as_json:
@@ -73,14 +73,24 @@ def _export(
         complain(f"{place} is quantised to int8: {ANOTHER_MODEL}")
 
 
+def _images(given: list[Path] | None) -> list[Path]:
+    """Return the images to compare on; none if nobody asked for some."""
+    from tdumpra.cli.predict import expand
+
+    found = list(expand(given or (), []))
+    if given and not found:
+        raise InputFileError(f"there is no image in {', '.join(map(str, given))} to compare on")
+    return found
+
+
 def verify_export(
     model: Path, exported: Path, images: list[Path] | None, *, int8: bool, as_json: bool, trusted: list[str]
 ) -> None:
     """Compare a model with its export, and fail unless one can stand for the other."""
-    from tdumpra.cli.predict import expand, model_file
+    from tdumpra.cli.predict import model_file
     from tdumpra.export.export import ANOTHER_MODEL, compare_with
 
-    found = compare_with(model_file(model), exported, list(expand(images or (), [])), trusted=trusted)
+    found = compare_with(model_file(model), exported, _images(images), trusted=trusted)
     if as_json:
         print_json({**found.comparison._asdict(), "agrees": found.comparison.agrees, "precision": found.precision})
     else:

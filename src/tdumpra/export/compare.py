@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ class Comparison(NamedTuple):
     n: int
     labels: int  # how many have the same label
     openings: int  # and the same gate
-    largest: float  # difference of a probability
+    largest: float  # difference of a probability, or of a signal of the gate
     images: str  # which they were
 
     @property
@@ -37,7 +37,7 @@ class Comparison(NamedTuple):
     def __str__(self) -> str:
         return (
             f"labels equal on {self.labels} of {self.n} {self.images}, openings on {self.openings}, "
-            f"largest difference of a probability {self.largest:.2g}"
+            f"largest difference {self.largest:.2g}"
         )
 
 
@@ -66,8 +66,17 @@ class Reference:
             labels += own.label == other.label
             openings += other.error is None and own.opened == other.opened
             p, q = (np.array(list(each.probabilities.values())) for each in (own, other))
-            largest = max(largest, float(np.abs(p - q).max()) if other.error is None else 1.0)
+            largest = max(largest, _distance(p, q) if other.error is None else 1.0)
+            if own.signals and other.signals:  # what the evidence says, also where the gate stays shut
+                both = [(own.signals[name], other.signals[name]) for name in own.signals if name in other.signals]
+                largest = max([largest, *(_distance(a, b) for a, b in both if isinstance(a, float))])
         return Comparison(len(self.predictions), labels, openings, largest, self.images)
+
+
+def _distance(p: Any, q: Any) -> float:
+    """Return the largest difference; numbers that are none agree with nothing."""
+    found = float(np.abs(np.asarray(p, np.float64) - np.asarray(q, np.float64)).max())
+    return found if np.isfinite(found) else 1.0
 
 
 def _predict(predictor: Predictor | ExportedPredictor, paths: Iterable[str | Path]) -> list[Prediction]:

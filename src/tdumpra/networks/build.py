@@ -7,7 +7,7 @@ import importlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -107,16 +107,14 @@ class AttachedClassifier(nn.Module):
         super().__init__()
         self.classifier = classifier
         self._head = _last_linear(classifier, image_size)
-        self._captured: list[Tensor] = []
+        self._captured: dict[int, Tensor] = {}  # by thread: several may predict at a time
         head = dict(classifier.named_modules())[self._head]
-        head.register_forward_pre_hook(lambda _, inputs: self._captured.append(inputs[0]))
+        head.register_forward_pre_hook(lambda _, inputs: self._captured.update({get_ident(): inputs[0]}))
 
     def forward(self, images: Float[Tensor, "n 3 h w"]) -> Encoding:
         """Return logits and normalised penultimate features."""
-        self._captured.clear()
         logits = self.classifier(images)
-        features = self._captured[-1].flatten(1)
-        self._captured.clear()
+        features = self._captured.pop(get_ident()).flatten(1)
         with torch.autocast(images.device.type, enabled=False):
             return Encoding(logits.float(), normalise(features), features.float())
 

@@ -194,9 +194,13 @@ class Engine:
             second = first if same else self._on_device([each.second for each in framed])
         encoding = self._run(self.classifier, first)
         self.rows_seen += len(framed)
-        logits, z = (column.to("cpu", non_blocking=True) for column in (encoding.logits, encoding.z.float()))
-        features = encoding.features.to("cpu", non_blocking=True) if self.features else None
+        logits, z = (self._to_host(column) for column in (encoding.logits, encoding.z.float()))
+        features = self._to_host(encoding.features) if self.features else None
         return _Launched(len(framed), logits, z, features, second, self._event())
+
+    def _to_host(self, column: Tensor) -> Tensor:
+        """Copy to the host, behind it where an event tells when that is done."""
+        return column.to("cpu", non_blocking=self.device.type == "cuda")
 
     @torch.inference_mode()
     def _settle(self, launched: _Launched) -> _Waiting:
@@ -225,7 +229,7 @@ class Engine:
             assert self.retrieval is not None
             taken = self._take(min(n, self.batch_size))
             z = self._run(self.retrieval, torch.cat([part.pixels for part in taken])).z.float()
-            self._matching.append(_Matching(taken, z.to("cpu", non_blocking=True), self._event()))
+            self._matching.append(_Matching(taken, self._to_host(z), self._event()))
             self.rows_matched += len(z)
 
     @torch.inference_mode()

@@ -17,8 +17,9 @@ Format = Literal["onnx", "openvino"]
 SUFFIXES: dict[str, Format] = {".onnx": "onnx", ".xml": "openvino"}
 
 # The name of a file outside of the graph that ONNX may take weights from, in all the ways in which protobuf may write
-# it: the field and the length of the word, 10 and 8, may each have useless bytes behind them. Ours have none.
-_OUTSIDE = re.compile(rb"(?:\x0a|\x8a\x80*\x00)(?:\x08|\x88\x80*\x00)location")
+# it: the length of the word, 8, may have further bytes behind it, and the field before it is written in too many ways
+# to name them. Ours has no such word.
+_OUTSIDE = re.compile(rb"(?:\x08|\x88[\x80-\xff]*[\x00-\x7f])location")
 
 
 class Graph(NamedTuple):

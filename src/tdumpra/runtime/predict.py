@@ -23,6 +23,7 @@ from tdumpra.values import check_choice, check_count
 
 SIGNALS = ("gamma_cls", "entropy_cls", "gamma_sim", "margin_sim", "js", "label_cls", "label_sim")
 _BATCH = 16
+_FLAGS = ("finite", "asked", "opened")
 
 
 class ExportedPredictor:
@@ -116,6 +117,7 @@ class ExportedPredictor:
             decided = self._run(1, pixels=frames[asked], logits=outputs["logits"][asked])
             self.rows_matched += int(asked.sum())
             decided["finite"] &= outputs["finite"][asked]
+            decided.pop("asked", None)  # the first graph's to say
             for name, values in decided.items():
                 if name not in outputs:
                     outputs[name] = np.zeros((len(first), *values.shape[1:]), values.dtype)
@@ -166,6 +168,9 @@ class ExportedPredictor:
             if name not in outputs or outputs[name].shape != shape:
                 found = outputs[name].shape if name in outputs else "nothing"
                 raise ArtifactError(f"{graph.path} must give {name} of shape {shape}, and gives {found}")
+            wanted = "b" if name in _FLAGS else "iu" if name.startswith("label") else "f"
+            if outputs[name].dtype.kind not in wanted:
+                raise ArtifactError(f"{graph.path} gives {name} in the type {outputs[name].dtype}, which it never has")
         for name in ("label", *(("label_cls", "label_sim") if "label_cls" in by_row else ())):
             if not ((outputs[name] >= 0) & (outputs[name] < n_classes)).all():
                 raise ArtifactError(f"{graph.path} gives {name} beyond its {n_classes} classes")
