@@ -50,6 +50,11 @@ class TestArtifact:
         for name, tensor in TENSORS.items():
             assert found.tensors[name].numpy().tobytes() == tensor.numpy().tobytes()
 
+    def test_a_type_that_no_file_holds_is_refused(self, tmp_path):
+        with pytest.raises(ArtifactError, match=r"phase is of the type torch\.complex64"):
+            write_artifact(tmp_path / "a", kind="k", schema=1, tensors={"phase": torch.ones(2) + 0j}, meta={})
+        assert list(tmp_path.iterdir()) == []
+
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.int64])
     def test_types_survive(self, tmp_path, dtype):
         path = write(tmp_path / "x", tensors={"t": torch.arange(6).reshape(2, 3).to(dtype)})

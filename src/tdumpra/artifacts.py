@@ -75,7 +75,11 @@ def write_artifact(
         tensor = tensors[name].detach().cpu().contiguous()
         parts.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
         place = [end, end := end + parts[-1].nbytes]
-        kind_of = _TYPES[str(tensor.dtype).removeprefix("torch.")]
+        kind_of = _TYPES.get(str(tensor.dtype).removeprefix("torch."))
+        if kind_of is None:
+            raise ArtifactError(
+                f"cannot write {path}: {name} is of the type {tensor.dtype}, which no file of ours holds"
+            )
         header[name] = {"dtype": kind_of, "shape": list(tensor.shape), "data_offsets": place}
     text = json.dumps(header, sort_keys=True).encode()
     text += b" " * (-len(text) % 8)

@@ -42,6 +42,7 @@ def probabilities(predictions: list[Any]) -> np.ndarray:
 
 def test_lazy_and_eager_agree(model, images):
     lazy, eager = Predictor(model, mode="lazy"), Predictor(model, mode="eager")
+    assert lazy.decide([]) == []
     few, all_of_them = list(lazy.predict(images, batch_size=7)), list(eager.predict(images, batch_size=5))
     np.testing.assert_allclose(probabilities(few), probabilities(all_of_them), atol=1e-6)
     for a, b in zip(few, all_of_them, strict=True):

@@ -81,6 +81,19 @@ def test_framed_pixels_to_all_outputs(two):
     np.testing.assert_allclose(eager["p"], outputs["p"], atol=1e-6)
 
 
+def test_which_images_are_asked_about_is_the_first_graphs_to_say(two, monkeypatch):
+    predictor = ExportedPredictor.load(two.exported)
+    first, second = predictor._sessions
+    wanted = predictor.decide(pictures(12, 9))["asked"].copy()
+    assert 0 < wanted.sum() < 12
+
+    def denying(**inputs):
+        return {**second(**inputs), "asked": np.zeros(len(inputs["pixels"]), dtype=bool)}
+
+    monkeypatch.setattr(predictor, "_sessions", [first, denying])
+    assert np.array_equal(predictor.decide(pictures(12, 9))["asked"], wanted)
+
+
 def test_an_output_that_is_not_finite_is_an_error(one, images, monkeypatch):
     predictor = ExportedPredictor.load(one.exported)
     real = predictor._sessions[0]

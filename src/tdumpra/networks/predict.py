@@ -132,7 +132,10 @@ class Predictor(Shared):
             groups: as in :meth:`predict`.
         """
         own = _one_each(groups, "groups", len(framed))
-        [batch] = self._engine(len(framed), eager=evidence).decide([list(framed)])
+        if not framed:
+            return []
+        size = max(len(framed), usual_batch_size(self.device))  # so that a GPU sees few sizes, whatever comes
+        [batch] = self._engine(size, eager=evidence).decide([list(framed)])
         rows = enumerate(zip(self._outcomes(batch), own, framed, strict=True))
         nowhere, wanted = Image(Path()), _Wanted(evidence, False, None)
         return [
