@@ -54,15 +54,28 @@ def exploding(num_classes: int) -> nn.Module:
     """Its output overflows once training has moved it a little."""
 
     class Exploding(Tiny):
+        count: Tensor
+
         def forward(self, x: Tensor) -> Tensor:
             features = super().forward(x)
-            return features / torch.zeros(()) if self.training and self.calls() > 3 else features
+            if self.training:
+                self.count += 1
+            return features / (self.count <= 3) if self.training else features
 
-        def calls(self) -> int:
+    network = Exploding(num_classes)
+    network.register_buffer("count", torch.zeros((), dtype=torch.int64), persistent=False)
+    return network
+
+
+def counting(num_classes: int) -> nn.Module:
+    """Counts its calls in Python, and does something else every second time."""
+
+    class Counting(Tiny):
+        def forward(self, x: Tensor) -> Tensor:
             self.count = getattr(self, "count", 0) + 1
-            return self.count
+            return super().forward(x.flip(3) if self.count % 2 else x)
 
-    return Exploding(num_classes)
+    return Counting(num_classes)
 
 
 def out_of_memory(num_classes: int) -> nn.Module:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import tiny_networks
 import torch
 from tiny_networks import Tiny
 from tiny_runs import launched, settings, train_run
@@ -25,7 +26,16 @@ from tdumpra.networks import step as step_module
 from tdumpra.networks.build import Encoding
 from tdumpra.networks.checkpoint import is_finished, python_generators, read_networks, training_identity
 from tdumpra.networks.progress import Screen
-from tdumpra.networks.step import REPAYS_COMPILING, CapturedStep, Step, Way, choose_way, joined_loss, make_step
+from tdumpra.networks.step import (
+    REPAYS_COMPILING,
+    CapturedStep,
+    Step,
+    Way,
+    _PlainState,
+    choose_way,
+    joined_loss,
+    make_step,
+)
 from tdumpra.networks.watch import TrainingError
 from tdumpra.runs.config import Config, TrainConfig, read_config
 from tdumpra.runs.folder import RunFolder
@@ -218,6 +228,16 @@ def test_a_step_leaves_the_other_generators_alone():
     assert python_generators() == before
 
 
+def test_what_a_network_counts_in_python_is_seen_and_put_back():
+    network = nn.Sequential(tiny_networks.counting(3))
+    plain = _PlainState(network)
+    network(torch.rand(2, 3, 16, 16))
+    assert plain.has_changed()
+    plain.put_back()
+    assert not plain.has_changed()
+    assert not hasattr(network[0], "count")
+
+
 def test_a_step_that_cannot_be_recorded_is_launched(tmp_path, monkeypatch):
     if torch.cuda.is_available():
         monkeypatch.setattr(torch.cuda, "CUDAGraph", None)
@@ -338,6 +358,7 @@ def test_a_deterministic_training_has_the_same_weights_captured_and_eager(tmp_pa
         ("branching", "synchroniz"),
         ("waiting", "it could not be captured"),
         ("drawing", "random numbers on the host"),
+        ("counting", "keeps count on the host"),
         ("replacing", "replaces its buffers"),
     ],
 )
@@ -368,7 +389,7 @@ def memory_comes_back() -> bool:
 
 @on_a_gpu
 def test_a_captured_loss_that_is_no_number_is_seen(tmp_path):
-    with pytest.raises(TrainingError, match="the loss is no longer a finite number at step 0"):
+    with pytest.raises(TrainingError, match="the loss is no longer a finite number at step 3"):
         train_run(gpu_settings("tiny_networks:exploding", log_every=5), tmp_path)
     assert [name for name, _ in ways(RunFolder(tmp_path))] == ["captured"]
 

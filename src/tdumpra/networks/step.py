@@ -140,6 +140,7 @@ class CapturedStep(Step):
         here, beside = torch.cuda.current_stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         beside.wait_stream(here)
         self.student.train()
+        plain = _PlainState(self.network)
         try:
             with torch.cuda.stream(beside):
                 for _ in range(_WARM_UP):
@@ -148,6 +149,8 @@ class CapturedStep(Step):
                     self._gradients_anew()
             if _host_state() != _host_state(generators):
                 raise RuntimeError("the network draws random numbers on the host")
+            if plain.has_changed():
+                raise RuntimeError("the network keeps count on the host")
             if any(buffers.get(name) is not buffer for name, buffer in self.network.named_buffers()):
                 raise RuntimeError("the network replaces its buffers")
             self.network.zero_grad()
@@ -160,12 +163,37 @@ class CapturedStep(Step):
         finally:
             here.wait_stream(beside)
             set_generators(*generators)
+            plain.put_back()
             for name, buffer in self.network.named_buffers():
                 buffer.copy_(kept[name])
 
     def _gradients_anew(self) -> None:
         self.network.zero_grad()
         super().gradients(self.views, self.labels)
+
+
+class _PlainState:
+    """Numbers and words that a network's modules hold beside tensors: a graph would keep them as they are for ever."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network, self.before = network, self._now(network)
+
+    def has_changed(self) -> bool:
+        """Return whether any of them is another now, or new."""
+        return self._now(self.network) != self.before
+
+    def put_back(self) -> None:
+        """Let all be as they were."""
+        for module, name in self._now(self.network).keys() - self.before.keys():
+            delattr(self.network.get_submodule(module), name)
+        for (module, name), value in self.before.items():
+            setattr(self.network.get_submodule(module), name, value)
+
+    @staticmethod
+    def _now(network: nn.Module) -> dict[tuple[str, str], Any]:
+        modules = network.named_modules()
+        held = ((module, *each) for module, own in modules for each in vars(own).items())
+        return {(module, name): value for module, name, value in held if isinstance(value, int | float | str)}
 
 
 def make_step(
