@@ -30,7 +30,9 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    """The built site; processes that test side by side build it once."""
+    """The built site: the one that TDUMPRA_SITE names, else one of the tests' own, built once for all processes."""
+    if built := os.environ.get("TDUMPRA_SITE"):
+        return Path(built).resolve()
     base: Path = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     folder, finished = shared / "site", shared / "site-is-built"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -81,3 +82,40 @@ def test_one_version():
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^version: (\S+)$", citation, re.M) == [tdumpra.__version__]
     assert re.findall(r"^## (\d\S*)$", changelog, re.M)[0] == tdumpra.__version__
+
+
+def evaluated_at_import(tree: ast.Module) -> list[ast.AST]:
+    """What runs when a module is imported: everything but the bodies of functions, with their decorators."""
+    found: list[ast.AST] = []
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        waiting += getattr(node, "decorator_list", []) if inside else list(ast.iter_child_nodes(node))
+    return found
+
+
+CHANGING = {
+    "time",
+    "time_ns",
+    "monotonic",
+    "perf_counter",
+    "now",
+    "utcnow",
+    "today",
+    "uuid1",
+    "uuid4",
+    "urandom",
+    "getpid",
+}
+
+
+def test_every_process_collects_the_same_tests():
+    calls = [
+        f"{path.relative_to(ROOT)}: {ast.unparse(node)}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for node in evaluated_at_import(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in CHANGING
+    ]
+    assert not calls
