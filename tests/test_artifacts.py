@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 
 from tdumpra import artifacts
-from tdumpra.artifacts import fingerprint, jsonable, read_artifact, read_json, write_artifact, write_bytes, write_json
+from tdumpra.artifacts import fingerprint, jsonable, make_folder, read_artifact, read_json, write_artifact, write_bytes, write_json
 from tdumpra.errors import ArtifactError
 
 REFUSED = r"y (is truncated, or is no|was altered or cut short after|is not a tdumpra \w+ file, or is truncated)"
@@ -365,6 +365,13 @@ class TestLeftovers:
         os.utime(left, (time.time() - 3600,) * 2)
         write_bytes(tmp_path / "bank", b"whole")
         assert names(tmp_path) == ["bank"]
+
+    def test_who_finds_nothing_to_write_removes_it_too(self, tmp_path):
+        self.killed_writer(tmp_path / "gate.json")
+        (left,) = tmp_path.iterdir()
+        os.utime(left, (time.time() - 3600,) * 2)
+        make_folder(tmp_path)
+        assert names(tmp_path) == []
 
     def test_what_may_be_in_use_or_is_not_ours_stays(self, tmp_path):
         self.killed_writer(tmp_path / "gate.json")  # a moment ago: it may be writing yet

@@ -146,7 +146,7 @@ def write_together(files: Mapping[Path, Sequence[Bytes]]) -> None:
         for path, data in files.items():
             if not path.parent.is_dir():
                 raise ArtifactError(f"cannot write {path}: the folder {path.parent} does not exist")
-            _sweep(path.parent)
+            sweep(path.parent)
             descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
             temporary[path] = Path(name)
             with os.fdopen(descriptor, "wb") as file:
@@ -164,7 +164,7 @@ def write_together(files: Mapping[Path, Sequence[Bytes]]) -> None:
             written.unlink(missing_ok=True)
 
 
-def _sweep(folder: Path) -> None:
+def sweep(folder: Path) -> None:
     """Remove what writers that were killed left in a folder; once for each folder, and nothing that may be in use."""
     if folder in _swept:
         return
@@ -179,11 +179,12 @@ def _sweep(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for results, or say why that cannot be."""
+    """Make a folder for results, or say why that cannot be; what killed writers left there goes."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ArtifactError(f"cannot make the folder {folder}: {error.strerror or error}") from error
+    sweep(folder)
 
 
 def fingerprint(*parts: bytes | str | Path) -> str:

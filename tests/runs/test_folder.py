@@ -41,6 +41,15 @@ def test_a_second_claim_is_refused_until_the_first_ends(tmp_path):
         pass
 
 
+def test_a_claim_removes_what_a_killed_process_left(tmp_path):
+    left = tmp_path / "outputs" / ".val.safetensors.abcd1234.part"
+    left.parent.mkdir()
+    left.touch()
+    os.utime(left, (0, 0))
+    with RunFolder(tmp_path).claim(settings(), 0):
+        assert not left.exists()
+
+
 def test_settings_may_change_until_something_was_made(tmp_path):
     folder = RunFolder(tmp_path)
     for size in (8, 16):

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tdumpra.artifacts import fingerprint, make_folder, read_json, write_bytes
+from tdumpra.artifacts import fingerprint, make_folder, read_json, sweep, write_bytes
 from tdumpra.checks import SPLITS
 from tdumpra.environment import write_environment
 from tdumpra.errors import ArtifactError, TdumpraError
@@ -105,6 +105,7 @@ class RunFolder(TrainingFiles):
         try:
             for folder in (self.root, self.root / "checkpoints", self.root / "outputs"):
                 folder.mkdir(parents=True, exist_ok=True)
+                sweep(folder)  # a stage with nothing to write would leave what a killed one left
             (self.root / ".lock").touch()
         except OSError as error:
             raise RunFolderError(f"cannot use the folder {self.root}: {error.strerror or error}") from error
