@@ -19,7 +19,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -74,7 +74,8 @@ class Job(NamedTuple):
 
     def files(self, out: Path, *, views: bool) -> list[Path]:
         """Return the files that the job ends with; views are taken of two networks."""
-        return [out / f"{self.name}.npz", *([out / f"views-{self.name}.npz"] if views and len(self.studies) > 1 else [])]
+        names = [self.name, f"views-{self.name}"] if views and len(self.studies) > 1 else [self.name]
+        return [out / f"{name}.npz" for name in names]
 
 
 def train_one(job: Job, number: int, out: Path, *, views: bool) -> None:
@@ -87,7 +88,7 @@ def train_one(job: Job, number: int, out: Path, *, views: bool) -> None:
     every = job.members()
     if not all(trainings.is_made(each.folder, each.config, each.seed) for each in every):
         return
-    writers = (saved_outputs.main, other_views.main)
+    writers: tuple[Callable[..., None], ...] = (saved_outputs.main, other_views.main)
     for path, write in zip(job.files(out, views=views), writers, strict=False):
         if not path.exists():
             write(path, *(each.folder.root for each in every))
