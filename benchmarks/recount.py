@@ -2,10 +2,12 @@
 
     python -m benchmarks.recount EVALUATION.json OUTPUTS.npz ...
 
-Plain NumPy, SciPy and scikit-learn. Each file holds the outputs of one seed, or of one outer fold of a seed
-(``NAME-seed-S.npz``). Recounted, seed by seed: accuracy, balanced accuracy, macro-F1, calibration error and the
-sensitivity for melanoma at 90 % specificity, of the classifier, of the second network, of each after a temperature of its
-own, of their mean, and of the 16 nearest training images. The exit code is 1 if a figure differs by more than a millionth.
+Plain NumPy, SciPy, scikit-learn and safetensors. Each file holds the outputs of one seed, or of one outer fold of a
+seed (``fold-K-seed-S.npz``). Recounted, seed by seed: accuracy, balanced accuracy, macro-F1, calibration error and the
+sensitivity for melanoma at 90 % specificity, of the classifier, of the second network, of each after a temperature of
+its own, of their mean, of the 16 nearest training images; and, from the banks and thresholds below the evaluation's
+folder, of retrieval and of the gate, with what it fixed and broke. The exit code is 1 if a figure differs by more than
+a millionth.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load_file
 from scipy.optimize import minimize_scalar
+from scipy.special import logsumexp, softmax, xlogy
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, roc_curve
 
 Array = np.ndarray
@@ -56,7 +60,43 @@ def unit(z: Array) -> Array:
     return np.asarray(wide / np.linalg.norm(wide, axis=1, keepdims=True))
 
 
-def posteriors(path: Path) -> tuple[dict[str, Array], Array, list[str]]:
+def retrieved_and_gated(folder: Path, p: Array, z: Array, shares: Array) -> tuple[Array, Array]:
+    """Return retrieval's posterior and the gate's, by the bank and the thresholds in a folder."""
+    bank = load_file(folder / "bank.safetensors")
+    chosen = json.loads((folder / "gate.json").read_text(encoding="utf-8"))["decision"]
+    if chosen["calibrated"] is not None or chosen["prior_exponent"]:
+        raise SystemExit(f"{folder}: only gates of the five clauses are counted again")
+    live = bank["mask"].astype(bool)
+    cosine = np.einsum("nd,ckd->nck", unit(z), bank["prototypes"].astype(float))
+    scores = logsumexp(np.where(live, chosen["kappa"] * cosine, -np.inf), axis=2)
+    scores = scores + np.log(live.sum(1).max() / live.sum(1))
+    cls, sim = tempered(p, chosen["temperature"]), softmax(scores / chosen["tau"], axis=1)
+    middle = (cls + sim) / 2
+    divergence = (xlogy(cls, cls / middle) + xlogy(sim, sim / middle)).sum(1) / 2
+    first, second = np.sort(sim, axis=1)[:, ::-1][:, :2].T
+    at = chosen["thresholds"]
+    opened = (cls.max(1) < at["theta"]) & (first > at["beta"]) & (first - second > at["margin"])
+    opened &= (divergence > at["delta"]) & (cls.argmax(1) != sim.argmax(1))
+    if at["entropy"] is not None:
+        opened &= -xlogy(cls, cls).sum(1) > at["entropy"]
+    alpha = at["alpha"]
+    fused = alpha * cls + (1 - alpha) * sim if chosen["rule"] == "linear" else cls**alpha * sim ** (1 - alpha)
+    fused = fused / shares ** chosen["fused_exponent"]
+    label = fused.argmax(1)
+    if chosen["first_choices_only"]:
+        opened &= (label == cls.argmax(1)) | (label == sim.argmax(1))
+    return sim, np.where(opened[:, None], fused / fused.sum(1, keepdims=True), cls)
+
+
+def folder_of(evaluation: Path, path: Path) -> Path:
+    """Return the folder with the bank and the gate of a file, below that of the evaluation."""
+    seed, fold = (re.search(rf"{what}-?(\d+)", path.stem) for what in ("seed", "fold"))
+    below = f"*_seed{seed[1] if seed else 0}/" + (f"fold-{fold[1]}/" if fold else "")
+    (found,) = evaluation.parent.glob(f"{below}gate.json")
+    return found.parent
+
+
+def posteriors(path: Path, folder: Path) -> tuple[dict[str, Array], Array, list[str]]:
     """Return each row's posterior on a file's test images, their labels, and the names of the classes."""
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
@@ -68,6 +108,8 @@ def posteriors(path: Path) -> tuple[dict[str, Array], Array, list[str]]:
     found = {"student": p, "temperature": own, "second": second, "second_temperature": other}
     found["ensemble"] = (own + other) / 2
     rows = {name: each[test] for name, each in found.items()}
+    shares = np.bincount(y[train], minlength=len(names)) / train.sum()
+    rows["similarity"], rows["gate"] = retrieved_and_gated(folder, p[test], z[test], shares)
     return {**rows, "knn": nearest(z[train], y[train], z[test], len(names))}, y[test], names
 
 
@@ -104,10 +146,15 @@ def main(evaluation: Path, *files: Path) -> int:
         seeds.setdefault(named[1], []).append(path)
     widest = 0.0
     for seed, paths in seeds.items():
-        parts = [posteriors(path) for path in paths]
+        parts = [posteriors(path, folder_of(evaluation, path)) for path in paths]
         y, names = np.concatenate([part[1] for part in parts]), parts[0][2]
         melanoma = names.index("mel")
         of_seed = document["by_seed"][seed]
+        right, before = (np.concatenate([part[0][who].argmax(1) for part in parts]) == y for who in ("gate", "student"))
+        moved = [int((right & ~before).sum()), int((before & ~right).sum())]
+        same = moved == [of_seed["gate"][name] for name in ("fixed", "broken")]
+        widest = widest if same else np.inf
+        print(f"seed {seed}  gate fixed and broke {moved}{'' if same else '  DIFFERS'}")
         for name in parts[0][0]:
             here = counted(np.concatenate([part[0][name] for part in parts]), y, melanoma)
             there = told(of_seed, name, names, melanoma)
