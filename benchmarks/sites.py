@@ -51,7 +51,8 @@ class Rows(NamedTuple):
 
     def take(self, chosen: Array) -> Rows:
         """Return some of the rows."""
-        return Rows(*(None if column is None else column[chosen] for column in self))
+        second = None if self.p_second is None else self.p_second[chosen]
+        return Rows(self.p[chosen], self.z[chosen], self.y[chosen], self.group[chosen], second)
 
 
 class Judged(NamedTuple):
@@ -67,14 +68,13 @@ def read(path: Path) -> tuple[Rows, Rows, Rows, list[str]]:
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
 
-    def posterior(name: str) -> Array | None:
-        if name not in arrays:
-            return None
+    def posterior(name: str) -> Array:
         p = np.asarray(arrays[name], np.float64)
-        return p / p.sum(1, keepdims=True)
+        return np.asarray(p / p.sum(1, keepdims=True))
 
     z = arrays["zt" if "zt" in arrays else "z"].astype(np.float32)
-    whole = Rows(posterior("p"), z, arrays["y"].astype(np.int64), arrays["group"], posterior("p_second"))
+    second = posterior("p_second") if "p_second" in arrays else None
+    whole = Rows(posterior("p"), z, arrays["y"].astype(np.int64), arrays["group"], second)
     train, home, there = (whole.take(arrays["split"] == part) for part in range(3))
     return train, home, there, arrays["classes"].tolist()
 
