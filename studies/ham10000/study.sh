@@ -22,7 +22,7 @@ folds)  # ten jobs of two trainings; then the second network that memorises less
 views)  # other views of the folds' networks, where their checkpoints still are
   train fold-{0..4}-seed-0 --views
   ;;
-sites)  # a site that holds all images of a class is refused, and told
+sites)  # vidir_molemax and vienna_dias show no akiec; every class is left to train on without any of the four
   train site-{rosendahl,vidir_modern,vidir_molemax,vienna_dias}-seed-{0,1}
   ;;
 recipe)
