@@ -19,7 +19,7 @@ HEAVY  := openvino mlflow ray
 ARRAY_TESTS := tests/core tests/method tests/tuning tests/test_estimator.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-services test-lowest campaign check docs format bench lock clean
+.PHONY: help setup demo test test-slow test-services test-lowest campaign check docs format bench model lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -81,6 +81,19 @@ format: $(DEV) ## rewrite the code in house format
 
 bench: $(DEV) ## ratios against named peers, measured in one run
 	$(BIN)/tdumpra bench
+
+# DATA is the folder of HAM10000; SOURCE may name another source, SET further settings as KEY=VALUE.
+DATA   ?= data/ham10000
+SOURCE ?= ham10000:$(DATA)
+SET    ?=
+MODEL  := runs/ham10000-model
+CHANGES = --set data.source=$(SOURCE) $(SET:%=--set %)
+model: $(DEV) ## train the recommended system: make model DATA=path/to/HAM10000 (minutes on a GPU)
+	$(BIN)/tdumpra train studies/ham10000/model-second.toml $(CHANGES)
+	$(BIN)/tdumpra embed studies/ham10000/model-second.toml $(CHANGES)
+	$(BIN)/tdumpra run studies/ham10000/model.toml $(CHANGES)
+	test -e $(MODEL)/model-card.md || $(BIN)/tdumpra card $(MODEL) --out $(MODEL)/model-card.md
+	@echo "$(MODEL): model.safetensors, model-card.md"
 
 # Versions that are locked stay, unless pyproject.toml rules them out or UPGRADE=--upgrade asks for the newest.
 COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --no-header --no-annotate --quiet $(UPGRADE)

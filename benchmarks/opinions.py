@@ -6,8 +6,8 @@ Each file holds the outputs of one fold or seed, as ``tdumpra attach`` reads the
 ``z``), ``y``, ``split``, ``group``. Everything is fitted on the validation rows of all files, each scored by its own
 networks, without the lesions that the file at hand tests; the test rows of all files are then scored together. Each
 mixture has two rows: as fitted by likelihood, and divided by the power of the class shares that has the best balanced
-accuracy on the rows of choice, at no less accuracy than the classifier alone. Intervals draw lesions again, and are of
-the difference from the best mixture without a bank.
+accuracy on the rows of choice, at no less accuracy than the classifier alone (by none, where each has less). Intervals
+draw lesions again, and are of the difference from the best mixture without a bank.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def stacked(chosen_on: Rows, names: Sequence[str], rows: Rows) -> Array:
 
 
 def powered(p_choice: Array, chosen_on: Rows, p: Array, shares: Array) -> Array:
-    """Divide by the power of the class shares that is best on the rows of choice, at no less accuracy."""
+    """Divide by the power of the class shares that is best on the rows of choice; by none that costs accuracy there."""
     floor = float((chosen_on.opinions["p"].argmax(1) == chosen_on.y).mean())
     prior = torch.from_numpy(shares)
 
@@ -146,7 +146,8 @@ def powered(p_choice: Array, chosen_on: Rows, p: Array, shares: Array) -> Array:
         recalls = [(predicted[chosen_on.y == c] == c).mean() for c in np.unique(chosen_on.y)]
         return float((predicted == chosen_on.y).mean()) >= floor, round(float(np.mean(recalls)), 12)
 
-    return adjusted(p, max(PRIOR_EXPONENTS, key=judged))
+    best = max(PRIOR_EXPONENTS, key=judged)
+    return adjusted(p, best if judged(best)[0] else 0.0)
 
 
 def _softmax(logits: Array) -> Array:
@@ -216,9 +217,10 @@ def main() -> None:
         shown = "  ".join(f"{value:.4f}" for value in table[name].values() if isinstance(value, float))
         print(f"{name:45} {shown}  {[round(100 * v, 2) for v in table[name]['ahead_balanced_accuracy']]}")
     if arguments.out is not None:
-        arguments.out.write_text(
-            json.dumps({"test_rows": len(rows.y), "rows": table}, indent=1) + "\n", encoding="utf-8"
-        )
+        shown = " ".join(path.name for path in arguments.outputs)
+        command = f"python -m benchmarks.opinions {shown} --out {arguments.out}"
+        document = {"command": command, "test_rows": len(rows.y), "rows": table}
+        arguments.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

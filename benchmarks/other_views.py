@@ -4,9 +4,9 @@
 
 The classifier is the student of the first run, the second network the teacher of the other. Views: ``eight`` (mirrored
 and turned, averaged), ``grey`` (colours scaled so that their means are equal), ``zoom`` (the middle three quarters),
-``lesion`` (the mask's box with a margin, where there is one). Of the classifier, pooled features of two middle stages
-are written too, as their first 128 principal components. Training rows are embedded for the views that need a bank of
-their own.
+``lesion`` (the mask's box with a margin, where there is one). Of a classifier in blocks, pooled features of two middle
+stages are written too, as their first 64 principal components. Training rows are embedded for the views that need a
+bank of their own.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.saved_outputs import components, write
 from tdumpra.data.dataset import Dataset, open_data
 from tdumpra.networks.build import Encoding, arithmetic
 from tdumpra.networks.model_file import Encoder
@@ -28,7 +29,7 @@ from tdumpra.runs.config import read_config
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.pixel_stages import read_encoders
 
-PARTS, BATCH, WIDTH, STAGES = ("train", "val", "test"), 256, 128, (3, 5)
+PARTS, BATCH, WIDTH, STAGES = ("train", "val", "test"), 256, 64, (3, 5)
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -49,7 +50,8 @@ def outputs(
 ) -> Encoding:
     """Run a network over a view of the images ``rows``; ``stages`` collects pooled features of its middle stages."""
     network = encoder.build(len(data.manifest.class_names), DEVICE, trusted=[encoder.network.backbone]).eval()
-    hooks = [_pool(network, stage, kept) for stage, kept in stages.items()]
+    blocks: Any = dict(network.named_modules()).get("backbone.blocks", ())
+    hooks = [_pool(blocks[stage], kept) for stage, kept in stages.items() if stage < len(blocks)]
     found = []
     with torch.no_grad(), arithmetic("float32", DEVICE):
         for start in range(0, len(rows), BATCH):
@@ -60,16 +62,8 @@ def outputs(
     return Encoding(*(torch.cat(column).cpu() for column in zip(*found, strict=True)))
 
 
-def _pool(network: nn.Module, stage: int, kept: list[Tensor]) -> Any:
-    blocks: Any = dict(network.named_modules())["backbone.blocks"]
-    return blocks[stage].register_forward_hook(lambda _m, _i, output: kept.append(output.mean((2, 3)).float().cpu()))
-
-
-def components(features: Tensor, n_train: int) -> np.ndarray:
-    """Return the first principal components of the training rows' features, for all rows."""
-    centred = features - features[:n_train].mean(0)
-    directions = torch.linalg.svd(centred[:n_train].to(DEVICE), full_matrices=False)[2].cpu()
-    return np.asarray((centred @ directions[:WIDTH].T).half().numpy())
+def _pool(block: nn.Module, kept: list[Tensor]) -> Any:
+    return block.register_forward_hook(lambda _m, _i, output: kept.append(output.mean((2, 3)).float().cpu()))
 
 
 def main(out: Path, *folders: Path) -> None:
@@ -97,8 +91,9 @@ def main(out: Path, *folders: Path) -> None:
         if who == "classifier":
             stages = {stage: [] for stage in STAGES}
             outputs(encoder, data, rows, lambda x: x, stages)
-            found |= {f"stage{stage}": components(torch.cat(kept), n_train) for stage, kept in stages.items()}
-    np.savez(out, allow_pickle=False, **found)
+            of_stages = {f"stage{stage}": torch.cat(kept) for stage, kept in stages.items() if kept}
+            found |= {name: components(features, n_train, WIDTH) for name, features in of_stages.items()}
+    write(out, found)
 
 
 if __name__ == "__main__":

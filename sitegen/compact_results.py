@@ -18,7 +18,9 @@ from tdumpra.artifacts import read_json
 TABLES = ("ablation.csv", "sweep_*.csv")
 SECTIONS = {
     "name", "version", "seeds", "rows", "tuning", "comparators", "comparators_std", "gate", "paired", "headroom_taken",
+    "per_1000", "cost_curve",
 }  # fmt: skip
+POINTS = ("mel",)  # classes whose operating points are kept
 SECTIONS_OF_A_SEED = {"comparators", "gate", "retrieval_worth"}
 
 
@@ -26,6 +28,11 @@ def compact(evaluation: dict[str, Any]) -> dict[str, Any]:
     """Return the sections of an evaluation that are read; that of a single seed has ``by_seed`` too."""
     by_seed = evaluation.get("by_seed", {str(seed): evaluation for seed in evaluation["seeds"]})
     kept = {name: section for name, section in evaluation.items() if name in SECTIONS}
+    if "operating_points" in evaluation:
+        kept["operating_points"] = {
+            who: {label: of_class for label, of_class in classes.items() if label in POINTS}
+            for who, classes in evaluation["operating_points"].items()
+        }
     return kept | {"by_seed": {seed: _of_a_seed(of_seed) for seed, of_seed in by_seed.items()}}
 
 

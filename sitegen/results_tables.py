@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from sitegen import study
 from sitegen.archive_costs import archive_costs
 from sitegen.reliability import reliability
 from sitegen.scale import clustering, large_arrays, scaling
@@ -28,6 +29,7 @@ PAGES = (
     ROOT / "docs" / "scoring.md",
     ROOT / "docs" / "own-model.md",
     ROOT / "docs" / "results" / "scaling.md",
+    ROOT / "docs" / "results" / "sites.md",
 )
 METRICS = ("accuracy", "macro_f1", "balanced_accuracy", "macro_auroc", "ece", "nll")
 LEADS = ("accuracy", "macro_f1", "balanced_accuracy", "ambiguous_accuracy", "aurc", "macro_auroc")
@@ -344,6 +346,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "large-arrays": large_arrays,
     "clustering": clustering,
     "scaling": scaling,
+    **study.TABLES,
 }
 _TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:\|.*\n)*")
 

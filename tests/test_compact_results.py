@@ -40,6 +40,13 @@ def test_sections_that_no_page_reads_are_left_out():
     }
 
 
+def test_operating_points_are_kept_of_melanoma():
+    points = {"mel": {"0.9": {"sensitivity": 0.6}}, "nv": {"0.9": {"sensitivity": 0.9}}}
+    found = compact({**over_seeds(), "operating_points": {"gate": points}, "per_1000": {"test": {"fixed": 3.0}}})
+    assert found["operating_points"] == {"gate": {"mel": points["mel"]}}
+    assert found["per_1000"] == {"test": {"fixed": 3.0}}
+
+
 def test_one_seed_is_kept_as_several_are():
     found = compact({"seeds": [4], "name": "ours", **of_a_seed(0.7)})
     assert found["comparators"] == {"gate": {"accuracy": 0.7}}

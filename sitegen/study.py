@@ -1,0 +1,174 @@
+"""Tables of the study on HAM10000: other sites, cost, mixtures of opinions, outer folds and the paper's recipe.
+
+``python -m sitegen.study EVALUATION.json`` prints the tables of outer folds from any evaluation, to look at before its
+compact form (:mod:`sitegen.compact_results`) takes its place beside the page.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+FOLDS = RESULTS / "ham10000" / "folds" / "evaluation.json"
+RECIPES = {
+    "by image, as in the paper": RESULTS / "ham10000" / "recipe-paper" / "evaluation.json",
+    "by lesion": RESULTS / "ham10000" / "recipe-paper-grouped" / "evaluation.json",
+}
+Rows = list[list[str]]  # the first is the heading
+
+SITE_ROWS = {
+    "classifier": "classifier", "calibrated": "classifier, calibrated at home", "second": "second network",
+    "networks": "mean of both networks", "retrieval": "retrieval", "average": "mean of classifier and retrieval",
+    "gate": "gate",
+}  # fmt: skip
+HEADLINE = {
+    "student": "classifier (Lite0)", "logit_adjusted": "classifier ÷ prior", "second": "second network (Lite2)",
+    "second_adjusted": "second network ÷ prior", "ensemble": "mean of both networks",
+    "ensemble_adjusted": "mean of both networks ÷ prior", "similarity": "retrieval alone",
+    "average_adjusted": "mean of classifier and retrieval ÷ prior", "ungated": "the gate's dials on every image",
+    "gate": "gate",
+}  # fmt: skip
+
+
+def document(name: str) -> dict[str, Any]:
+    """Return a file of figures."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def span(interval: Sequence[float], *, points: bool = False) -> str:
+    """Return a figure with its interval; a difference in hundredths."""
+    value, low, high = (f"{100 * each:+.1f}" if points else f"{each:.3f}" for each in interval)
+    return f"{value} ({low} to {high})"
+
+
+def sites() -> Rows:
+    """Return what each row reaches at home and at a site that it never saw."""
+    rows = [["site", "row", "where", "accuracy", "balanced accuracy", "melanoma found at 90 % specificity", "ECE"]]
+    metrics = ("accuracy", "balanced_accuracy", "melanoma_at_90", "ece")
+    for name, found in document("sites")["sites"].items():
+        for key, of_row in found["rows"].items():
+            for place in ("home", "there", "drop"):
+                figures = [span(of_row[place][metric], points=place == "drop") for metric in metrics]
+                rows.append([name, SITE_ROWS[key], place, *figures])
+    return rows
+
+
+def site_gates() -> Rows:
+    """Return what the gate that was chosen at home does there."""
+    heading = ["opened, of 1,000", "fixed", "broken", "melanomas gained", "lost", "falsely called melanoma"]
+    rows = [["site", "where", *heading, "accuracy over the classifier, points"]]
+    for name, found in document("sites")["sites"].items():
+        for place, did in found["gate"].items():
+            of_1000 = did["per_1000"]
+            counts = [of_1000[key] for key in ("opened", "fixed", "broken")]
+            counts += [of_1000["melanoma"][key] for key in ("gained", "lost", "falsely_called")]
+            ahead = span(found["rows"]["gate"][place]["ahead"]["accuracy"], points=True)
+            rows.append([name, place, *(f"{count:.1f}" for count in counts), ahead])
+    return rows
+
+
+def cost() -> Rows:
+    """Return the figures over the share of images that the second network sees, and what that share costs."""
+    found = document("cost")
+    test, validation = (found["curves"][part] for part in ("test", "validation"))
+    heading = ["asked", "accuracy", "balanced accuracy", "macro-F1", "validation accuracy", "time, GPU", "time, CPU"]
+    rows = [["asks below", *heading]]
+    for place, theta in enumerate(found["theta"]):
+        always = place == len(found["theta"]) - 1
+        if not (place in (0, found["chosen"]) or always or (round(100 * theta) % 20 == 10 and theta >= 0.5)):
+            continue
+        figures = [f"{test[metric][place]:.4f}" for metric in ("accuracy", "balanced_accuracy", "macro_f1")]
+        figures.append(f"{validation['accuracy'][place]:.4f}")
+        beyond = test["asked"][place] > found["measured"]["h200"][-1][0]
+        times = [f"{test[machine][place]:.2f}{' (continued)' if beyond else ''}" for machine in ("h200", "cpu")]
+        name = "never" if place == 0 else "always" if always else f"{theta:.2f}"
+        name = f"**{name}, chosen**" if place == found["chosen"] else name
+        rows.append([name, f"{100 * test['asked'][place]:.0f} %", *figures, *times])
+    return rows
+
+
+def opinions() -> Rows:
+    """Return mixtures of opinions with a bank and without one."""
+    heading = ["accuracy", "balanced accuracy", "macro-F1", "melanoma found at 90 % specificity", "NLL"]
+    rows = [["mixture", *heading, "balanced accuracy over the best without a bank, points"]]
+    keys = ("accuracy", "balanced_accuracy", "macro_f1", "melanoma_at_90", "nll")
+    for name, found in document("opinions")["rows"].items():
+        ahead = found["ahead_balanced_accuracy"]
+        lead = "is the best" if found["rival"] == name else span(ahead, points=True)
+        rows.append([name, *(f"{found[key]:.4f}" for key in keys), lead])
+    return rows
+
+
+def headline(found: Mapping[str, Any]) -> Rows:
+    """Return every rival of an evaluation over outer folds, and how far the gate is ahead of it."""
+    heading = ["accuracy", "balanced accuracy", "macro-F1", "melanoma found at 90 % specificity", "ECE"]
+    rows = [["row", *heading, "gate's lead: accuracy", "gate's lead: balanced accuracy"]]
+    for key, words in HEADLINE.items():
+        if key not in found["comparators"]:
+            continue
+        scores, spread = (found[part][key] for part in ("comparators", "comparators_std"))
+        three = ("accuracy", "balanced_accuracy", "macro_f1")
+        figures = [f"{scores[metric]:.4f} ± {spread[metric]:.4f}" for metric in three]
+        paired = found["paired"].get(key)
+        leads = ["", ""] if paired is None else [_lead(paired[metric]) for metric in three[:2]]
+        rows.append([words, *figures, f"{_melanoma(found, key):.3f}", f"{scores['ece']:.3f}", *leads])
+    return rows
+
+
+def _lead(paired: Mapping[str, Any]) -> str:
+    return span([paired["difference"], *paired["interval"]], points=True)
+
+
+def _melanoma(found: Mapping[str, Any], key: str) -> float:
+    """Return the sensitivity for melanoma, from a whole evaluation or its compact form."""
+    return float(found["operating_points"][key]["mel"]["0.9"]["sensitivity"])
+
+
+def per_thousand(found: Mapping[str, Any]) -> Rows:
+    """Return what the gate did to 1,000 images, validation and test side by side."""
+    rows = [["of 1,000 images", "validation", "test"]]
+    both = [found["per_1000"][part] for part in ("validation", "test")]
+    rows += [[key, *(f"{part[key]:.1f}" for part in both)] for key in ("opened", "fixed", "broken")]
+    names = {"gained": "melanomas gained", "lost": "melanomas lost", "falsely_called": "newly called melanoma, wrongly"}
+    rows += [[words, *(f"{part['by_class']['mel'][key]:.1f}" for part in both)] for key, words in names.items()]
+    return rows
+
+
+def recipe() -> Rows:
+    """Return the paper's recipe, split by image and by lesion."""
+    rows = [["split", "row", "accuracy", "balanced accuracy", "macro-F1", "ECE", "fixed : broken"]]
+    for words, path in RECIPES.items():
+        found = json.loads(path.read_text(encoding="utf-8"))
+        for key, row in {"student": "classifier", "similarity": "retrieval alone", "gate": "the paper's gate"}.items():
+            scores, spread = (found[part][key] for part in ("comparators", "comparators_std"))
+            metrics = ("accuracy", "balanced_accuracy", "macro_f1", "ece")
+            figures = [f"{scores[metric]:.4f} ± {spread[metric]:.4f}" for metric in metrics]
+            counts = f"{found['gate']['fixed']} : {found['gate']['broken']}" if key == "gate" else ""
+            rows.append([words, row, *figures, counts])
+    return rows
+
+
+def _folds() -> dict[str, Any]:
+    return json.loads(FOLDS.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+TABLES: dict[str, Callable[[], Rows]] = {
+    "sites": sites,
+    "site-gates": site_gates,
+    "cost": cost,
+    "opinions": opinions,
+}
+if FOLDS.exists():  # the tables of files that are still to be made have no place on a page
+    TABLES |= {"folds": lambda: headline(_folds()), "folds-per-1000": lambda: per_thousand(_folds())}
+if all(path.exists() for path in RECIPES.values()):
+    TABLES["recipe"] = recipe
+
+
+if __name__ == "__main__":
+    whole = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    for table in (headline(whole), per_thousand(whole)):
+        sys.stdout.write("\n".join("| " + " | ".join(row) + " |" for row in table) + "\n\n")
