@@ -2,9 +2,9 @@
 
 Ray Data hands parts to actors on CPUs or GPUs, which hold the networks, and starts actors anew where they die or their
 machine does; a part that was open then goes through an actor again. Beside GPUs other actors fetch and decode images on
-CPUs, ahead of the networks; an actor on a CPU does so itself, and no pixel is sent.
-An actor sees a part as a whole, since the last bits of a row depend on the batch that it is in. The process that was
-started writes all parts, and nobody else does.
+CPUs, ahead of the networks; an actor on a CPU does so itself, and no pixel is sent. An actor sees a part as a whole,
+since the last bits of a row depend on the batch that it is in. The process that was started writes all parts, and
+nobody else does.
 """
 
 from __future__ import annotations
