@@ -76,8 +76,10 @@ def score_command(
             if engine == "ray":
                 said, trusted = os.environ.get(VARIABLE, ""), tuple(options["trusted"])
                 work = Work(data, plan.source, embeddings, predictor.mode, trusted, said)
-                where = {"address": address, "device": device, "decoders": decoders}
-                score_on_ray(folder, parts, work, **where, on_image=step, on_part=clock.tell)
+                score_on_ray(
+                    folder, parts, work, address=address, device=device, decoders=decoders, on_image=step,
+                    on_part=clock.tell,
+                )  # fmt: skip
             else:
                 score_parts(predictor, folder, parts, on_image=step, on_part=clock.tell)
     _report(folder, as_json=as_json)
