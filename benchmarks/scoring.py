@@ -40,7 +40,7 @@ from tdumpra.scoring.score import score_parts
 
 SIZES = (2_000, int(os.environ.get("TDUMPRA_IMAGES", "200000")))
 SIDE, SHARD = 64, 1_000
-ON_RAY = (256, 2_048)  # photographs: as few as are scored while a cluster starts, and many
+ON_RAY, PART = (512, 2_560), 256  # photographs: a part for each of two workers, which start with it, and many
 
 
 def run() -> list[Row]:
@@ -94,7 +94,7 @@ def _on_ray(folder: Path) -> Row:
             table = folder / f"{n}.csv"
             lines = [f"{i},photographs/{i % lazy_predict.DISTINCT:04}.jpg" for i in range(n)]
             table.write_text("id,image\n" + "\n".join(lines) + "\n")
-            options = ("--part-size", "256", "--engine", engine, "--device", "cpu")
+            options = ("--part-size", str(PART), "--engine", engine, "--device", "cpu")
             spent.append(_command(model, table, folder / f"{engine}-{n}", *options).seconds)
         costs.append((spent[1] - spent[0]) / (ON_RAY[1] - ON_RAY[0]))
     share = costs[0] / costs[1]

@@ -31,9 +31,9 @@ class Scoring:
 
     def __init__(self, root: Path, machines: Machines) -> None:
         self.root, self.machines = root, machines
-        network = {"tiny_networks:plain": "tiny_networks:slow"}
+        config = write_images_config(root, backbone="tiny_networks:slow")
         trust = [word.replace("plain", "slow") for word in TRUST]
-        assert command("run", write_images_config(root, **network), "--out", root / "run") == 0
+        assert command("run", config, "--out", root / "run") == 0
         self.words = ["score", root / "run", write_archive(root / "archive"), *trust]
         assert command(*self.words, "--out", root / "whole") == 0
         self.whole = contents(root / "whole")

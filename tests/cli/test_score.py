@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,48 @@ def test_machines_fill_folders_of_their_own(tdumpra, tmp_path, model, archive):
     done = tdumpra("score", "--merge", tmp_path / "1", "--merge", tmp_path / "2", "--out", tmp_path / "all")
     assert done.code == 0, done.err
     assert ScoreFolder.open(tmp_path / "all").check().rows == 24
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of a few parts, which :func:`enlarge` makes larger."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = shutil.which("mount")
+    asked = [mount or "", "-t", "tmpfs", "-o", "size=48k", "tmpfs", str(place)]
+    if mount is None or sys.platform != "linux" or subprocess.run(asked, capture_output=True).returncode:
+        pytest.skip("only root mounts disks")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def enlarge(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,size=4m", str(disk)], check=True)
+
+
+def test_a_full_disk_loses_nothing(tdumpra, tmp_path, model, archive, small_disk):
+    words = ["score", model, archive, "--part-size", "4", *TRUST]
+    out, whole = small_disk / "scores", tmp_path / "whole"
+    assert tdumpra(*words, "--out", whole).code == 0
+    full = tdumpra(*words, "--out", out)
+    assert full.code == 2
+    assert "No space left" in full.err
+    assert "Traceback" not in full.err
+    there = {path.name: path.stat().st_mtime_ns for path in (out / "parts").glob("*.parquet")}
+    assert 0 < len(there) < 6
+    checked = tdumpra("score", "--check", "--out", out, "--json")
+    assert (checked.code, len(json.loads(checked.out)["missing"])) == (2, 6 - len(there))
+
+    enlarge(small_disk)
+    assert tdumpra(*words, "--out", out).code == 0
+    assert tdumpra("score", "--check", "--out", out).code == 0
+    assert there.items() <= {path.name: path.stat().st_mtime_ns for path in (out / "parts").iterdir()}.items()
+    for name in ("parts", "."):
+        ours, theirs = (
+            {p.name: p.read_bytes() for p in (each / name).iterdir() if p.suffix in (".parquet", ".json")}
+            for each in (out, whole)
+        )
+        assert ours == theirs
 
 
 def test_a_killed_process_loses_its_open_part_alone(tdumpra, tmp_path, model, archive):

@@ -67,6 +67,14 @@ def test_a_finished_search_draws_nothing_more_and_a_longer_one_goes_on(config):
     assert len(longer.trials) == 3
 
 
+def test_processes_that_start_together_draw_different_settings(config):
+    (study,) = studies(config, None)
+    both = [study._open() for _ in range(2)]  # before either of them has drawn
+    drawn = [study._ask(each, f"worker {i}", 2) for i, each in enumerate(both)]
+    rates = [trial.params["train.learning_rate"] for trial in drawn if trial is not None]
+    assert len(set(rates)) == 2
+
+
 def test_test_rows_have_no_part_in_it(config, monkeypatch):
     def without_test(splits: Any, *arguments: Any, **options: Any) -> Any:
         return fit(splits._replace(test=None), *arguments, **options)

@@ -1,8 +1,9 @@
-"""A Ray cluster of two machines with a core each, on this one."""
+"""A Ray cluster of two machines with a core each, on this one; and one of a single machine, which others started."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,13 +23,14 @@ _SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "hea
 class Machines:
     """The cluster, of which the second machine can be killed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, alone: bool = False) -> None:
         from ray.cluster_utils import Cluster
 
         head: dict[str, Any] = {**_ROOM, "include_dashboard": False, "_system_config": _SOON}
         self.cluster: Any = Cluster(initialize_head=True, head_node_args=head)
         self.address: str = self.cluster.address
-        self.add()
+        if not alone:
+            self.add()
 
     def add(self) -> None:
         """Start the second machine."""
@@ -65,3 +67,23 @@ def two_machines(monkeypatch: Any) -> Iterator[Machines]:
         yield machines
     finally:
         machines.cluster.shutdown()
+
+
+_STAND = "from ray_machines import Machines; one = Machines(alone=True); print(one.address, flush=True); input()"
+
+
+@contextmanager
+def foreign_cluster(**settings: str) -> Iterator[str]:
+    """Start a cluster of one machine that knows nothing of this process and its token; yield its address."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", **settings}
+    environment["PYTHONPATH"] = os.pathsep.join([*filter(None, sys.path), str(Path(__file__).parent)])
+    with subprocess.Popen(
+        [sys.executable, "-c", _STAND], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.stdin.close()

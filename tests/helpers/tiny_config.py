@@ -25,6 +25,7 @@ def config_text(
     name: str = "tiny",
     folder: Path | None = None,
     seeds: str = "[0]",
+    backbone: str = "tiny_networks:plain",
     embedding: int = 8,
     epochs: int = 2,
     bootstrap: int = 20,
@@ -46,7 +47,7 @@ def config_text(
         workers = 0
         {data}
         [network]
-        backbone = "tiny_networks:plain"
+        backbone = "{backbone}"
         weights = "none"
         image_size = 16
         embedding = {embedding}

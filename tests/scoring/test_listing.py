@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from tdumpra.errors import SourceError
-from tdumpra.scoring.listing import CUT_SHORT, list_source
+from tdumpra.scoring.listing import CUT_SHORT, NO_FILE, list_source
 
 
 def write_shard(path: Path, members: dict[str, bytes]) -> Path:
@@ -77,6 +77,22 @@ def test_a_table_names_files_and_ids(tmp_path, pictures, suffix):
         ("first", "b.png"),
         ("second", "c.jpg"),
     ]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_row_of_a_table_without_a_file_is_listed_with_its_reason(tmp_path, suffix):
+    path = tmp_path / f"list{suffix}"
+    frame = pd.DataFrame({"image": ["a.png", None, None], "id": ["x", "y", None], "note": "z"})
+    frame.to_csv(path, index=False) if suffix == ".csv" else frame.to_parquet(path)
+    assert [(each.id, each.problem) for each in list_source(str(path))] == [
+        ("x", ""), ("y", NO_FILE), ("row 3", NO_FILE)
+    ]  # fmt: skip
+
+
+def test_a_column_of_numbers_names_no_files(tmp_path):
+    pd.DataFrame({"image": [1, 2]}).to_parquet(tmp_path / "list.parquet")
+    with pytest.raises(SourceError, match="no file's name"):
+        list_source(str(tmp_path / "list.parquet"))
 
 
 def test_an_address_is_listed_like_a_folder(pictures):

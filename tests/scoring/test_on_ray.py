@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from ray_machines import Machines, two_machines
+from ray_machines import SETTINGS, Machines, foreign_cluster, two_machines
 from tiny_models import make_model
 from tiny_runs import colours, embed_run, settings
 
@@ -61,6 +62,20 @@ def on_ray(arguments: list[object], monkeypatch: pytest.MonkeyPatch) -> subproce
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
 
 
+def titles_below(process: int) -> set[str]:
+    """Return what the processes that a process started, and those that these did, call themselves."""
+    parents, titles = dict[int, int](), dict[int, str]()
+    for place in Path("/proc").iterdir():
+        if place.name.isdecimal():
+            with contextlib.suppress(OSError):  # it has ended
+                parents[int(place.name)] = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+                titles[int(place.name)] = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    family = {process}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
+        family |= more
+    return {titles[each] for each in family if each in titles}
+
+
 @pytest.mark.services
 @pytest.mark.filterwarnings("default")  # Ray has warnings of its own
 def test_a_killed_machine_costs_its_open_parts_alone(tdumpra, tmp_path, model, archive, machines):
@@ -105,6 +120,43 @@ def test_ray_on_this_machine_goes_on_where_the_local_engine_stopped(tdumpra, tmp
 
 
 @pytest.mark.services
+def test_actors_that_decode_for_others_change_no_bit(tdumpra, tmp_path, model, archive, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*filter(None, sys.path), str(HELPERS)]))
+    command = [*words(model, archive, tmp_path / "ray"), "--engine", "ray", "--decoders", "2"]
+    log, seen = tmp_path / "log", set[str]()
+    with log.open("wb") as file:
+        process = subprocess.Popen([sys.executable, "-m", "tdumpra", *map(str, command)], stdout=file, stderr=file)
+    while process.poll() is None:
+        seen |= titles_below(process.pid)
+        time.sleep(0.02)
+    assert process.returncode == 0, log.read_text()
+    assert any(title.startswith("ray::Decoder") for title in seen), seen
+
+    assert tdumpra(*words(model, archive, tmp_path / "local")).code == 0
+    local, ray = (
+        {path.name: path.read_bytes() for path in (tmp_path / name / "parts").iterdir()} for name in ("local", "ray")
+    )
+    assert len(local) == 21
+    assert ray == local
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("theirs", ["none", "another"])
+def test_a_cluster_that_is_open_or_has_another_token_gets_nothing(
+    tdumpra, tmp_path, model, archive, monkeypatch, theirs
+):
+    for name, value in SETTINGS.items():
+        monkeypatch.setenv(name, value)
+    kept = {} if theirs == "none" else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+    with foreign_cluster(**kept) as address:
+        done = on_ray([*words(model, archive, tmp_path / "out"), "--address", address], monkeypatch)
+    assert done.returncode == 2, done.stderr
+    assert "token" in done.stderr.lower()
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "out" / "parts").iterdir())
+
+
+@pytest.mark.services
 def test_what_a_worker_has_to_say_comes_as_a_sentence(tdumpra, tmp_path, model, archive, monkeypatch):
     assert tdumpra(*words(model, archive, tmp_path / "out"), "--shard", "1/2").code == 0
     archive.rename(tmp_path / "elsewhere")  # as on a machine that does not see it
@@ -133,7 +185,15 @@ def test_a_machine_without_ray_is_told_how_to_get_it(tdumpra, tmp_path, model, a
     assert "tdumpra[ray]" in done.err
 
 
-@pytest.mark.parametrize("options", [("--engine", "spark"), ("--address", "node-a:6379")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--engine", "spark"),
+        ("--address", "node-a:6379"),
+        ("--decoders", "2"),
+        ("--engine", "ray", "--decoders", "0"),
+    ],
+)
 def test_options_that_do_not_fit_are_told(tdumpra, tmp_path, model, archive, options):
     done = tdumpra(*words(model, archive, tmp_path / "out"), *options)
     assert done.code == 2
@@ -144,7 +204,7 @@ def test_a_task_decodes_in_order_and_says_what_it_cannot(archive):
     entries = [Entry(name, str(archive / name)) for name in ("01.png", "no.png", "gone.png", "02.png")]
     entries.append(Entry("cut.tar", str(archive / "cut.tar"), problem="the shard ends too early"))
     small = Framing(height=8, width=8)
-    found = decode(entries, (small, small), str(archive))
+    found = list(decode(entries, (small, small), str(archive)))
     assert [type(each) for each in found] == [Framed, BrokenImageError, BrokenImageError, Framed, BrokenImageError]
     assert str(found[-1]) == "the shard ends too early"
 
@@ -152,7 +212,7 @@ def test_a_task_decodes_in_order_and_says_what_it_cannot(archive):
 def test_the_limits_of_the_job_hold_on_every_machine(archive, monkeypatch):
     monkeypatch.setenv(VARIABLE, "")
     small, entry = Framing(height=8, width=8), Entry("01.png", str(archive / "01.png"))
-    assert isinstance(decode([entry], (small, small), str(archive))[0], Framed)
+    assert isinstance(next(decode([entry], (small, small), str(archive))), Framed)
     (refused,) = decode([entry], (small, small), str(archive), "image_bytes=10")
     assert "10" in str(refused)
 
@@ -160,4 +220,4 @@ def test_the_limits_of_the_job_hold_on_every_machine(archive, monkeypatch):
 def test_a_machine_that_does_not_see_the_images_refuses(archive, tmp_path):
     small = Framing(height=8, width=8)
     with pytest.raises(SourceError, match="same path"):
-        decode([Entry("01.png", str(archive / "01.png"))], (small, small), str(tmp_path / "elsewhere"))
+        next(decode([Entry("01.png", str(archive / "01.png"))], (small, small), str(tmp_path / "elsewhere")))

@@ -31,6 +31,13 @@ def _score(
         str | None,
         typer.Option(metavar="HOST:PORT", help="The Ray cluster; without it, one on this machine.", show_default=False),
     ] = None,
+    decoders: Annotated[
+        int | None,
+        typer.Option(
+            help="On Ray, actors that decode for each network; usually up to 16 for a GPU, none for a CPU.",
+            show_default=False,
+        ),
+    ] = None,
     embeddings: Annotated[bool, typer.Option("--embeddings", help="Also keep each image's embedding.")] = False,
     eager: Annotated[bool, typer.Option("--eager", help="Ask the second network about every image.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only look whether every image has its row.")] = False,
@@ -55,6 +62,6 @@ def _score(
     if model is None or source is None:
         raise ValueError("score takes a model and a source, as in  tdumpra score runs/demo archive/ --out scores")
     score_command(
-        model, source, out, shard=shard, part_size=part_size, engine=engine, address=address, embeddings=embeddings,
-        as_json=as_json, mode="eager" if eager else "lazy", device=device, trusted=trust or (),
+        model, source, out, shard=shard, part_size=part_size, engine=engine, address=address, decoders=decoders,
+        embeddings=embeddings, as_json=as_json, mode="eager" if eager else "lazy", device=device, trusted=trust or (),
     )  # fmt: skip

@@ -22,7 +22,7 @@ from tdumpra.scoring.on_ray import import_ray, score_on_ray
 from tdumpra.scoring.ray_worker import Work
 from tdumpra.scoring.score import PartDone, score_parts
 from tdumpra.screen import print_json, progress, say
-from tdumpra.values import check_choice
+from tdumpra.values import check_choice, check_count
 
 _MOST_REASONS = 5
 
@@ -36,6 +36,7 @@ def score_command(
     part_size: int,
     engine: str,
     address: str | None,
+    decoders: int | None,
     embeddings: bool,
     as_json: bool,
     device: str | None,
@@ -48,6 +49,10 @@ def score_command(
     check_choice(engine, "--engine", ("local", "ray"))
     if address is not None and engine != "ray":
         raise ValueError("--address names a Ray cluster: give --engine ray too")
+    if decoders is not None:
+        check_count(decoders, "--decoders")
+        if engine != "ray":
+            raise ValueError("--decoders are actors of Ray: give --engine ray too")
     if engine == "ray":
         import_ray(address)  # what is missing is told before anything is loaded
     predictor = load_predictor(model, device="cpu" if engine == "ray" else device, **options)
@@ -71,8 +76,10 @@ def score_command(
             if engine == "ray":
                 said, trusted = os.environ.get(VARIABLE, ""), tuple(options["trusted"])
                 work = Work(data, plan.source, embeddings, predictor.mode, trusted, said)
-                where = {"address": address, "device": device}
-                score_on_ray(folder, parts, work, **where, on_image=step, on_part=clock.tell)
+                score_on_ray(
+                    folder, parts, work, address=address, device=device, decoders=decoders, on_image=step,
+                    on_part=clock.tell,
+                )  # fmt: skip
             else:
                 score_parts(predictor, folder, parts, on_image=step, on_part=clock.tell)
     _report(folder, as_json=as_json)

@@ -134,7 +134,6 @@ class Study:
         pruner = library.pruners.MedianPruner(n_startup_trials=_BEFORE_PRUNING) if search.prune else None
         study: optuna.Study = library.create_study(
             storage=storage, study_name=self.name, direction="maximize", load_if_exists=True,
-            sampler=library.samplers.TPESampler(seed=None if _trials(storage, self.name) else search.seed),
             pruner=pruner or library.pruners.NopPruner(),
         )  # fmt: skip
         made_from = fingerprint(repr(replace(self.config, search=replace(search, trials=1), folder=None)))
@@ -172,6 +171,8 @@ class Study:
             under_way = study.get_trials(deepcopy=False, states=(states.RUNNING,))
             if len(_finished(study)) + len(under_way) >= total:
                 return None
+            drawn = len(study.get_trials(deepcopy=False))  # processes that start together must not draw the same
+            study.sampler = _optuna().samplers.TPESampler(seed=self.config.search.seed + drawn)
             trial = study.ask()
             trial.set_user_attr(_WORKER, worker)
             for each in self.config.search.ranges:
@@ -264,12 +265,6 @@ def _finished(study: optuna.Study) -> Sequence[Any]:
 def _best(study: optuna.Study) -> Any:
     complete = study.get_trials(deepcopy=False, states=(_optuna().trial.TrialState.COMPLETE,))
     return max(complete, key=lambda trial: float(trial.value or 0.0), default=None)
-
-
-def _trials(storage: Any, name: str) -> int:
-    """Return how many trials a search has, so that a second process does not draw what the first one drew."""
-    summaries = _optuna().get_all_study_summaries(storage)
-    return next((each.n_trials for each in summaries if each.study_name == name), 0)
 
 
 def _is_held(path: Path) -> bool:

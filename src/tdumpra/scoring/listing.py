@@ -23,6 +23,7 @@ from tdumpra.limits import refuse_above
 _TABLES = {".csv", ".tsv", ".parquet"}
 _SHARD = ".tar"
 _END_OF_ARCHIVE = 1024  # zero bytes with which every tar file ends
+NO_FILE = "the table names no file"
 CUT_SHORT = "the shard ends too early: what lay behind is lost"
 
 
@@ -112,13 +113,16 @@ def _shard(opened: BinaryIO, file: str, name: str) -> Iterator[Entry]:
 
 
 def _table(path: Path) -> Iterator[Entry]:
-    for row in _rows(path):
-        place = row["file"]
+    for number, (place, own) in enumerate(_rows(path)):
+        if not place:
+            yield Entry(own or f"row {number + 1}", "", problem=NO_FILE)
+            continue
         file = place if is_address(place) else str(path.resolve().parent / place)
-        yield Entry(row["id"] or place, file)
+        yield Entry(own or place, file)
 
 
-def _rows(path: Path) -> Iterable[dict[str, str]]:
+def _rows(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the file and the id of each row, empty where a cell is."""
     if path.suffix.lower() == ".parquet":
         frame = _read_parquet(path)
         column = _file_column(path, tuple(map(str, frame.columns)))
@@ -129,9 +133,13 @@ def _rows(path: Path) -> Iterable[dict[str, str]]:
         column = _file_column(path, table.columns)
         pairs = ((row[column], row.get("id", "")) for row in table.rows)
     for number, (place, own) in enumerate(pairs):
-        if not isinstance(place, str) or not place:
-            raise SourceError(f"{path}, row {number + 1}: the cell {column!r} names no file")
-        yield {"file": place, "id": "" if own is None or own != own else str(own)}
+        if not isinstance(place, str) and not _is_empty(place):
+            raise SourceError(f"{path}, row {number + 1}: the cell {column!r} is {place!r} and no file's name")
+        yield "" if _is_empty(place) else place, "" if _is_empty(own) else str(own)
+
+
+def _is_empty(cell: Any) -> bool:
+    return pd.api.types.is_scalar(cell) and bool(pd.isna(cell))
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:

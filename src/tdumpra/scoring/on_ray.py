@@ -1,9 +1,10 @@
 """Score the parts of an archive on a Ray cluster: the same folder as on one machine, and the same bits in it.
 
 Ray Data hands parts to actors on CPUs or GPUs, which hold the networks, and starts actors anew where they die or their
-machine does; a part that was open then goes through an actor again. Other actors fetch and decode images on CPUs, ahead
-of the networks. An actor sees a part as a whole, since the last bits of a row depend on the batch that it is in. The
-process that was started writes all parts, and nobody else does.
+machine does; a part that was open then goes through an actor again. Beside GPUs other actors fetch and decode images on
+CPUs, ahead of the networks; an actor on a CPU does so itself, and no pixel is sent. An actor sees a part as a whole,
+since the last bits of a row depend on the batch that it is in. The process that was started writes all parts, and
+nobody else does.
 """
 
 from __future__ import annotations
@@ -83,10 +84,11 @@ def score_on_ray(
     *,
     address: str | None,
     device: str | None = None,
+    decoders: int | None = None,
     on_image: Callable[[], object] = lambda: None,
     on_part: Callable[[PartDone], object] = lambda done: None,
 ) -> None:
-    """Score the parts that are not finished yet."""
+    """Score the parts that are not finished yet, with ``decoders`` beside each network or the usual number."""
     todo = {part.number: part for part in folder.unfinished(parts)}
     if not todo:
         return
@@ -95,7 +97,7 @@ def score_on_ray(
         if not _is_local(address):
             _refuse_open_cluster(ray, address)
         with redirect_stdout(sys.stderr):  # where Ray may tell that somebody died
-            for number, table in _results(ray, folder, list(todo.values()), work, _share(ray, device)):
+            for number, table in _results(ray, folder, list(todo.values()), work, _share(ray, device, decoders)):
                 part = todo[number]
                 folder.write_part(part, table)
                 for _ in range(part.start, part.stop):
@@ -139,7 +141,7 @@ def _results(
         yield row["number"], from_ipc(row["rows"])
 
 
-def _share(ray: Any, device: str | None) -> Share:
+def _share(ray: Any, device: str | None, decoders: int | None) -> Share:
     """Return what the networks take of a machine, and what is left for decoding."""
     has = ray.cluster_resources()
     gpus = int(has.get("GPU", 0))
@@ -147,12 +149,12 @@ def _share(ray: Any, device: str | None) -> Share:
         raise ValueError(f"on a cluster --device is cpu or cuda, and Ray says which one, not {device!r}")
     if device == "cuda" and not gpus:
         raise ValueError("--device is cuda, and no machine of the cluster has a GPU that Ray knows of")
-    if not gpus or device == "cpu":
-        return Share(
-            cpus=0.8, gpus=0, decoders=1, decoding=0.2
-        )  # a core for both: decoding is a small part of the work
-    many = max(1, min(_MOST_DECODERS, int(has.get("CPU", 1)) // gpus))
-    return Share(cpus=0.0, gpus=1, decoders=many, decoding=0.5)  # so that they find room where machines are lost
+    if gpus and device != "cpu":
+        many = decoders or max(1, min(_MOST_DECODERS, int(has.get("CPU", 1)) // gpus))
+        return Share(cpus=0.0, gpus=1, decoders=many, decoding=0.5)  # so that they find room where machines are lost
+    if decoders:
+        return Share(cpus=0.8, gpus=0, decoders=decoders, decoding=0.2 / decoders)  # a core for all of them
+    return Share(cpus=1.0, gpus=0, decoders=0, decoding=0.0)
 
 
 def _in_a_sentence(ray: Any, error: BaseException) -> Exception:

@@ -1,4 +1,4 @@
-"""What the machines of a Ray cluster do: some actors decode images, and others run the networks on them."""
+"""What the machines of a Ray cluster do: actors run the networks on images that they decode, or that others do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
 from itertools import cycle
@@ -49,7 +49,7 @@ class Share(NamedTuple):
 
     cpus: float
     gpus: int
-    decoders: int  # for each actor with networks
+    decoders: int  # for each actor with networks; without any, it decodes itself
     decoding: float  # CPUs of a decoder
 
 
@@ -99,12 +99,15 @@ class Networks:
         return pa.table({"number": batch["number"], "rows": pa.array([to_ipc(rows)], pa.large_binary())})
 
     def _decoded(self, entries: Sequence[Entry], framings: tuple[Framing, Framing]) -> Read:
-        """Yield the images in order, as they are decoded in turns, some ahead."""
+        """Yield the images in order, as they are decoded here, or by others in turns, some ahead."""
         coming: deque[Any] = deque()
         turns = cycle(self.decoders)
         for start in range(0, len(entries), _AT_ONCE):
-            some = entries[start : start + _AT_ONCE]
-            coming.append(next(turns).decode.remote(some, framings, self.work.source, self.work.limits))
+            asked = entries[start : start + _AT_ONCE], framings, self.work.source, self.work.limits
+            if not self.decoders:
+                yield from decode(*asked)  # pixels stay in memory that is shared already
+                continue
+            coming.append(next(turns).decode.remote(*asked))
             if len(coming) > max(_AHEAD, len(self.decoders)):
                 yield from self.ray.get(coming.popleft())
         while coming:
@@ -116,12 +119,12 @@ class Decoder:
 
     def decode(self, *arguments: Any) -> list[Framed | BrokenImageError]:
         """Fetch, decode and frame some images, as :func:`decode` does."""
-        return decode(*arguments)
+        return list(decode(*arguments))
 
 
 def decode(
     entries: Sequence[Entry], framings: tuple[Framing, Framing], source: str, said: str = ""
-) -> list[Framed | BrokenImageError]:
+) -> Iterator[Framed | BrokenImageError]:
     """Fetch, decode and frame some images, within the limits that were ``said`` where the job was started.
 
     Raises:
@@ -139,7 +142,8 @@ def decode(
         files = fetch(entries, Path(folder) / "files")
         here = [Image(file) for file in files if isinstance(file, Path)]
         with closing(read_images(here, *framings, picture=False, workers=1)) as read:
-            return [next(read) if isinstance(file, Path) else BrokenImageError(file) for file in files]
+            for file in files:
+                yield next(read) if isinstance(file, Path) else BrokenImageError(file)
 
 
 def to_ipc(table: pa.Table) -> bytes:
