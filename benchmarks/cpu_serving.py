@@ -26,7 +26,7 @@ from tdumpra.export.export import export_model
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
 from tdumpra.networks.build import build_network
-from tdumpra.networks.engine import Engine, NetworkPass
+from tdumpra.networks.engine import Engine
 from tdumpra.networks.model_file import Encoder, Model
 from tdumpra.networks.settings import NetworkConfig
 from tdumpra.runtime import ExportedPredictor
