@@ -28,6 +28,7 @@ from tdumpra.method.decision import Decision
 from tdumpra.networks.build import build_network
 from tdumpra.networks.engine import Engine
 from tdumpra.networks.model_file import Encoder, Model
+from tdumpra.networks.passes import NetworkPass
 from tdumpra.networks.settings import NetworkConfig
 from tdumpra.runtime import ExportedPredictor
 

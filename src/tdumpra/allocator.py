@@ -38,4 +38,5 @@ def _set(kept: int, *more: tuple[int, int]) -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another C library
         return False
-    return all([mallopt(*each) for each in ((_TRIM_THRESHOLD, kept), (_MMAP_THRESHOLD, kept), *more)])
+    done = [mallopt(*each) for each in ((_TRIM_THRESHOLD, kept), (_MMAP_THRESHOLD, kept), *more)]
+    return all(done)
