@@ -147,8 +147,8 @@ class ExportedPredictor:
         framed = [each for each in read if isinstance(each, Framed)]
         if not framed:
             return {}
-        first, second = (np.stack([each[i] for each in framed]) for i in (0, 1))
-        return self.decide(first, second, eager=eager)
+        first, second = [each.first for each in framed], [each.second for each in framed]
+        return self.decide(np.stack(first), np.stack(second), eager=eager)
 
     def _prediction(self, path: Path, outputs: Mapping[str, np.ndarray], i: int) -> Prediction:
         if not outputs["finite"][i]:
