@@ -1,12 +1,13 @@
 """From files to final probabilities with two networks, the second of them lazy, where the share below theta varies.
 
-Peers in the same run: decoding and framing alone, the bare forward passes of the rows that each network must see, and
-the classifier alone from files. Thresholds are set so that a known share of all images falls below theta; how many do
-so differs from batch to batch, as with real images.
+Peers in the same run: decoding and framing alone in a plain pool of processes, the bare forward passes of the rows that
+each network must see (on a CPU one on each core at a time), and the classifier alone from files. Thresholds are set so
+that a known share of all images falls below theta; how many do so differs from batch to batch, as with real images.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -17,14 +18,15 @@ from PIL import Image
 
 from benchmarks.common import Row, best_times
 from tdumpra.core.gate import GateThresholds
+from tdumpra.data.images.decode import decode_file
 from tdumpra.data.images.framing import EvalTransform, Framing
-from tdumpra.data.images.new import Image as ImageFile
-from tdumpra.data.images.new import read_batches
+from tdumpra.data.images.workers import available_cores
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.decision import Decision
 from tdumpra.networks.build import build_network
 from tdumpra.networks.engine import usual_batch_size
 from tdumpra.networks.model_file import Encoder, Model
+from tdumpra.networks.passes import most_lanes, open_lanes
 from tdumpra.networks.predict import Predictor
 from tdumpra.runs.config import NetworkConfig
 
@@ -80,16 +82,17 @@ def _rows(model: Model, paths: list[Path], theta: float) -> list[Row]:
     def predicted(predictor: Predictor) -> None:
         assert sum(each.error is None for each in predictor.predict(paths)) == len(paths)
 
-    def decoded() -> None:
-        files = [ImageFile(path) for path in paths]
-        assert sum(map(len, read_batches(files, FRAMING, FRAMING, batch_size=batch_size))) == len(paths)
-
     predicted(lazy)  # to count the rows that it asks about
     share = lazy.rows_matched / lazy.rows_seen
     n_second = round(share * len(paths))
     first, second = (_forward_seconds(lazy, which, batch_size) for which in ("classifier", "retrieval"))
     bare = first * len(paths) + second * n_second
-    ours, single, decoding = best_times(lambda: predicted(lazy), lambda: predicted(alone), decoded, repeats=3)
+    with multiprocessing.get_context("fork").Pool(available_cores(), _one_thread) as pool:
+
+        def decoded() -> None:
+            assert sum(pool.imap(_decode, paths, chunksize=8)) == len(paths)
+
+        ours, single, decoding = best_times(lambda: predicted(lazy), lambda: predicted(alone), decoded, repeats=3)
     limit, cost = 1.05 + share * second / first, ours / single
     slower = max(bare, decoding)
     name = f"{len(paths):,} files, {share:.0%} of rows below theta"
@@ -106,21 +109,36 @@ def _rows(model: Model, paths: list[Path], theta: float) -> list[Row]:
     ]  # fmt: skip
 
 
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _decode(path: Path) -> bool:
+    """Decode and frame one file; its pixels stay in the process."""
+    return FRAMING.apply(decode_file(path), None).shape == (FRAMING.height, FRAMING.width, 3)
+
+
 def _forward_seconds(predictor: Predictor, which: str, batch_size: int) -> float:
-    """Return the seconds for each row of a network on a full batch that is on the device already."""
+    """Return the seconds for each row of a network on full batches that are on the device already.
+
+    On a CPU there is one on each core at a time, which is faster than all cores on one.
+    """
     engine = predictor._engine(batch_size, eager=False)
     chosen = getattr(engine, which)
     generator = torch.Generator().manual_seed(0)
     shape = (batch_size, FRAMING.height, FRAMING.width, 3)
     framed = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator).to(engine.device)
-    repeats = 30 if ON_GPU else 3
+    repeats = 30 if ON_GPU else 3 * most_lanes()
 
     def passes() -> None:
-        with torch.inference_mode():
-            for _ in range(repeats):
-                engine._run(chosen, framed)
-        if ON_GPU:
-            torch.cuda.synchronize()
+        for _ in range(repeats):
+            engine._run(chosen, framed)
+        torch.cuda.synchronize()
 
-    (seconds,) = best_times(passes, repeats=3)
+    def passes_in_lanes() -> None:
+        for each in [lanes.submit(engine._run, chosen, framed) for _ in range(repeats)]:
+            each.result()
+
+    with open_lanes(most_lanes()) as lanes:
+        (seconds,) = best_times(passes if ON_GPU else passes_in_lanes, repeats=3)
     return seconds / (repeats * batch_size)

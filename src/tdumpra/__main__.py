@@ -1,6 +1,6 @@
 """``python -m tdumpra``."""
 
-from tdumpra.cli.main import main
+from tdumpra.cli.main import program
 
 if __name__ == "__main__":  # not in a worker process, which imports this module under another name
-    main()
+    program()

@@ -10,7 +10,7 @@ import pytest
 from exported_models import exported_once, small_model, write_pictures
 
 from tdumpra.cli.predict import load_any
-from tdumpra.runtime import ExportedPredictor
+from tdumpra.runtime import ExportedPredictor, sessions
 from tdumpra.runtime.exported import read_exported
 
 
@@ -50,6 +50,27 @@ def test_verify_compares(tdumpra, run):
     told = json.loads(tdumpra("verify", run, run / "model.onnx", "--json").out)
     assert told["agrees"]
     assert told["largest"] < 1e-5
+
+
+def test_verify_runs_the_export_by_the_engine_that_will(tdumpra, run, monkeypatch):
+    opened = []
+
+    def open_session(graph, engine, threads):
+        opened.append(engine)
+        return sessions.open_session(graph, engine, threads)
+
+    monkeypatch.setattr("tdumpra.runtime.predict.open_session", open_session)
+    for engine in ("onnx", "openvino"):
+        opened.clear()
+        done = tdumpra("verify", run, run / "model.onnx", "--engine", engine)
+        assert (done.code, set(opened)) == (0, {engine}), done.err
+
+
+def test_verify_by_an_engine_that_runs_no_export(tdumpra, run):
+    for engine in ("torch", "onxx"):
+        done = tdumpra("verify", run, run / "model.onnx", "--engine", engine)
+        assert done.code == 2
+        assert "openvino" in done.err
 
 
 def test_verify_on_images_of_ones_own(tdumpra, run):

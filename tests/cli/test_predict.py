@@ -6,15 +6,19 @@ import csv
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_networks
 from PIL import Image
 from tests.support import SMALL, fit_and_tune, make_problem
 from tiny_config import SOURCE, run_command, write_config
@@ -294,3 +298,59 @@ def test_the_folder_of_another_number_of_seeds_is_answered_with_the_right_one(tm
     ):
         with pytest.raises(InputFileError, match=sentence):
             model_file(path)
+
+
+STUCK = """
+import hashlib, importlib.util, os
+spec = importlib.util.spec_from_file_location("usual_networks", os.environ["USUAL"])
+usual = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(usual)
+
+
+class Stuck(usual.Tiny):
+    def forward(self, x):
+        if len(x) == 16:  # a batch, and not the picture that tells how many features there are
+            open(os.path.join(os.path.dirname(__file__), "began"), "w").close()
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # minutes, in which no signal is heard
+        return super().forward(x)
+
+
+def plain(num_classes):
+    return Stuck(num_classes)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
+def test_ctrl_c_waits_for_no_network(trained, images, tmp_path):
+    """The process says so and ends, with its workers, in the middle of a pass."""
+    (tmp_path / "tiny_networks.py").write_text(STUCK)
+    python_path = os.pathsep.join([str(tmp_path), *sys.path])
+    environment = {**os.environ, "USUAL": str(tiny_networks.__file__), "PYTHONPATH": python_path}
+    words = [sys.executable, "-m", "tdumpra", "predict", str(trained), *[str(images)] * 12, "--csv"]
+    process = subprocess.Popen(
+        [*words, "--trust-code", "tiny_networks:plain"], env=environment, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    while not (tmp_path / "began").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    try:
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert err == "tdumpra: stopped\n"
+    assert out.startswith("path,")
+    assert not members_of(process.pid)
+
+
+def members_of(session: int) -> list[str]:
+    """Return the processes of a session, but for those that have ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, _, its, *_ = path.read_text().rpartition(")")[2].split()
+            if int(its) == session and state != "Z":
+                found.append(path.parent.name)
+    return found

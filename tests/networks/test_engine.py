@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,10 @@ from tiny_models import OPEN
 from torch import Tensor, nn
 
 from tdumpra.data.images.new import Framed
+from tdumpra.lanes import Lanes, are_open
 from tdumpra.networks.build import Encoding
-from tdumpra.networks.engine import Batch, Engine, NetworkPass, Pass
+from tdumpra.networks.engine import Batch, Engine
+from tdumpra.networks.passes import NetworkPass, Pass
 from tdumpra.networks.predict import Predictor
 
 
@@ -72,6 +76,92 @@ def test_results_do_not_depend_on_the_batch_size(model, images, size):
     assert torch.equal(opened[sure], expected_opened[sure])
     assert torch.equal(p.argmax(1), expected_p.argmax(1))
     torch.testing.assert_close(p, expected_p, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 5])
+def test_results_do_not_depend_on_how_many_batches_run_at_a_time(model, images, lanes):
+    many = [images[i % len(images)] for i in range(61)]
+    expected = list(engine_of(model, 4)[0].decide(batches_of(many, 4)))
+    engine, _, second = engine_of(model, 4)
+    engine.lanes = lanes
+    found = list(engine.decide(batches_of(many, 4)))
+    assert [len(batch.p) for batch in found] == [len(batch.p) for batch in expected]
+    assert [batch.place for batch in found] == [batch.place for batch in expected]
+    (p, opened), (expected_p, expected_opened) = joined(found), joined(expected)
+    assert torch.equal(opened, expected_opened)
+    torch.testing.assert_close(p, expected_p, atol=1e-5, rtol=0)
+    assert sum(second.sizes) == engine.rows_matched
+
+
+def test_batches_run_at_a_time_and_no_further_ahead_than_they_may(model, images):
+    """Two passes meet: each waits until the other has begun."""
+    engine, first, _ = engine_of(model, 2)
+    engine.lanes, meeting, taken = 2, threading.Barrier(2), 0
+    inner = first.network
+
+    class Meeting(nn.Module):
+        def forward(self, pixels: Tensor) -> Encoding:
+            meeting.wait(60)
+            assert torch.get_num_threads() == 1
+            encoding: Encoding = inner(pixels)
+            return encoding
+
+    def stream():
+        nonlocal taken
+        for batch in batches_of([images[i % len(images)] for i in range(40)], 2):
+            taken += 1
+            yield batch
+
+    first.network = Meeting()
+    decided = engine.decide(stream())
+    next(decided)
+    assert taken < 20
+    assert len(list(decided)) == 19
+
+
+def test_what_a_pass_raises_comes_in_its_place_and_the_lanes_end(model, images):
+    engine, first, _ = engine_of(model, 2)
+    engine.lanes, inner = 2, first.network
+
+    class Fails(nn.Module):
+        def forward(self, pixels: Tensor) -> Encoding:
+            if len(first.sizes) == 6:
+                raise RuntimeError("the sixth")
+            encoding: Encoding = inner(pixels)
+            return encoding
+
+    first.network = Fails()
+    found: list[Batch] = []
+    with pytest.raises(RuntimeError, match="the sixth"):
+        found.extend(engine.decide(batches_of([images[i % len(images)] for i in range(20)], 2)))
+    assert len(found) <= 5
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and "lane" in thread.name:
+            thread.join(60)
+    assert not are_open()
+
+
+def test_threads_that_start_later_keep_their_own_number_of_threads(model, images):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        engine, _, _ = engine_of(model, 4)
+        engine.lanes = 2
+        list(engine.decide(batches_of(images, 4)))
+        with Lanes(1) as lane:
+            assert lane.submit(torch.get_num_threads).result() == torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_outputs_come_in_order_whatever_runs_at_a_time(model, images):
+    engine, _, _ = engine_of(model, 3)
+    expected = list(engine.encode(batches_of(images, 3)))
+    engine.lanes = 2
+    found = list(engine.encode(batches_of(images, 3)))
+    for own, other in zip(expected, found, strict=True):
+        for a, b in zip(own, other, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
 
 
 def test_a_batch_that_waits_too_long_is_matched_with_fewer_rows(model, images):

@@ -84,13 +84,15 @@ def _images(given: list[Path] | None) -> list[Path]:
 
 
 def verify_export(
-    model: Path, exported: Path, images: list[Path] | None, *, int8: bool, as_json: bool, trusted: list[str]
-) -> None:
+    model: Path, exported: Path, images: list[Path] | None, *, engine: str, int8: bool, as_json: bool,
+    trusted: list[str],
+) -> None:  # fmt: skip
     """Compare a model with its export, and fail unless one can stand for the other."""
-    from tdumpra.cli.predict import model_file
+    from tdumpra.cli.predict import check_engine, model_file
     from tdumpra.export.export import ANOTHER_MODEL, compare_with
 
-    found = compare_with(model_file(model), exported, _images(images), trusted=trusted)
+    runner = check_engine(engine, exported)
+    found = compare_with(model_file(model), exported, _images(images), engine=runner, trusted=trusted)
     if as_json:
         print_json({**found.comparison._asdict(), "agrees": found.comparison.agrees, "precision": found.precision})
     else:

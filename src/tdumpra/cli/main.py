@@ -8,16 +8,18 @@ it: ``tdumpra --help`` must not wait for torch.
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
 import subprocess
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tdumpra import __version__
+from tdumpra import __version__, lanes
 from tdumpra.cli import audit, bank, data, export, images, models, score, seals, search, serve
 from tdumpra.cli.messages import NotesOnce, is_ours
 from tdumpra.cli.options import (
@@ -49,8 +51,28 @@ _START, _STAGES, _EXPERIMENTS, _MODELS, _SERVER, _DATA, _PROJECT = (
 _INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended: 128 + SIGINT
 
 
+def program() -> None:
+    """Entry point of ``tdumpra``: the command line in a process of its own, which Ctrl-C ends at once."""
+    try:
+        main()
+    except SystemExit as end:
+        if end.code == _INTERRUPTED and lanes.are_open():
+            _leave(_INTERRUPTED)
+        raise
+
+
+def _leave(code: int) -> None:
+    """End while threads compute. Python would tidy up under them, and crash; what they compute nobody wants."""
+    for child in multiprocessing.active_children():
+        child.kill()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # a pipe whose reader is gone
+            stream.flush()
+    os._exit(code)
+
+
 def main() -> None:
-    """Entry point of ``tdumpra``."""
+    """Run the command line."""
     warnings.showwarning = NotesOnce().print_warning
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that do not know every letter

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import typer
 from rich.console import Console
@@ -19,6 +19,7 @@ from tdumpra.errors import InputFileError
 from tdumpra.runtime import ExportedPredictor
 from tdumpra.runtime.exported import is_exported, read_exported
 from tdumpra.runtime.prediction import Prediction
+from tdumpra.runtime.sessions import ENGINES
 from tdumpra.screen import csv_text, plain, print_json_list, progress, say, show_notes
 from tdumpra.values import check_choice
 
@@ -139,20 +140,24 @@ def load_predictor(model: Path, **options: Any) -> Predictor:
 
 def load_any(model: Path, engine: str, **options: Any) -> Predictor | ExportedPredictor:
     """Load a model file for torch; for another engine the exported file that was named, or that lies beside it."""
-    check_choice(engine, "--engine", ("auto", "torch", "onnx", "openvino"))
-    if not is_exported(model):
-        if engine in ("auto", "torch"):
-            return load_predictor(model, **options)
-        path = _export_of(model_file(model), engine)
-    elif engine == "torch":
-        raise ValueError(f"{model} is an exported graph, which torch does not run: name the model file")
-    else:
-        path = model
+    exported = is_exported(model)
+    runner = check_engine(engine, model if exported else None)
+    if not exported and engine in ("auto", "torch"):
+        return load_predictor(model, **options)
+    path = model if exported else _export_of(model_file(model), engine)
     if options["device"] not in (None, "cpu"):
         raise ValueError(f"an exported model computes on the CPU, not on {options['device']!r}: leave --device out")
     if options["precision"] not in (None, "float32"):
         raise ValueError(f"an exported model computes in its own precision, not in {options['precision']!r}")
-    return ExportedPredictor.load(path, engine=engine, mode=options["mode"])
+    return ExportedPredictor.load(path, engine=runner, mode=options["mode"])
+
+
+def check_engine(name: str, exported: Path | None) -> Literal["auto", "onnx", "openvino"]:
+    """Return what runs an exported file; torch runs none."""
+    check_choice(name, "--engine", ("auto", "torch", *ENGINES))
+    if name == "torch" and exported is not None:
+        raise ValueError(f"{exported} is an exported graph, which torch does not run: choose onnx or openvino")
+    return cast('Literal["auto", "onnx", "openvino"]', name)
 
 
 def _export_of(model: Path, engine: str) -> Path:

@@ -46,6 +46,9 @@ def register(app: typer.Typer, panel: str) -> None:
         ],
         key: MaybeKeyOption = None,
         images: CompareOption = None,
+        engine: Annotated[
+            str, typer.Option(help="That runs the export: auto (what it was exported to), onnx or openvino.")
+        ] = "auto",
         int8: Annotated[
             bool, typer.Option("--int8", help="The export is quantised, and known to be another model.")
         ] = False,
@@ -70,7 +73,7 @@ def register(app: typer.Typer, panel: str) -> None:
             raise ValueError(f"--json tells of one export, and there are {len(exports)}: verify them one by one")
         if len(others) == 1 and exports:
             for path in exports:
-                verify_export(others[0], path, images, int8=int8, as_json=as_json, trusted=trust or [])
+                verify_export(others[0], path, images, engine=engine, int8=int8, as_json=as_json, trusted=trust or [])
             return
         for path in exports:
             read_exported(path)

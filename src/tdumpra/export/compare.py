@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from tdumpra.networks.model_file import Model
 from tdumpra.networks.predict import Mode, Predictor
 from tdumpra.runtime import ExportedPredictor, Prediction
 from tdumpra.runtime.exported import Graph
+from tdumpra.runtime.sessions import Engine
 
 TOLERANCE = (
     1e-4  # of a probability; two engines that compute the same differ by some 1e-6, which a high kappa magnifies
@@ -53,10 +54,12 @@ class Reference:
             raise InputFileError(f"none of {len(paths)} images to compare on can be predicted: {predicted[0].error}")
         self.paths = [each.path for each in self.predictions]
 
-    def compare(self, graphs: Sequence[Graph]) -> Comparison:
+    def compare(self, graphs: Sequence[Graph], engine: Engine | Literal["auto"] = "auto") -> Comparison:
         """Predict the same images with an export, lazily and eagerly; the worse of the two counts."""
         modes: tuple[Mode, ...] = ("lazy", "eager") if len(graphs) == 2 else ("lazy",)
-        found = [self._against(_predict(ExportedPredictor(graphs, mode=mode), self.paths)) for mode in modes]
+        found = [
+            self._against(_predict(ExportedPredictor(graphs, engine=engine, mode=mode), self.paths)) for mode in modes
+        ]
         return min(found, key=lambda each: (each.labels, each.openings, -each.largest))
 
     def _against(self, others: Sequence[Prediction]) -> Comparison:

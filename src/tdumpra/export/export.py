@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from tdumpra.networks.model_file import KIND, Encoder, Model
 from tdumpra.runtime import ExportedPredictor
 from tdumpra.runtime.description import Description, Precision, Role
 from tdumpra.runtime.exported import SUFFIXES, Format, Graph, read_exported, retrieval_path, weights_path
+from tdumpra.runtime.sessions import Engine
 from tdumpra.values import check_choice
 
 ANOTHER_MODEL = (
@@ -102,8 +103,11 @@ def export_model(
     return Export(_write(_assemble(traced, about, to, out)), about[0].precision, comparison)
 
 
-def compare_with(path: Path, exported: Path, images: Sequence[Path] = (), *, trusted: Collection[str] = ()) -> Export:
-    """Compare a model file with an export of it, on ``images`` or on the model's own pictures.
+def compare_with(
+    path: Path, exported: Path, images: Sequence[Path] = (), *, engine: Engine | Literal["auto"] = "auto",
+    trusted: Collection[str] = (),
+) -> Export:  # fmt: skip
+    """Compare a model file with an export of it, run by ``engine``, on ``images`` or on the model's own pictures.
 
     Both are checked against their seals. An export of any other model is refused.
     """
@@ -112,7 +116,7 @@ def compare_with(path: Path, exported: Path, images: Sequence[Path] = (), *, tru
         raise ArtifactError(f"{exported} was exported from another model than {path}")
     with pictures_of(model) as (own, what):
         given = (images, "given images") if images else (own, what)
-        comparison = Reference(model, *given, trusted=trusted).compare(graphs)
+        comparison = Reference(model, *given, trusted=trusted).compare(graphs, engine)
     return Export(tuple(graph.path for graph in graphs), graphs[0].description.precision, comparison)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tdumpra.allocator import keep_freed_memory
 from tdumpra.data.batches.pipeline import Pipeline
 from tdumpra.networks.build import Encoding, NetworkError
-from tdumpra.networks.engine import NetworkPass
+from tdumpra.networks.passes import NetworkPass
 from tdumpra.networks.settings import Precision
 
 

@@ -5,71 +5,38 @@ get a second pass. Their number differs from batch to batch, and a GPU plans its
 that it has not seen, which takes longer than the pass. So rows below theta are collected across batches until they fill
 one, and what is left over is padded to one of few sizes.
 
-Results come in order. On a GPU the next passes of both networks are under way while the host looks at the last ones.
-
-A network is anything that maps framed images to an :class:`~tdumpra.networks.build.Encoding` (:class:`Pass`), so that
-another runtime can stand in PyTorch's place.
+Results come in order, and the next passes of both networks are under way while the caller looks at the last ones: on a
+GPU behind it, on a CPU in lanes, each a batch on a core of its own (:mod:`tdumpra.networks.passes`).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
-from torch import Tensor, nn
+from torch import Tensor
 
 from tdumpra.allocator import keep_freed_memory
-from tdumpra.data.images.framing import EvalTransform
 from tdumpra.data.images.new import Framed
+from tdumpra.lanes import Lanes
 from tdumpra.method.decision import Decided, Decision
-from tdumpra.networks.build import Encoding, arithmetic
-from tdumpra.networks.settings import Precision
+from tdumpra.networks.build import Encoding
+from tdumpra.networks.passes import Launched, Pass, Started, open_lanes
 
 _BATCH, _GPU_BATCH = 16, 64  # rows: on a CPU larger ones are no faster, and take more memory
 _SMALL = (1, 8)  # sizes of batches that are not full
-_UNDER_WAY = 2  # batches of the classifier whose results nobody has looked at yet
+_UNDER_WAY = 2  # batches of the classifier whose results nobody has looked at yet, beside those in lanes
 _MOST_WAITING = 8  # batches that wait for the second network, before it runs on fewer rows than a batch
 
 
 def usual_batch_size(device: torch.device) -> int:
     """Return the number of rows that suits a device."""
     return _GPU_BATCH if device.type == "cuda" else _BATCH
-
-
-class Pass(Protocol):
-    """One network, ready to run: framed images on the engine's device in, logits and embeddings out, row by row."""
-
-    def __call__(self, framed: UInt8[Tensor, "n h w 3"], /) -> Encoding:
-        """Return the encoding of each image, on the same device."""
-
-
-class NetworkPass(NamedTuple):
-    """A PyTorch network with the preprocessing that it expects and the precision in which it computes."""
-
-    network: nn.Module
-    transform: EvalTransform
-    precision: Precision | None  # None: as the caller has it
-    channels_last: bool = False  # a layout that is faster on a GPU, once its convolutions are planned
-
-    def __call__(self, framed: UInt8[Tensor, "n h w 3"]) -> Encoding:
-        """Transform framed images where they are, and run the network."""
-        return self.encode(self.transform(framed))
-
-    def encode(self, images: Float[Tensor, "n 3 s s"]) -> Encoding:
-        """Run the network on transformed images."""
-        if self.channels_last:
-            images = images.to(memory_format=torch.channels_last)
-        elif images.is_cuda:  # which plans convolutions with the channels last for seconds, for each new batch size
-            images = images.contiguous()
-        with nullcontext() if self.precision is None else arithmetic(self.precision, images.device):
-            encoding: Encoding = self.network(images)
-        return encoding
 
 
 class Batch(NamedTuple):
@@ -84,22 +51,19 @@ class Batch(NamedTuple):
     features: Tensor | None  # the classifier's, of every row, where they are wanted
 
 
-@dataclass(slots=True, eq=False)
-class _Launched:
+class _Seen(NamedTuple):
     """A batch on its way through the classifier."""
 
     n: int
-    logits: Tensor
-    z: Tensor
-    features: Tensor | None
+    started: Started
     second: Tensor | None  # the framed images for the second network, on the device
-    done: torch.cuda.Event | None
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
     """A batch after the classifier, with the embeddings of its asked rows as far as they are known."""
 
+    number: int
     p: Tensor
     finite: Tensor
     features: Tensor | None
@@ -120,8 +84,7 @@ class _Matching(NamedTuple):
     """Rows on their way through the second network."""
 
     parts: list[_Part]
-    z: Tensor
-    done: Any  # torch.cuda.Event or None; its type stubs lack the parts
+    started: Started
 
 
 class Engine:
@@ -135,6 +98,8 @@ class Engine:
         batch_size: rows of a full batch.
         eager: ask the bank about every row.
         features: keep the classifier's pooled features.
+        lanes: how many passes run at a time, in threads of their own; 0 runs each where it is asked for, as on a GPU,
+            which goes on by itself.
     """
 
     def __init__(
@@ -147,10 +112,14 @@ class Engine:
         batch_size: int,
         eager: bool,
         features: bool = False,
+        lanes: int = 0,
     ) -> None:
         self.decision, self.classifier, self.retrieval = decision, classifier, retrieval
         self.device, self.batch_size, self.eager, self.features = device, batch_size, eager, features
+        self.lanes = lanes
         self.rows_seen = self.rows_matched = 0
+        self._open: Lanes | None = None
+        self._n_settled = 0
         self._parts: deque[_Part] = deque()
         self._matching: deque[_Matching] = deque()
         self._sizes = sorted({min(size, batch_size) for size in (*_SMALL, batch_size)})
@@ -159,68 +128,88 @@ class Engine:
 
     def decide(self, batches: Iterable[list[Framed]]) -> Iterator[Batch]:
         """Yield each batch as it is decided, in order."""
-        launched: deque[_Launched] = deque()
+        seen: deque[_Seen] = deque()
         waiting: deque[_Waiting] = deque()
-        for framed in batches:
-            launched.append(self._launch(framed))
-            if len(launched) == _UNDER_WAY:
-                waiting.append(self._settle(launched.popleft()))
-                hurry = len(waiting) > _MOST_WAITING
-                self._match(all_rows=hurry)
-                self._collect(wait=hurry)
-            while waiting and not waiting[0].missing:
-                yield self._finish(waiting.popleft())
-        waiting.extend(self._settle(each) for each in launched)
-        self._match(all_rows=True)
-        self._collect(wait=True)
-        for each in waiting:
-            yield self._finish(each)
+        with self._lanes():
+            for framed in batches:
+                seen.append(self._look(framed))
+                if len(seen) == _UNDER_WAY + self.lanes:
+                    waiting.append(self._settle(seen.popleft()))
+                    self._match(all_rows=self._has_waited_long())
+                    self._collect(wait=len(waiting) > _MOST_WAITING)
+                while waiting and not waiting[0].missing:
+                    yield self._finish(waiting.popleft())
+            waiting.extend(self._settle(each) for each in seen)
+            self._match(all_rows=True)
+            self._collect(wait=True)
+            for each in waiting:
+                yield self._finish(each)
+
+    def encode(self, batches: Iterable[list[Framed]]) -> Iterator[Encoding]:
+        """Yield what the networks give before any decision: the classifier's logits and features, the bank's z."""
+        started: deque[list[Started]] = deque()
+        with self._lanes():
+            for framed in batches:
+                started.append(self._start_both(framed))
+                if len(started) == _UNDER_WAY + self.lanes:
+                    yield self._encoding(started.popleft())
+            for each in started:
+                yield self._encoding(each)
 
     @torch.inference_mode()
-    def outputs(self, framed: list[Framed]) -> Encoding:
-        """Return what the networks give before any decision: the classifier's logits and features, the bank's z."""
-        seen = self._run(self.classifier, self._on_device([each.first for each in framed]))
-        z = seen.z
+    def _start_both(self, framed: list[Framed]) -> list[Started]:
+        started = [self._start(self.classifier, self._on_device([each.first for each in framed]))]
         if self.retrieval is not None:
-            z = self._run(self.retrieval, self._on_device([each.second for each in framed])).z
-        return Encoding(*(column.float().cpu() for column in (seen.logits, z, seen.features)))
+            started.append(self._start(self.retrieval, self._on_device([each.second for each in framed])))
+        return started
+
+    @staticmethod
+    @torch.inference_mode()
+    def _encoding(started: list[Started]) -> Encoding:
+        first, last = started[0].result(), started[-1].result()
+        return Encoding(*(column.float().cpu() for column in (first.logits, last.z, first.features)))
+
+    @contextmanager
+    def _lanes(self) -> Iterator[None]:
+        if not self.lanes:
+            yield
+            return
+        with open_lanes(self.lanes) as self._open:
+            yield
+        self._open = None
 
     @torch.inference_mode()
-    def _launch(self, framed: list[Framed]) -> _Launched:
+    def _look(self, framed: list[Framed]) -> _Seen:
         first = self._on_device([each.first for each in framed])
         second = None
         if self.retrieval is not None:
             same = all(each.first is each.second for each in framed)
             second = first if same else self._on_device([each.second for each in framed])
-        encoding = self._run(self.classifier, first)
         self.rows_seen += len(framed)
-        logits, z = (self._to_host(column) for column in (encoding.logits, encoding.z.float()))
-        features = self._to_host(encoding.features) if self.features else None
-        return _Launched(len(framed), logits, z, features, second, self._event())
-
-    def _to_host(self, column: Tensor) -> Tensor:
-        """Copy to the host, behind it where an event tells when that is done."""
-        return column.to("cpu", non_blocking=self.device.type == "cuda")
+        return _Seen(len(framed), self._start(self.classifier, first), second)
 
     @torch.inference_mode()
-    def _settle(self, launched: _Launched) -> _Waiting:
+    def _settle(self, seen: _Seen) -> _Waiting:
         """Look at the classifier's results, and queue the rows that the second network must see."""
-        if launched.done is not None:
-            launched.done.synchronize()
-        p = launched.logits.double().softmax(1)
-        finite = launched.logits.isfinite().all(1)
+        logits, z, features = seen.started.result()
+        p, finite = logits.double().softmax(1), logits.isfinite().all(1)
+        kept, number = features if self.features else None, self._n_settled
+        self._n_settled += 1
         if self.retrieval is None:
-            every = torch.arange(launched.n)
-            return _Waiting(p, finite, launched.features, every, launched.z, 0)
-        asked = torch.ones(launched.n, dtype=torch.bool)
+            return _Waiting(number, p, finite, kept, torch.arange(seen.n), z, 0)
+        asked = torch.ones(seen.n, dtype=torch.bool)
         if not self.eager:
             asked = self.decision.classifier(p).amax(1) < self.decision.thresholds.theta
         rows = asked.nonzero().flatten()
         z = torch.empty(len(rows), self.decision.bank.width)
-        batch = _Waiting(p, finite, launched.features, rows, z, len(rows))
-        if len(rows) and launched.second is not None:
-            self._parts.append(_Part(batch, 0, launched.second[rows.to(self.device)]))
+        batch = _Waiting(number, p, finite, kept, rows, z, len(rows))
+        if len(rows) and seen.second is not None:
+            self._parts.append(_Part(batch, 0, seen.second[rows.to(self.device)]))
         return batch
+
+    def _has_waited_long(self) -> bool:
+        """Return whether to run the second network on few rows. This counts batches, so that each run decides alike."""
+        return bool(self._parts) and self._n_settled - self._parts[0].batch.number > _MOST_WAITING
 
     @torch.inference_mode()
     def _match(self, *, all_rows: bool) -> None:
@@ -228,21 +217,16 @@ class Engine:
         while (n := sum(len(part.pixels) for part in self._parts)) >= self.batch_size or (all_rows and n):
             assert self.retrieval is not None
             taken = self._take(min(n, self.batch_size))
-            z = self._run(self.retrieval, torch.cat([part.pixels for part in taken])).z.float()
-            self._matching.append(_Matching(taken, self._to_host(z), self._event()))
-            self.rows_matched += len(z)
+            pixels = torch.cat([part.pixels for part in taken])
+            self._matching.append(_Matching(taken, self._start(self.retrieval, pixels)))
+            self.rows_matched += len(pixels)
 
     @torch.inference_mode()
     def _collect(self, *, wait: bool) -> None:
         """Hand the embeddings that are ready, or all of them, to the batches that wait."""
-        while self._matching:
-            parts, z, done = self._matching[0]
-            if done is not None and not wait and not done.query():
-                return
-            if done is not None:
-                done.synchronize()
-            self._matching.popleft()
-            start = 0
+        while self._matching and (wait or self._matching[0].started.done()):
+            parts, started = self._matching.popleft()
+            z, start = started.result().z, 0
             for part in parts:
                 n = len(part.pixels)
                 part.batch.z[part.start : part.start + n] = z[start : start + n]
@@ -279,6 +263,19 @@ class Engine:
         np.stack(framed, out=pinned.numpy())
         return pinned.to(self.device, non_blocking=True)
 
+    def _start(self, which: Pass, framed: Tensor) -> Started:
+        """Start a network. On a GPU what it gives is copied to the host behind it, and an event tells when."""
+        if self._open is not None:
+            return self._open.submit(self._run, which, framed)
+        logits, z, features = self._run(which, framed)
+        if self.device.type != "cuda":
+            return Launched(Encoding(logits.cpu(), z.cpu(), features.cpu()), None)
+        if self.features:
+            features = features.to("cpu", non_blocking=True)
+        logits, z = (column.to("cpu", non_blocking=True) for column in (logits, z))
+        return Launched(Encoding(logits, z, features), torch.cuda.current_stream(self.device).record_event())
+
+    @torch.inference_mode()
     def _run(self, which: Pass, framed: Tensor) -> Encoding:
         """Run a network; on a GPU in a batch of one of few sizes."""
         n = len(framed)
@@ -286,8 +283,4 @@ class Engine:
             size = next(size for size in self._sizes if size >= n)
             framed = torch.cat([framed, framed[:1].expand(size - n, *framed.shape[1:])]) if size > n else framed
         encoding = which(framed)
-        return Encoding(*(column[:n] for column in encoding))
-
-    def _event(self) -> torch.cuda.Event | None:
-        """Mark what the GPU has been told to do so far."""
-        return torch.cuda.current_stream(self.device).record_event() if self.device.type == "cuda" else None
+        return Encoding(encoding.logits[:n], encoding.z[:n].float(), encoding.features[:n])

@@ -2,14 +2,15 @@
 
 Files are decoded ahead of the networks (:mod:`tdumpra.data.images.new`), which run in batches of few sizes, the
 second one only where the classifier is unsure (:mod:`tdumpra.networks.engine`). Labels and openings depend neither on
-the batch size nor on laziness, except in a narrow band around the thresholds: kernels may round differently with the
-size of a batch, in float32 by less than 1e-5.
+the batch size nor on laziness nor on how many batches run at a time, except in a narrow band around the thresholds:
+kernels may round differently with the size of a batch and the number of threads, in float32 by less than 1e-5.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from math import ceil
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -27,8 +28,9 @@ from tdumpra.method.bank import Exemplar
 from tdumpra.method.decision import Decided
 from tdumpra.method.evidence import Evidence, explain
 from tdumpra.networks.build import Encoding
-from tdumpra.networks.engine import Batch, Engine, NetworkPass, usual_batch_size
+from tdumpra.networks.engine import Batch, Engine, usual_batch_size
 from tdumpra.networks.model_file import Encoder, Model
+from tdumpra.networks.passes import NetworkPass, most_lanes
 from tdumpra.networks.settings import Precision
 from tdumpra.networks.shared import Shared
 from tdumpra.runtime.prediction import NOT_FINITE, Prediction, failed
@@ -119,7 +121,8 @@ class Predictor(Shared):
         wanted = _Wanted(evidence, embeddings, recognise)
         size = batch_size or usual_batch_size(self.device)
         batches = read_batches(cases, *self.framings, batch_size=size, picture=evidence, read=read)
-        yield from self._predict(cases, own, batches, size, wanted)
+        engine = self._engine(size, eager=evidence or embeddings, features=embeddings, n=len(cases))
+        yield from self._predict(engine, cases, own, batches, wanted)
 
     def decide(
         self, framed: Sequence[Framed], *, evidence: bool = False, groups: Sequence[str | None] | None = None
@@ -186,11 +189,24 @@ class Predictor(Shared):
         Each image comes as it was framed, with the outputs of one row; one that cannot be read comes as its error.
         """
         size = batch_size or usual_batch_size(self.device)
-        engine = self._engine(size, eager=True)
-        for read in record_batches(manifest, *self.framings, batch_size=size):
-            framed = [each for each in read if isinstance(each, Framed)]
-            rows = iter(zip(*engine.outputs(framed), strict=True)) if framed else iter(())
-            yield [each if isinstance(each, BrokenImageError) else (each, Encoding(*next(rows))) for each in read]
+        engine = self._engine(size, eager=True, n=len(manifest.records))
+        under_way: deque[list[Framed | BrokenImageError]] = deque()
+
+        def batches() -> Iterator[list[Framed]]:
+            for read in record_batches(manifest, *self.framings, batch_size=size):
+                under_way.append(read)
+                framed = [each for each in read if isinstance(each, Framed)]
+                if framed:
+                    yield framed
+
+        for encoding in engine.encode(batches()):
+            rows = zip(*encoding, strict=True)
+            yield [
+                each if isinstance(each, BrokenImageError) else (each, Encoding(*next(rows)))
+                for each in under_way.popleft()
+            ]
+        for read in under_way:  # none of which could be read
+            yield [each for each in read if isinstance(each, BrokenImageError)]
 
     def pictures(self, evidence: Evidence) -> dict[str, np.ndarray]:
         """Return small pictures (h, w, 3) of the training images behind ``evidence``, where the model holds them."""
@@ -198,9 +214,8 @@ class Predictor(Shared):
         return {name: held[name].numpy() for name in evidence.exemplar_ids if name in held}
 
     def _predict(
-        self, images: list[Image], groups: list[str | None], read: Batches, batch_size: int, wanted: _Wanted
+        self, engine: Engine, images: list[Image], groups: list[str | None], read: Batches, wanted: _Wanted
     ) -> Iterator[Prediction]:
-        engine = self._engine(batch_size, eager=wanted.evidence or wanted.embeddings, features=wanted.embeddings)
         under_way: deque[list[Framed | BrokenImageError | None]] = deque()
         keep = wanted.evidence  # pixels are kept for evidence alone
 
@@ -232,13 +247,15 @@ class Predictor(Shared):
             self.rows_seen += engine.rows_seen
             self.rows_matched += engine.rows_matched
 
-    def _engine(self, batch_size: int, *, eager: bool, features: bool = False) -> Engine:
+    def _engine(self, batch_size: int, *, eager: bool, features: bool = False, n: int | None = None) -> Engine:
+        """Return an engine, for ``n`` images in batches; without their number for one batch, on this thread."""
+        lanes = 0 if n is None or self.device.type != "cpu" else min(most_lanes(), max(1, ceil(n / batch_size)))
         model, retrieval = self.model, None
         if model.retrieval is not None and self._retrieval is not None:
             retrieval = self._ready(self._retrieval, model.retrieval)
         return Engine(
             model.decision, self._ready(self._classifier, model.classifier), retrieval, device=self.device,
-            batch_size=batch_size, eager=eager or self.mode == "eager", features=features,
+            batch_size=batch_size, eager=eager or self.mode == "eager", features=features, lanes=lanes,
         )  # fmt: skip
 
     def _ready(self, network: nn.Module, encoder: Encoder) -> NetworkPass:

@@ -16,6 +16,7 @@ import numpy as np
 from tdumpra.data.images.new import Framed, Image, list_images, read_batches
 from tdumpra.data.images.workers import available_cores
 from tdumpra.errors import ArtifactError, BrokenImageError
+from tdumpra.lanes import Lanes
 from tdumpra.runtime.exported import Graph, read_exported
 from tdumpra.runtime.prediction import NOT_FINITE, Prediction, failed
 from tdumpra.runtime.sessions import ENGINES, Engine, open_session
@@ -127,24 +128,27 @@ class ExportedPredictor:
     def _predict(self, cases: list[Image], batch_size: int, embeddings: bool) -> Iterator[Prediction]:
         first, second = (graph.description.transform.framing for graph in (self.graphs[0], self.graphs[-1]))
         todo = iter(cases)
-        for read in read_batches(cases, first, second, batch_size=batch_size):
-            framed = [each for each in read if isinstance(each, Framed)]
-            outputs: dict[str, np.ndarray] = {}
-            if framed:
-                first_frames = np.stack([each.first for each in framed])
-                second_frames = np.stack([each.second for each in framed])
-                outputs = self.decide(first_frames, second_frames, eager=embeddings)
-            i = 0
-            for found in read:
-                path = next(todo).path
-                if isinstance(found, BrokenImageError):
-                    yield failed(path, str(found))
-                    continue
-                prediction = self._prediction(path, outputs, i)
-                if embeddings and prediction.error is None:
-                    prediction = prediction._replace(embedding=outputs["embedding"][i])
-                yield prediction
-                i += 1
+        with Lanes(1) as lane:  # so that Ctrl-C waits for no graph
+            for read in read_batches(cases, first, second, batch_size=batch_size):
+                outputs = lane.submit(self._decide_read, read, embeddings).result()
+                i = 0
+                for found in read:
+                    path = next(todo).path
+                    if isinstance(found, BrokenImageError):
+                        yield failed(path, str(found))
+                        continue
+                    prediction = self._prediction(path, outputs, i)
+                    if embeddings and prediction.error is None:
+                        prediction = prediction._replace(embedding=outputs["embedding"][i])
+                    yield prediction
+                    i += 1
+
+    def _decide_read(self, read: Sequence[Framed | BrokenImageError], eager: bool) -> dict[str, np.ndarray]:
+        framed = [each for each in read if isinstance(each, Framed)]
+        if not framed:
+            return {}
+        first, second = [each.first for each in framed], [each.second for each in framed]
+        return self.decide(np.stack(first), np.stack(second), eager=eager)
 
     def _prediction(self, path: Path, outputs: Mapping[str, np.ndarray], i: int) -> Prediction:
         if not outputs["finite"][i]:

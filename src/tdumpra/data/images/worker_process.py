@@ -12,7 +12,7 @@ from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any
 
-from tdumpra.allocator import return_freed_memory
+from tdumpra.allocator import keep_little_freed_memory
 from tdumpra.limits import VARIABLE, limits
 
 CAN_FORK = sys.platform == "linux"
@@ -30,7 +30,7 @@ def serve(work: Callable[[Any], Any], pipe: Any, parents: Any, limited: bool, sa
     threading.Thread(target=_follow_parent, daemon=True).start()
     if limited and CAN_FORK:
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
-        return_freed_memory()  # what a large image leaves behind must not count against the next
+        keep_little_freed_memory()  # what a large image leaves behind must not count against the next
         _limit_memory()
     while True:
         for task in pipe.recv():

@@ -1,0 +1,96 @@
+"""Passes through a network: what one is, and how it is started.
+
+A network is anything that maps framed images to an :class:`~tdumpra.networks.build.Encoding` (:class:`Pass`), so that
+another runtime can stand in PyTorch's place.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from tdumpra.data.images.framing import EvalTransform
+from tdumpra.lanes import Lanes
+from tdumpra.networks.build import Encoding, arithmetic
+from tdumpra.networks.settings import Precision
+
+_MOST_LANES = 8  # each holds the activations of a batch
+_SETTING_THREADS = threading.Lock()
+
+
+class Pass(Protocol):
+    """One network, ready to run: framed images on the engine's device in, logits and embeddings out, row by row."""
+
+    def __call__(self, framed: UInt8[Tensor, "n h w 3"], /) -> Encoding:
+        """Return the encoding of each image, on the same device."""
+
+
+class NetworkPass(NamedTuple):
+    """A PyTorch network with the preprocessing that it expects and the precision in which it computes."""
+
+    network: nn.Module
+    transform: EvalTransform
+    precision: Precision | None  # None: as the caller has it
+    channels_last: bool = False  # a layout that is faster on a GPU, once its convolutions are planned
+
+    def __call__(self, framed: UInt8[Tensor, "n h w 3"]) -> Encoding:
+        """Transform framed images where they are, and run the network."""
+        return self.encode(self.transform(framed))
+
+    def encode(self, images: Float[Tensor, "n 3 s s"]) -> Encoding:
+        """Run the network on transformed images."""
+        if self.channels_last:
+            images = images.to(memory_format=torch.channels_last)
+        elif images.is_cuda:  # which plans convolutions with the channels last for seconds, for each new batch size
+            images = images.contiguous()
+        with nullcontext() if self.precision is None else arithmetic(self.precision, images.device):
+            encoding: Encoding = self.network(images)
+        return encoding
+
+
+class Started(Protocol):
+    """A pass that may be under way."""
+
+    def done(self) -> bool:
+        """Return whether its result is there."""
+
+    def result(self) -> Encoding:
+        """Wait for the result, and return it."""
+
+
+class Launched(NamedTuple):
+    """A pass whose result is there when an event of the GPU has come; without one, now."""
+
+    encoding: Encoding
+    event: Any  # torch.cuda.Event or None; its type stubs lack the parts
+
+    def done(self) -> bool:
+        """Return whether the event has come."""
+        return self.event is None or bool(self.event.query())
+
+    def result(self) -> Encoding:
+        """Wait for the event, and return the encoding."""
+        if self.event is not None:
+            self.event.synchronize()
+        return self.encoding
+
+
+def most_lanes() -> int:
+    """Return how many passes to run at a time on a CPU: threads that share one pass wait for each other."""
+    return min(torch.get_num_threads(), _MOST_LANES)
+
+
+def open_lanes(count: int) -> Lanes:
+    """Return lanes that share the threads which PyTorch has here."""
+    with _SETTING_THREADS:
+        own = torch.get_num_threads()
+        try:
+            return Lanes(count, partial(torch.set_num_threads, max(1, own // count)))
+        finally:
+            torch.set_num_threads(own)  # threads that start later would otherwise have the lanes' number
