@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -12,7 +15,10 @@ from tdumpra.errors import InputFileError, MissingExtraError
 from tdumpra.screen import print_json, say
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
     from tdumpra.server.database import Database
+    from tdumpra.server.settings import OidcSettings
 
 FOLDER = Path("serve")
 FolderOption = Annotated[Path, typer.Option("--folder", help="Of images, models and the database.")]
@@ -70,6 +76,17 @@ def _serve(
     threads: Annotated[
         int | None, typer.Option(min=1, help="That run networks; one a core if left out.", show_default=False)
     ] = None,
+    oidc_issuer: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A provider at which people log in (OpenID Connect).", show_default=False),
+    ] = None,
+    oidc_client: Annotated[
+        str | None, typer.Option(metavar="ID", help="The name by which it knows this server.", show_default=False)
+    ] = None,
+    oidc_secret_file: Annotated[
+        Path | None,
+        typer.Option(help="Holds the secret that goes with it; or TDUMPRA_OIDC_SECRET does.", show_default=False),
+    ] = None,
     device: DeviceOption = None,
     trust: TrustOption = None,
 ) -> None:
@@ -82,17 +99,18 @@ def _serve(
     from tdumpra.server.service import open_service
     from tdumpra.server.settings import Queue, Settings
 
+    oidc = _provider(oidc_issuer, oidc_client, oidc_secret_file)
     paths = [path for path in (model, shadow) if path is not None]
     files = [model_file(path) for path in paths]
     place = open_database(folder, database, new=True)
     with place.read() as session:
-        login = needs_login(session)
+        login = oidc is not None or needs_login(session)
     place.close()
     on_gpu = _is_gpu(device)
     settings = Settings(
         folder=folder, database=database, host=host, port=port, metrics_port=metrics_port, origin=origin, login=login,
-        blind=login if blind is None else blind, readers=readers or (2 if login else 1), queue=cast(Queue, queue),
-        threads=threads or (1 if on_gpu else available_cores()), batch=16 if on_gpu else 1,
+        oidc=oidc, blind=login if blind is None else blind, readers=readers or (2 if login else 1),
+        queue=cast(Queue, queue), threads=threads or (1 if on_gpu else available_cores()), batch=16 if on_gpu else 1,
     )  # fmt: skip
     settings.refuse_open_door()
     listener = listen(settings)
@@ -107,6 +125,7 @@ def _add(
     name: NameArgument,
     role: Annotated[str, typer.Option(help="admin, reader, adjudicator or service.", show_default=False)],
     password: PasswordOption = None,
+    no_password: Annotated[bool, typer.Option("--no-password", help="For who logs in at a provider.")] = False,
     folder: FolderOption = FOLDER,
     database: DatabaseOption = None,
 ) -> None:
@@ -114,12 +133,10 @@ def _add(
     require()
     from tdumpra.server.accounts import add_account, add_token
 
-    secret = None if role == "service" else _password(password)
-    place = open_database(folder, database, new=True)
-    with place.write() as session:
+    secret = None if role == "service" or no_password else _password(password)
+    with _writing(folder, database, new=True) as session:
         add_account(session, name, role, secret)
         token = add_token(session, name) if role == "service" else None
-    place.close()
     say(f"Added {name} ({role}).")
     if token is not None:
         say(f"Token, shown this once: {token}")
@@ -133,10 +150,9 @@ def _set_password(
     require()
     from tdumpra.server.accounts import set_password
 
-    secret, place = _password(password), open_database(folder, database)
-    with place.write() as session:
+    secret = _password(password)
+    with _writing(folder, database) as session:
         set_password(session, name, secret)
-    place.close()
     say(f"{name} has another password; earlier logins have ended.")
 
 
@@ -146,11 +162,37 @@ def _token(name: NameArgument, folder: FolderOption = FOLDER, database: Database
     require()
     from tdumpra.server.accounts import add_token
 
-    place = open_database(folder, database)
-    with place.write() as session:
+    with _writing(folder, database) as session:
         token = add_token(session, name)
-    place.close()
     say(f"Token, shown this once: {token}")
+
+
+@accounts_app.command("link")
+def _link(
+    name: NameArgument,
+    subject: Annotated[str, typer.Argument(help="Whom the provider calls so (the claim sub).", show_default=False)],
+    issuer: Annotated[str, typer.Option(metavar="URL", help="As serve's --oidc-issuer.", show_default=False)],
+    folder: FolderOption = FOLDER,
+    database: DatabaseOption = None,
+) -> None:
+    """Let a person in under an account whom a provider of logins vouches for."""
+    require()
+    from tdumpra.server.accounts import link
+
+    with _writing(folder, database) as session:
+        link(session, name, issuer, subject)
+    say(f"{subject} of {issuer} logs in as {name}.")
+
+
+@accounts_app.command("unlink")
+def _unlink(name: NameArgument, folder: FolderOption = FOLDER, database: DatabaseOption = None) -> None:
+    """Let nobody in under an account any more whom a provider vouches for."""
+    require()
+    from tdumpra.server.accounts import unlink
+
+    with _writing(folder, database) as session:
+        unlink(session, name)
+    say(f"No provider vouches for {name} any more; earlier logins have ended.")
 
 
 @accounts_app.command("disable")
@@ -159,10 +201,8 @@ def _disable(name: NameArgument, folder: FolderOption = FOLDER, database: Databa
     require()
     from tdumpra.server.accounts import disable
 
-    place = open_database(folder, database)
-    with place.write() as session:
+    with _writing(folder, database) as session:
         disable(session, name)
-    place.close()
     say(f"{name} is shut out.")
 
 
@@ -208,6 +248,43 @@ def open_database(folder: Path, url: str | None, *, new: bool = False) -> Databa
     if not new and url is None and not (folder / "cases.sqlite").is_file():
         raise InputFileError(f"{folder} is no server's folder, as it holds no cases.sqlite: name it with --folder")
     return Database(Settings(folder=folder, database=url).url)
+
+
+@contextmanager
+def _writing(folder: Path, url: str | None, *, new: bool = False) -> Iterator[Session]:
+    from tdumpra.server.database import in_sentences
+
+    place = open_database(folder, url, new=new)
+    try:
+        with in_sentences(), place.write() as session:
+            yield session
+    finally:
+        place.close()
+
+
+def _provider(issuer: str | None, client: str | None, secret_file: Path | None) -> OidcSettings | None:
+    if issuer is None and client is None and secret_file is None:
+        return None
+    try:
+        import authlib
+        import joserfc
+    except ImportError as error:
+        raise MissingExtraError(error.name or "authlib", "oidc", "logins at a provider") from error
+    del authlib, joserfc
+    from tdumpra.server.settings import OidcSettings
+
+    secret = os.environ.get("TDUMPRA_OIDC_SECRET")
+    if secret_file is not None:
+        try:
+            secret = secret_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputFileError(f"cannot read the secret in {secret_file}: {error}") from error
+    if issuer is None or client is None or not secret:
+        raise InputFileError(
+            "a provider of logins needs --oidc-issuer, --oidc-client, and its secret: --oidc-secret-file FILE, or the "
+            "environment variable TDUMPRA_OIDC_SECRET"
+        )
+    return OidcSettings(issuer=issuer, client_id=client, secret=secret)
 
 
 def _password(given: str | None) -> str:

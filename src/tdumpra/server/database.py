@@ -53,6 +53,15 @@ class Database:
         self.engine.dispose()
 
 
+@contextmanager
+def in_sentences() -> Iterator[None]:
+    """Turn a failure of the database into one sentence, for commands."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise InputFileError(f"the database failed: {_words(error)}") from error
+
+
 def is_full(error: BaseException) -> bool:
     """Return whether a write failed because there is no room on the disk."""
     said = str(error).lower()

@@ -26,10 +26,11 @@ from tdumpra.server import accounts, views
 from tdumpra.server.accounts import LOCAL, Person
 from tdumpra.server.refusals import RefusedError
 from tdumpra.server.service import Service
+from tdumpra.server.settings import CALLBACK
 
 COOKIE = "tdumpra_login"
 HEALTH = frozenset({"/healthz", "/readyz"})
-PUBLIC = HEALTH | {"/login"}
+PUBLIC = HEALTH | {"/login", "/login/start", CALLBACK}
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _FIXED = {
     "X-Content-Type-Options": "nosniff",
@@ -41,7 +42,7 @@ _FIXED = {
     "Cache-Control": "no-store",
 }
 _CLOSED = "default-src 'none'; frame-ancestors 'none'"  # the policy of whatever is no page
-_LONGEST_PATH = 2048
+_LONGEST_PATH = 4096  # providers of logins send long codes
 _MOST_BUCKETS = 10_000
 _OURS = str(Path(__file__).parents[1])
 
@@ -96,7 +97,9 @@ class Guard:
             if self._open > self._settings.open_requests:
                 raise RefusedError(503, "too many requests at once: try again", retry_after=1)
             self._check_shape(scope, request.headers)
-            person = None if scope["path"] in HEALTH else await run_in_threadpool(self._who, request.headers)
+            person = None
+            if scope["path"] not in HEALTH:  # without logins it is one person, and no thread need look them up
+                person = self._service.local or await run_in_threadpool(self._who, request.headers)
             scope["state"]["person"] = person
             self._rates.take(person.id if person else (scope.get("client") or ("",))[0])
             if person is None and scope["path"] not in PUBLIC:
@@ -122,8 +125,6 @@ class Guard:
             raise RefusedError(421, "this server does not answer under that name")
 
     def _who(self, headers: Headers) -> Person | None:
-        if self._service.local is not None:
-            return self._service.local
         kind, _, secret = headers.get("authorization", "").partition(" ")
         with self._service.database.read() as session:
             if kind.lower() == "bearer" and secret:
