@@ -26,15 +26,19 @@ class OidcProvider:
 
     def __init__(self, *, host: str = "127.0.0.1") -> None:
         self.key = RSAKey.generate_key(2048, parameters={"kid": "k1"})
+        self.header = {"alg": "RS256", "kid": "k1"}
+        self.reset()
+        self._codes: dict[str, dict[str, str]] = {}
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self.issuer = f"http://{host}:{self._server.server_port}"
+
+    def reset(self) -> None:
+        """Be an honest provider again."""
         self.claims: dict[str, Any] = {}  # that replace the usual ones; times are seconds from now, None removes
-        self.header: dict[str, Any] = {"alg": "RS256", "kid": "k1"}
         self.make: Callable[[dict[str, Any]], str] | None = None  # the token, in another way
         self.metadata: dict[str, Any] = {}
         self.subject = "person-1"
         self.asked: list[str] = []  # paths
-        self._codes: dict[str, dict[str, str]] = {}
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self.issuer = f"http://{host}:{self._server.server_port}"
 
     def serve(self) -> None:
         self._server.serve_forever(poll_interval=0.05)

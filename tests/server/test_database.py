@@ -11,7 +11,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from served import free_port
-from server_world import TRUSTED, picture
+from server_world import TRUSTED, open_world, picture
 from small_disk import SmallDisk, small_disk
 from sqlalchemy.exc import OperationalError
 
@@ -113,9 +113,9 @@ def test_on_a_disk_that_is_really_full(disk, make_world):
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["first start", "another start"])
-def test_a_start_on_a_full_disk_is_one_sentence(disk, make_world, tdumpra, model_files, before):
+def test_a_start_on_a_full_disk_is_one_sentence(disk, tdumpra, model_files, before):
     if before:
-        make_world(folder=disk.place / "s", login=False).service.close()
+        open_world(disk.place / "s", [model_files[0]], login=False).service.close()
     disk.fill()
     call = ("serve", model_files[0], "--folder", disk.place / "s", "--port", free_port(), "--trust-code", *TRUSTED)
     done = tdumpra(*call)
