@@ -58,6 +58,7 @@ def test_a_database_that_went_away_is_told_before_anything_is_read(world, monkey
     [
         ArtifactError("cannot write x: No space left on device"),
         OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
         OperationalError("", {}, Exception("database or disk is full")),
     ],
 )

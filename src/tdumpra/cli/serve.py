@@ -78,6 +78,7 @@ def _serve(
     from tdumpra.cli.predict import model_file
     from tdumpra.data.images.workers import available_cores
     from tdumpra.server.accounts import needs_login
+    from tdumpra.server.database import in_sentences
     from tdumpra.server.run import listen, run
     from tdumpra.server.service import open_service
     from tdumpra.server.settings import Queue, Settings
@@ -86,7 +87,7 @@ def _serve(
     paths = [path for path in (model, shadow) if path is not None]
     files = [model_file(path) for path in paths]
     place = open_database(folder, database, new=True)
-    with place.read() as session:
+    with in_sentences(), place.read() as session:
         login = oidc is not None or needs_login(session)
     place.close()
     on_gpu = _is_gpu(device)
