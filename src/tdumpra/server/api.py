@@ -38,13 +38,13 @@ from tdumpra.server.told import IMAGE_BODY, REFUSALS, answers_of, fingerprints, 
 router = APIRouter(prefix="/v1", responses=REFUSALS)
 
 
-def service_of(request: Request) -> Service:
+async def service_of(request: Request) -> Service:  # asynchronous, or each call would go to a thread and back
     """Return the running server's parts."""
     service: Service = request.app.state.service
     return service
 
 
-def person_of(request: Request) -> Person:
+async def person_of(request: Request) -> Person:
     """Return who asks, as the guard found out."""
     person: Person = request.state.person
     return person
