@@ -43,7 +43,8 @@ _FIXED = {
 }
 _POLICY = b"content-security-policy"
 _CLOSED = b"default-src 'none'; frame-ancestors 'none'"  # the policy of whatever is no page
-_LONGEST_PATH = 4096  # providers of logins send long codes
+_LONGEST_PATH = 2048
+_LONGEST_CALLBACK = 8192  # providers of logins send long codes
 _MOST_BUCKETS = 10_000
 _OURS = str(Path(__file__).parents[1])
 
@@ -120,7 +121,8 @@ class Guard:
         size = sum(len(name) + len(value) for name, value in scope["headers"])
         if len(scope["headers"]) > self._settings.headers or size > self._settings.header_bytes:
             raise RefusedError(431, "the request has too many headers, or too large ones")
-        if len(scope["path"]) + len(scope["query_string"]) > _LONGEST_PATH:
+        most = _LONGEST_CALLBACK if scope["path"] == CALLBACK else _LONGEST_PATH
+        if len(scope["path"]) + len(scope["query_string"]) > most:
             raise RefusedError(414, "the address is too long")
         if len(headers.getlist("host")) != 1 or headers["host"].lower() not in self._settings.hosts:
             raise RefusedError(421, "this server does not answer under that name")
