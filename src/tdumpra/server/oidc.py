@@ -116,8 +116,8 @@ class Provider:
     def _subject(self, token: str, nonce: str) -> str:
         """Check an ID token, and return whom it names."""
         keys = self._ask(Request(self._known()["jwks_uri"]), "keys")
-        options = {"iss": {"essential": True, "value": self.issuer}, "aud": {"essential": True}}
-        options["aud"]["value"] = self._settings.client_id
+        ours = {"iss": self.issuer, "aud": self._settings.client_id}
+        options = {name: {"essential": True, "value": value} for name, value in ours.items()}
         try:
             found = jwt.decode(token, KeySet.import_key_set(keys), algorithms=[*ALGORITHMS])  # type: ignore[arg-type]
             claims = CodeIDToken(
