@@ -97,11 +97,11 @@ def _serve(
         queue=cast(Queue, queue), threads=threads or (1 if on_gpu else available_cores()), batch=16 if on_gpu else 1,
     )  # fmt: skip
     settings.refuse_open_door()
-    listener = listen(settings)
-    service = open_service(settings, files, names=[path.name for path in paths], trusted=trust or (), device=device)
-    who = "log in with an account" if login else "no login: only this machine can reach it"
-    say(f"Open {settings.address} ({who}; Ctrl-C stops it)")
-    run(service, listener)
+    with listen(settings) as listener:
+        service = open_service(settings, files, names=[path.name for path in paths], trusted=trust or (), device=device)
+        who = "log in with an account" if login else "no login: only this machine can reach it"
+        say(f"Open {settings.address} ({who}; Ctrl-C stops it)")
+        run(service, listener)
 
 
 def require() -> None:
