@@ -12,7 +12,7 @@ SERVICES := $(VENV)/.services-ready
 
 # The extras of each lock.
 NEEDED := report
-LIGHT  := report saliency lite faiss parquet track dicom onnx hub remote search serve
+LIGHT  := report saliency lite faiss parquet track dicom onnx hub remote search serve oidc
 HEAVY  := openvino mlflow ray
 
 # What `make test-lowest` runs.

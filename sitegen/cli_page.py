@@ -23,6 +23,8 @@ SECTIONS = {
         "account add",
         "account password",
         "account token",
+        "account link",
+        "account unlink",
         "account disable",
         "account list",
         "audit verify",

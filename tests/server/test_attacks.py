@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
 import re
 import zipfile
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,6 +63,24 @@ def test_a_body_that_hides_its_length_is_cut_off(make_world):
             yield b"x" * 1000
 
     assert world.client("ada").post("/v1/predict", content=chunks()).status_code == 413
+
+
+def test_a_body_that_never_comes_is_not_waited_for(make_world):
+    world = make_world(login=False, body_seconds=0.05)
+    scope = {
+        "type": "http", "method": "POST", "path": "/v1/predict", "query_string": b"", "client": ("127.0.0.1", 1),
+        "headers": [(b"host", ADDRESS.removeprefix("http://").encode())],
+    }  # fmt: skip
+    sent: list[dict[str, Any]] = []
+
+    async def silence() -> None:
+        await asyncio.Event().wait()
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(asyncio.wait_for(world.app(scope, silence, send), 60))
+    assert sent[0]["status"] == 408
 
 
 def test_whoever_is_nobody_gets_no_byte_read(world):

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from oidc_provider import CLIENT, SECRET, oidc_provider
 from served import Served, command, served
 from server_world import PASSWORD, picture
 
-from tdumpra.server.accounts import add_account
+from tdumpra.server.accounts import add_account, link
 from tdumpra.server.database import Database
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -153,3 +154,26 @@ def test_pages_can_be_read_without_scripts(browser, server):
     page.get_by_role("button", name="Log in").click()
     page.get_by_role("heading", name="Cases").wait_for()  # until it can be seen
     context.close()
+
+
+def test_a_login_at_a_provider_of_another_site(browser, tmp_path, model_files):
+    """``localhost`` and ``127.0.0.1`` are two sites to a browser, which keeps strict cookies from crossing."""
+    folder, secret = tmp_path / "s", tmp_path / "secret"
+    secret.write_text(SECRET)
+    with oidc_provider(host="localhost") as provider:
+        database = Database(f"sqlite:///{folder / 'cases.sqlite'}")
+        with database.write() as session:
+            add_account(session, "rita", "reader", None)
+            link(session, "rita", provider.issuer, provider.subject)
+        database.close()
+        options = ("--oidc-issuer", provider.issuer, "--oidc-client", CLIENT, "--oidc-secret-file", str(secret))
+        with served(model_files[0], folder, *options) as server:
+            page = browser.new_context(java_script_enabled=False).new_page()
+            page.goto(server.address)
+            page.get_by_role("link", name="Log in at localhost").click()
+            page.wait_for_url(f"{server.address}/")
+            page.get_by_role("button", name="Log out rita").click()
+            page.wait_for_url(f"{server.address}/login")
+            provider.subject = "somebody else"
+            page.get_by_role("link", name="Log in at localhost").click()
+            assert "somebody else" in page.get_by_role("alert").inner_text()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import errno
 import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from server_world import picture
+from served import free_port
+from server_world import TRUSTED, open_world, picture
+from small_disk import SmallDisk, small_disk
 from sqlalchemy.exc import OperationalError
 
 from tdumpra.errors import ArtifactError
+from tdumpra.server import audit
 from tdumpra.server.database import Database
 from tdumpra.server.tables import Base
 
@@ -54,6 +58,7 @@ def test_a_database_that_went_away_is_told_before_anything_is_read(world, monkey
     [
         ArtifactError("cannot write x: No space left on device"),
         OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
         OperationalError("", {}, Exception("database or disk is full")),
     ],
 )
@@ -72,6 +77,51 @@ def test_a_disk_that_is_nearly_full_takes_no_image(world, monkeypatch):
     monkeypatch.setattr("tdumpra.server.store.shutil.disk_usage", lambda _: usage._replace(free=1000))
     assert world.client("ada").post("/v1/cases", content=picture()).status_code == 507
     assert world.client().get("/readyz").json()["problems"] == ["the disk is full"]
+
+
+@pytest.fixture
+def disk(tmp_path, monkeypatch) -> Iterator[SmallDisk]:
+    """A real disk, which a server may use to its last byte."""
+    monkeypatch.setattr("tdumpra.server.store._LEAST_FREE", -1)
+    with small_disk(tmp_path / "disk", 24) as made:
+        yield made
+
+
+def test_on_a_disk_that_is_really_full(disk, make_world):
+    world = make_world(folder=disk.place / "s")
+    case, program, person = world.add_case(), world.client("ada"), world.browser("ada")
+    disk.fill()
+    for answer in (
+        program.post("/v1/cases", content=picture("blue", size=300), headers={"Idempotency-Key": "k"}),
+        program.post("/v1/predict", content=picture("blue", size=300)),
+        world.read("rita", case, "amber", comment="long " * 300),
+    ):
+        assert answer.status_code == 507
+        assert answer.headers["retry-after"] == "60"
+        assert "disk" in answer.json()["detail"]
+    page = person.post("/upload", files={"images": ("a.png", picture("blue", size=300))}, data={"key": "form"})
+    assert "disk is full" in page.text
+    assert person.get(f"/cases/{case}").status_code == 200  # what is there can be read
+    disk.free()
+    assert program.post("/v1/cases", content=picture("blue"), headers={"Idempotency-Key": "k"}).status_code == 201
+    assert world.read("rita", case, "amber").status_code == 201
+    assert program.get("/readyz").status_code == 200
+    assert len(program.get("/v1/cases").json()["cases"]) == 2
+    assert list(world.service.store.incoming.iterdir()) == []
+    with world.service.database.read() as session:
+        assert audit.verify(session).faults == []
+        assert list(audit.changed_images(session, world.service.store)) == []
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["first start", "another start"])
+def test_a_start_on_a_full_disk_is_one_sentence(disk, tdumpra, model_files, before):
+    if before:
+        open_world(disk.place / "s", [model_files[0]], login=False).service.close()
+    disk.fill()
+    call = ("serve", model_files[0], "--folder", disk.place / "s", "--port", free_port(), "--trust-code", *TRUSTED)
+    done = tdumpra(*call)
+    assert done.code == 2
+    assert len(done.err.strip().splitlines()) == 1
 
 
 def test_what_a_killed_server_left_behind_is_swept(make_world, tmp_path):

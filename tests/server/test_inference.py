@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from served import free_port
 from server_world import picture
 
 from tdumpra.data.images.new import Framed
+from tdumpra.errors import InputFileError
 from tdumpra.runtime.prediction import Prediction
 from tdumpra.server.inference import Inference
 from tdumpra.server.refusals import RefusedError
+from tdumpra.server.settings import Settings
 
 FRAMED = Framed(np.zeros((8, 8, 3), np.uint8), np.zeros((8, 8, 3), np.uint8), None)
 
@@ -99,3 +102,20 @@ def test_many_at_once_get_the_answers_that_one_alone_gets(make_world, tmp_path: 
             pool.map(lambda each: world.client("sam").post("/v1/predict", content=each).json()["probabilities"], images)
         )
     assert together == alone
+
+
+@pytest.mark.parametrize(
+    ("has_gpu", "words", "threads", "batch"), [(True, (), 1, 16), (True, ("--device", "cpu"), 3, 1), (False, (), 3, 1)]
+)
+def test_images_are_joined_on_a_gpu_alone(tdumpra, tmp_path, monkeypatch, model_files, has_gpu, words, threads, batch):
+    seen: list[Settings] = []
+
+    def stop(settings: Settings, *_: object, **__: object) -> None:
+        seen.append(settings)
+        raise InputFileError("enough")
+
+    monkeypatch.setattr("tdumpra.server.service.open_service", stop)
+    monkeypatch.setattr("tdumpra.data.images.workers.available_cores", lambda: 3)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: has_gpu)
+    assert tdumpra("serve", model_files[0], "--folder", tmp_path / "s", "--port", free_port(), *words).code == 2
+    assert (seen[0].threads, seen[0].batch) == (threads, batch)

@@ -14,6 +14,7 @@ from private_postgres import PROGRAMS, Cluster, cluster
 from server_world import TRUSTED, World, open_world, picture
 from sqlalchemy import text
 
+from tdumpra.errors import InputFileError
 from tdumpra.server import audit
 from tdumpra.server.database import Database
 from tdumpra.server.replay import replay
@@ -94,16 +95,23 @@ def test_an_edit_by_another_client_is_found(world):
 
 def test_a_database_that_goes_away_and_comes_back(world, postgres):
     key = {"Idempotency-Key": "while-away"}
-    world.add_case()
+    case, person = world.add_case(), world.browser("rita")
     postgres.stop()
     try:
         answer = world.client("ada").post("/v1/cases", content=picture("blue"), headers=key)
         assert answer.status_code == 503
         assert "retry-after" in answer.headers
+        for shown in (person.get("/"), person.post(f"/cases/{case}/reading", data={"label": "amber"})):
+            assert shown.status_code == 503
+            assert "retry-after" in shown.headers
+            assert "database does not answer" in shown.text
+        with pytest.raises(InputFileError, match="cannot open the database"):  # as a start at this moment would
+            Database(postgres.url)
         assert world.client().get("/healthz").status_code == 200
         assert world.client().get("/readyz").status_code == 503
     finally:
         postgres.start()
     assert world.client("ada").post("/v1/cases", content=picture("blue"), headers=key).status_code == 201
+    assert person.get(f"/cases/{case}").status_code == 200  # still logged in
     assert world.client().get("/readyz").status_code == 200
     assert faults(world) == []

@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 
 from tdumpra import __version__, lanes
-from tdumpra.cli import audit, bank, data, export, images, models, score, seals, search, serve
+from tdumpra.cli import account, audit, bank, data, export, images, models, score, seals, search, serve
 from tdumpra.cli.messages import NotesOnce, is_ours
 from tdumpra.cli.options import (
     ConfigArgument,
@@ -262,6 +262,7 @@ search.register(app, _EXPERIMENTS)
 models.register(app, _MODELS)
 seals.register(app, _MODELS)
 serve.register(app, _SERVER)
+app.add_typer(account.app, name="account", rich_help_panel=_SERVER)
 app.add_typer(audit.app, name="audit", rich_help_panel=_SERVER)
 app.add_typer(data.app, name="data", rich_help_panel=_DATA)
 

@@ -1,18 +1,20 @@
-"""The command ``serve``, and ``account``, which says who may use it."""
+"""The command ``serve``."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from tdumpra.cli.options import DeviceOption, JsonOption, ModelArgument, TrustOption
+from tdumpra.cli.options import DeviceOption, ModelArgument, TrustOption
 from tdumpra.errors import InputFileError, MissingExtraError
-from tdumpra.screen import print_json, say
+from tdumpra.screen import say
 
 if TYPE_CHECKING:
     from tdumpra.server.database import Database
+    from tdumpra.server.settings import OidcSettings
 
 FOLDER = Path("serve")
 FolderOption = Annotated[Path, typer.Option("--folder", help="Of images, models and the database.")]
@@ -22,24 +24,11 @@ DatabaseOption = Annotated[
         "--database", metavar="URL", help="postgresql://…; by default a file in the folder.", show_default=False
     ),
 ]
-NameArgument = Annotated[str, typer.Argument(help="The account's name.", show_default=False)]
-PasswordOption = Annotated[
-    str | None,
-    typer.Option(
-        "--password",
-        envvar="TDUMPRA_PASSWORD",
-        help="Asked for if left out; better not typed here.",
-        show_default=False,
-    ),
-]
-
-accounts_app = typer.Typer(no_args_is_help=True, help="People and programs that may use a server.")
 
 
 def register(app: typer.Typer, panel: str) -> None:
-    """Add the commands to the command line."""
+    """Add the command to the command line."""
     app.command("serve", rich_help_panel=panel)(_serve)
-    app.add_typer(accounts_app, name="account", rich_help_panel=panel)
 
 
 def _serve(
@@ -70,6 +59,17 @@ def _serve(
     threads: Annotated[
         int | None, typer.Option(min=1, help="That run networks; one a core if left out.", show_default=False)
     ] = None,
+    oidc_issuer: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A provider at which people log in (OpenID Connect).", show_default=False),
+    ] = None,
+    oidc_client: Annotated[
+        str | None, typer.Option(metavar="ID", help="The name by which it knows this server.", show_default=False)
+    ] = None,
+    oidc_secret_file: Annotated[
+        Path | None,
+        typer.Option(help="Holds the secret that goes with it; or TDUMPRA_OIDC_SECRET does.", show_default=False),
+    ] = None,
     device: DeviceOption = None,
     trust: TrustOption = None,
 ) -> None:
@@ -78,111 +78,30 @@ def _serve(
     from tdumpra.cli.predict import model_file
     from tdumpra.data.images.workers import available_cores
     from tdumpra.server.accounts import needs_login
+    from tdumpra.server.database import in_sentences
     from tdumpra.server.run import listen, run
     from tdumpra.server.service import open_service
     from tdumpra.server.settings import Queue, Settings
 
+    oidc = _provider(oidc_issuer, oidc_client, oidc_secret_file)
     paths = [path for path in (model, shadow) if path is not None]
     files = [model_file(path) for path in paths]
     place = open_database(folder, database, new=True)
-    with place.read() as session:
-        login = needs_login(session)
+    with in_sentences(), place.read() as session:
+        login = oidc is not None or needs_login(session)
     place.close()
     on_gpu = _is_gpu(device)
     settings = Settings(
         folder=folder, database=database, host=host, port=port, metrics_port=metrics_port, origin=origin, login=login,
-        blind=login if blind is None else blind, readers=readers or (2 if login else 1), queue=cast(Queue, queue),
-        threads=threads or (1 if on_gpu else available_cores()), batch=16 if on_gpu else 1,
+        oidc=oidc, blind=login if blind is None else blind, readers=readers or (2 if login else 1),
+        queue=cast(Queue, queue), threads=threads or (1 if on_gpu else available_cores()), batch=16 if on_gpu else 1,
     )  # fmt: skip
     settings.refuse_open_door()
-    listener = listen(settings)
-    service = open_service(settings, files, names=[path.name for path in paths], trusted=trust or (), device=device)
-    who = "log in with an account" if login else "no login: only this machine can reach it"
-    say(f"Open {settings.address} ({who}; Ctrl-C stops it)")
-    run(service, listener)
-
-
-@accounts_app.command("add")
-def _add(
-    name: NameArgument,
-    role: Annotated[str, typer.Option(help="admin, reader, adjudicator or service.", show_default=False)],
-    password: PasswordOption = None,
-    folder: FolderOption = FOLDER,
-    database: DatabaseOption = None,
-) -> None:
-    """Make an account. A service gets a token, everyone else a password."""
-    require()
-    from tdumpra.server.accounts import add_account, add_token
-
-    secret = None if role == "service" else _password(password)
-    place = open_database(folder, database, new=True)
-    with place.write() as session:
-        add_account(session, name, role, secret)
-        token = add_token(session, name) if role == "service" else None
-    place.close()
-    say(f"Added {name} ({role}).")
-    if token is not None:
-        say(f"Token, shown this once: {token}")
-
-
-@accounts_app.command("password")
-def _set_password(
-    name: NameArgument, password: PasswordOption = None, folder: FolderOption = FOLDER, database: DatabaseOption = None
-) -> None:
-    """Give an account another password, and let it in again if it was disabled."""
-    require()
-    from tdumpra.server.accounts import set_password
-
-    secret, place = _password(password), open_database(folder, database)
-    with place.write() as session:
-        set_password(session, name, secret)
-    place.close()
-    say(f"{name} has another password; earlier logins have ended.")
-
-
-@accounts_app.command("token")
-def _token(name: NameArgument, folder: FolderOption = FOLDER, database: DatabaseOption = None) -> None:
-    """Make a token with which a program acts for an account."""
-    require()
-    from tdumpra.server.accounts import add_token
-
-    place = open_database(folder, database)
-    with place.write() as session:
-        token = add_token(session, name)
-    place.close()
-    say(f"Token, shown this once: {token}")
-
-
-@accounts_app.command("disable")
-def _disable(name: NameArgument, folder: FolderOption = FOLDER, database: DatabaseOption = None) -> None:
-    """Shut an account out, with its logins and tokens; what it did stays."""
-    require()
-    from tdumpra.server.accounts import disable
-
-    place = open_database(folder, database)
-    with place.write() as session:
-        disable(session, name)
-    place.close()
-    say(f"{name} is shut out.")
-
-
-@accounts_app.command("list")
-def _list(folder: FolderOption = FOLDER, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
-    """List the accounts."""
-    require()
-    from sqlalchemy import select
-
-    from tdumpra.server.tables import Account
-
-    place = open_database(folder, database)
-    with place.read() as session:
-        rows = session.scalars(select(Account).order_by(Account.name)).all()
-    place.close()
-    if as_json:
-        print_json([{"name": row.name, "role": row.role, "active": row.active} for row in rows])
-        return
-    for row in rows:
-        say(f"{row.name}: {row.role}{'' if row.active else ', shut out'}")
+    with listen(settings) as listener:
+        service = open_service(settings, files, names=[path.name for path in paths], trusted=trust or (), device=device)
+        who = "log in with an account" if login else "no login: only this machine can reach it"
+        say(f"Open {settings.address} ({who}; Ctrl-C stops it)")
+        run(service, listener)
 
 
 def require() -> None:
@@ -210,11 +129,29 @@ def open_database(folder: Path, url: str | None, *, new: bool = False) -> Databa
     return Database(Settings(folder=folder, database=url).url)
 
 
-def _password(given: str | None) -> str:
-    if given is not None:
-        return given
-    asked: Any = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
-    return str(asked)
+def _provider(issuer: str | None, client: str | None, secret_file: Path | None) -> OidcSettings | None:
+    if issuer is None and client is None and secret_file is None:
+        return None
+    try:
+        import authlib
+        import joserfc
+    except ImportError as error:
+        raise MissingExtraError(error.name or "authlib", "oidc", "logins at a provider") from error
+    del authlib, joserfc
+    from tdumpra.server.settings import OidcSettings
+
+    secret = os.environ.get("TDUMPRA_OIDC_SECRET")
+    if secret_file is not None:
+        try:
+            secret = secret_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputFileError(f"cannot read the secret in {secret_file}: {error}") from error
+    if issuer is None or client is None or not secret:
+        raise InputFileError(
+            "a provider of logins needs --oidc-issuer, --oidc-client, and its secret: --oidc-secret-file FILE, or the "
+            "environment variable TDUMPRA_OIDC_SECRET"
+        )
+    return OidcSettings(issuer=issuer, client_id=client, secret=secret)
 
 
 def _is_gpu(device: str | None) -> bool:

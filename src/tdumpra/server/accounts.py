@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from tdumpra.errors import InputFileError, nearest
 from tdumpra.server import audit
 from tdumpra.server.refusals import RefusedError
-from tdumpra.server.tables import Account, Login, Token, now
+from tdumpra.server.tables import Account, Identity, Login, Token, now
 
 if TYPE_CHECKING:
     from argon2 import PasswordHasher
@@ -31,6 +31,7 @@ ROLES = {
     LOCAL: frozenset({"predict", "upload", "read", "see", "decide", "study", "export", "manage"}),
 }
 LEAST_PASSWORD = 10
+LONGEST_SUBJECT = 255  # OpenID Connect Core, section 2
 _LONGEST_PASSWORD = 1000  # argon2 takes the time for all of it
 _NAME = re.compile(r"[\w][\w .@+-]{0,79}")
 
@@ -84,11 +85,11 @@ def set_password(session: Session, name: str, password: str) -> None:
 
 
 def disable(session: Session, name: str) -> None:
-    """Shut an account out: its password, its logins and its tokens."""
+    """Shut an account out: its password, its logins, its tokens and whom a provider knows."""
     row = _named(session, name)
     row.active = False
-    session.execute(delete(Login).where(Login.account_id == row.id))
     audit.record(session, _SHELL, "disable account", row)
+    unlink(session, name)
     for token in session.scalars(select(Token).where(Token.account_id == row.id, Token.revoked_at.is_(None))):
         token.revoked_at = now()
         audit.record(session, _SHELL, "revoke token", token)
@@ -102,9 +103,36 @@ def add_token(session: Session, name: str) -> str:
     return secret
 
 
+def link(session: Session, name: str, issuer: str, subject: str) -> None:
+    """Let the person in under an account whom a provider of logins calls ``subject``."""
+    row = _named(session, name)
+    if row.role == "service":
+        raise InputFileError(f"{name} is a service, which has a token: only people log in at a provider")
+    if not (1 <= len(subject) <= LONGEST_SUBJECT and len(issuer) <= LONGEST_SUBJECT):
+        raise InputFileError(f"a subject and its issuer have 1 to {LONGEST_SUBJECT} characters")
+    found = session.scalars(select(Identity).where(Identity.issuer == issuer, Identity.subject == subject)).first()
+    if found is None:
+        found = Identity(account_id=row.id, issuer=issuer, subject=subject)
+    elif found.revoked_at is None and found.account_id != row.id:
+        raise InputFileError(f"{subject!r} is the person of another account: end that first with  account unlink")
+    found.account_id, found.revoked_at = row.id, None
+    audit.record(session, _SHELL, "link identity", found)
+
+
+def unlink(session: Session, name: str) -> None:
+    """Let nobody in under an account any more whom a provider knows, and end its logins."""
+    row = _named(session, name)
+    session.execute(delete(Login).where(Login.account_id == row.id))
+    for each in session.scalars(select(Identity).where(Identity.account_id == row.id, Identity.revoked_at.is_(None))):
+        each.revoked_at = now()
+        audit.record(session, _SHELL, "unlink identity", each)
+
+
 def needs_login(session: Session) -> bool:
-    """Return whether anybody has a password or a token, so that nobody gets in without."""
-    found = select(Account.id).where(Account.active, or_(Account.password.is_not(None), Account.id.in_(_live_tokens())))
+    """Return whether anybody has a password, a token or a provider's word, so that nobody gets in without."""
+    linked = select(Identity.account_id).where(Identity.revoked_at.is_(None))
+    ways = or_(Account.password.is_not(None), Account.id.in_(_live_tokens()), Account.id.in_(linked))
+    found = select(Account.id).where(Account.active, ways)
     return session.scalars(found.limit(1)).first() is not None
 
 
@@ -128,6 +156,17 @@ def log_in(session: Session, name: str, password: str, *, hours: float) -> str |
     row = session.scalars(select(Account).where(Account.name == name, Account.active)).first()
     if not _matches(row.password if row is not None else None, password) or row is None:
         return None
+    return _new_login(session, row, hours)
+
+
+def log_in_known(session: Session, issuer: str, subject: str, *, hours: float) -> str | None:
+    """Return the secret of a new login of the person whom a provider vouches for; nothing if nobody was linked."""
+    known = (Identity.issuer == issuer, Identity.subject == subject, Identity.revoked_at.is_(None))
+    row = session.scalars(select(Account).join(Identity).where(*known, Account.active)).first()
+    return None if row is None else _new_login(session, row, hours)
+
+
+def _new_login(session: Session, row: Account, hours: float) -> str:
     secret = secrets.token_urlsafe(32)
     ends = (datetime.now(UTC) + timedelta(hours=hours)).isoformat(timespec="milliseconds")
     session.execute(delete(Login).where(Login.expires_at < now()))

@@ -7,68 +7,44 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from pydantic import WithJsonSchema
-from sqlalchemy import select
-from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from tdumpra.artifacts import jsonable
 from tdumpra.server import audit, cases, export, readings
 from tdumpra.server.accounts import Person
 from tdumpra.server.answers import Once
-from tdumpra.server.cases import FILTERS, Listed, gate_of
+from tdumpra.server.cases import FILTERS, Listed
 from tdumpra.server.models import Loaded
 from tdumpra.server.refusals import RefusedError
 from tdumpra.server.schemas import (
-    CaseLine,
     CaseList,
     CaseOut,
     Created,
     DecisionIn,
     DecisionKept,
     DecisionOut,
-    Fingerprints,
     Gate,
     HeadOut,
     Lesion,
     ModelList,
     ModelOut,
-    OpinionOut,
     PredictionOut,
-    Problem,
     ReadingIn,
     ReadingKept,
-    ReadingOut,
 )
 from tdumpra.server.service import Service
-from tdumpra.server.settings import FORMATS
-from tdumpra.server.tables import Case, ModelFile, Opinion, Reading
-
-REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "description": words}
-    for status, words in {
-        400: "not a request that can be read", 401: "no login or token", 403: "not allowed", 404: "not found",
-        405: "not for this address", 408: "too slow", 409: "not possible now", 413: "too large", 421: "another host",
-        422: "not taken", 429: "too many requests", 503: "busy, or the database is away", 507: "the disk is full",
-    }.items()
-}  # fmt: skip
-IMAGE_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-        "description": f"The file of one image: {', '.join(FORMATS)}.",
-    }
-}
+from tdumpra.server.told import IMAGE_BODY, REFUSALS, answers_of, fingerprints, line_of, opinion_of, opinions_of
 
 router = APIRouter(prefix="/v1", responses=REFUSALS)
 
 
-def service_of(request: Request) -> Service:
+async def service_of(request: Request) -> Service:  # asynchronous, or each call would go to a thread and back
     """Return the running server's parts."""
     service: Service = request.app.state.service
     return service
 
 
-def person_of(request: Request) -> Person:
+async def person_of(request: Request) -> Person:
     """Return who asks, as the guard found out."""
     person: Person = request.state.person
     return person
@@ -142,7 +118,7 @@ def list_cases(
     """List the cases that you may see, newest first."""
     with service.database.read() as session:
         found = cases.listing(session, person, service.settings, chosen=only or (), below=below, limit=limit)
-        lines = [_line(session, each, person, service) for each in found]
+        lines = [line_of(session, each, person, service) for each in found]
     return CaseList(cases=lines, next=found[-1].case.number if len(found) == limit else None)
 
 
@@ -159,12 +135,12 @@ def get_case(case_id: CaseId, service: Serves, person: Who) -> CaseOut:
         told = decision is not None and person.may("see")  # to readers it would tell the others' answers
         n = len(readings.firsts(session, case))
         listed = Listed(case, active, n, False, decision.label if decision is not None else None)
-        line = _line(session, listed, person, service)
+        line = line_of(session, listed, person, service)
         return CaseOut(
             **line.model_dump(),
             width=case.width,
             height=case.height,
-            opinions=[_opinion(each, model) for each, model in opinions] if shown else None,
+            opinions=[opinion_of(each, model) for each, model in opinions] if shown else None,
             answers=answers,
             decided=DecisionOut.model_validate(decision, from_attributes=True) if told else None,
         )
@@ -269,56 +245,7 @@ async def image_of(request: Request) -> bytes:
     return data
 
 
-def fingerprints(row: ModelFile) -> Fingerprints:
-    """Name a model, its bank and its settings."""
-    return Fingerprints(model=row.id, bank=row.bank, settings=row.settings)
-
-
-def opinions_of(session: Session, case: Case) -> list[tuple[Opinion, ModelFile]]:
-    """Return what each model said, the active one first."""
-    found = select(Opinion, ModelFile).join(ModelFile).where(Opinion.case_id == case.id).order_by(Opinion.active.desc())
-    return [(opinion, model) for opinion, model in session.execute(found)]
-
-
-def answers_of(session: Session, case: Case, person: Person) -> list[ReadingOut]:
-    """Return the readings that the person may know: all for those who decide, their own for readers."""
-    found = select(Reading).where(Reading.case_id == case.id).order_by(Reading.created_at, Reading.id)
-    if not person.may("see"):
-        found = found.where(Reading.reader_id == person.id)
-    return [
-        ReadingOut(
-            id=each.id, reader=person.name if each.reader_id == person.id else None, label=each.label,
-            confidence=each.confidence, comment=each.comment, informed=each.informed, first=each.first,
-            created_at=each.created_at,
-        )
-        for each in session.scalars(found)
-    ]  # fmt: skip
-
-
 def _followed(service: Service) -> ModelList:
     with service.database.read() as session:
         service.models.follow(session)
     return list_models(service)
-
-
-def _line(session: Session, listed: Listed, person: Person, service: Service) -> CaseLine:
-    case, opinion = listed.case, listed.opinion
-    shown = cases.sees_model(session, person, case, service.settings)
-    return CaseLine(
-        id=case.id, number=case.number, lesion=case.lesion, created_at=case.created_at,
-        withdrawn=case.withdrawn_at is not None, readings=listed.readings if person.may("see") else None,
-        label=opinion.label if shown else None, gate=_gate(opinion) if shown else None,
-        decision=listed.decision if person.may("see") else None,
-    )  # fmt: skip
-
-
-def _opinion(opinion: Opinion, model: ModelFile) -> OpinionOut:
-    return OpinionOut(
-        active=opinion.active, label=opinion.label, classifier=opinion.classifier, retrieval=opinion.retrieval,
-        gate=_gate(opinion), confidence=opinion.confidence, familiarity=opinion.familiarity,
-        fingerprints=fingerprints(model),
-    )  # fmt: skip
-
-
-def _gate(opinion: Opinion) -> Any:
-    return gate_of(cases.evidence_of(opinion))

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from tdumpra import __version__
 from tdumpra.errors import ArtifactError
 from tdumpra.screen import printable
-from tdumpra.server import api, pages, views
+from tdumpra.server import api, login_pages, pages, views
 from tdumpra.server.database import is_full
 from tdumpra.server.guards import Guard, log
 from tdumpra.server.refusals import RefusedError, disk_full
@@ -58,6 +58,7 @@ def _routes(**options: Any) -> FastAPI:
     )
     app.include_router(api.router)
     app.include_router(pages.router)
+    app.include_router(login_pages.router)
     _add_health(app)
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)

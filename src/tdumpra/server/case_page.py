@@ -10,10 +10,10 @@ from sqlalchemy.orm import Session
 from tdumpra.report.evidence_page import evidence_values
 from tdumpra.server import cases, readings
 from tdumpra.server.accounts import LOCAL, Person
-from tdumpra.server.api import answers_of, opinions_of
 from tdumpra.server.readings import CONFIDENCES
 from tdumpra.server.service import Service
 from tdumpra.server.tables import Case, Opinion, Reading
+from tdumpra.server.told import answers_of, opinions_of
 
 _NO_MODEL = "the model that decided this case is not loaded now"
 _NO_THUMBNAILS = "the model was saved without them (for privacy)"

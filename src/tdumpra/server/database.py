@@ -16,6 +16,7 @@ from tdumpra.errors import InputFileError
 
 _WRITERS_TURN = 6_048_207_719  # the number of PostgreSQL's lock that writers take, one after the other
 _PATIENCE = 30  # seconds that a writer waits for its turn
+_FULL = ("disk is full", "no space left", "disk i/o error", "disk full", "quota exceeded")  # as systems say it
 _KINDS = ("sqlite", "postgresql")
 
 
@@ -53,10 +54,19 @@ class Database:
         self.engine.dispose()
 
 
+@contextmanager
+def in_sentences() -> Iterator[None]:
+    """Turn a failure of the database into one sentence, for commands."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise InputFileError(f"the database failed: {_words(error)}") from error
+
+
 def is_full(error: BaseException) -> bool:
     """Return whether a write failed because there is no room on the disk."""
     said = str(error).lower()
-    return "disk is full" in said or "no space left" in said or "disk i/o error" in said or "disk full" in said
+    return any(words in said for words in _FULL)
 
 
 def shown(url: str) -> str:

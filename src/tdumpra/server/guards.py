@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from sqlalchemy.exc import DBAPIError
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import Request, cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,22 +26,25 @@ from tdumpra.server import accounts, views
 from tdumpra.server.accounts import LOCAL, Person
 from tdumpra.server.refusals import RefusedError
 from tdumpra.server.service import Service
+from tdumpra.server.settings import CALLBACK
 
 COOKIE = "tdumpra_login"
 HEALTH = frozenset({"/healthz", "/readyz"})
-PUBLIC = HEALTH | {"/login"}
+PUBLIC = HEALTH | {"/login", "/login/start", CALLBACK}
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _FIXED = {
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",  # with none, browsers would call the origin of our own forms "null"
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    "Cache-Control": "no-store",
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"DENY",
+    b"referrer-policy": b"same-origin",  # with none, browsers would call the origin of our own forms "null"
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"permissions-policy": b"camera=(), geolocation=(), microphone=()",
+    b"cache-control": b"no-store",
 }
-_CLOSED = "default-src 'none'; frame-ancestors 'none'"  # the policy of whatever is no page
+_POLICY = b"content-security-policy"
+_CLOSED = b"default-src 'none'; frame-ancestors 'none'"  # the policy of whatever is no page
 _LONGEST_PATH = 2048
+_LONGEST_CALLBACK = 8192  # providers of logins send long codes
 _MOST_BUCKETS = 10_000
 _OURS = str(Path(__file__).parents[1])
 
@@ -96,7 +99,9 @@ class Guard:
             if self._open > self._settings.open_requests:
                 raise RefusedError(503, "too many requests at once: try again", retry_after=1)
             self._check_shape(scope, request.headers)
-            person = None if scope["path"] in HEALTH else await run_in_threadpool(self._who, request.headers)
+            person = None
+            if scope["path"] not in HEALTH:  # without logins it is one person, and no thread need look them up
+                person = self._service.local or await run_in_threadpool(self._who, request.headers)
             scope["state"]["person"] = person
             self._rates.take(person.id if person else (scope.get("client") or ("",))[0])
             if person is None and scope["path"] not in PUBLIC:
@@ -116,14 +121,13 @@ class Guard:
         size = sum(len(name) + len(value) for name, value in scope["headers"])
         if len(scope["headers"]) > self._settings.headers or size > self._settings.header_bytes:
             raise RefusedError(431, "the request has too many headers, or too large ones")
-        if len(scope["path"]) + len(scope["query_string"]) > _LONGEST_PATH:
+        most = _LONGEST_CALLBACK if scope["path"] == CALLBACK else _LONGEST_PATH
+        if len(scope["path"]) + len(scope["query_string"]) > most:
             raise RefusedError(414, "the address is too long")
         if len(headers.getlist("host")) != 1 or headers["host"].lower() not in self._settings.hosts:
             raise RefusedError(421, "this server does not answer under that name")
 
     def _who(self, headers: Headers) -> Person | None:
-        if self._service.local is not None:
-            return self._service.local
         kind, _, secret = headers.get("authorization", "").partition(" ")
         with self._service.database.read() as session:
             if kind.lower() == "bearer" and secret:
@@ -163,13 +167,14 @@ class Guard:
             return settings.form_bytes
         return settings.text_bytes
 
-    def _headers(self, request_id: str) -> dict[str, str]:
+    def _headers(self, request_id: str) -> dict[bytes, bytes]:
         row = self._service.models.active.row
         headers = _FIXED | {
-            "X-Request-Id": request_id, "X-Model": row.id, "X-Bank": row.bank, "X-Settings": row.settings,
+            b"x-request-id": request_id.encode(), b"x-model": row.id.encode(), b"x-bank": row.bank.encode(),
+            b"x-settings": row.settings.encode(),
         }  # fmt: skip
         if self._settings.is_secure:
-            headers["Strict-Transport-Security"] = "max-age=31536000"
+            headers[b"strict-transport-security"] = b"max-age=31536000"
         return headers
 
     def _note(self, scope: Scope, request_id: str, status: int, seconds: float) -> None:
@@ -183,16 +188,16 @@ class Guard:
 class _Answer:
     """Adds headers to an answer on its way out."""
 
-    def __init__(self, send: Send, headers: dict[str, str]) -> None:
+    def __init__(self, send: Send, headers: dict[bytes, bytes]) -> None:
         self._send, self._headers, self.status, self.began = send, headers, 500, False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status, self.began = message["status"], True
-            headers = MutableHeaders(scope=message)
-            for name, value in self._headers.items():
-                headers[name] = value
-            headers.setdefault("Content-Security-Policy", _CLOSED)
+            kept = [each for each in message.get("headers", ()) if each[0].lower() not in self._headers]
+            message["headers"] = [*kept, *self._headers.items()]
+            if not any(name.lower() == _POLICY for name, _ in kept):
+                message["headers"].append((_POLICY, _CLOSED))
         await self._send(message)
 
 
@@ -201,14 +206,15 @@ class _Limited:
 
     def __init__(self, receive: Receive, most: int, seconds: float) -> None:
         self._receive, self._left, self._most = receive, most, most
-        self._until = time.monotonic() + seconds
+        self._until = asyncio.get_running_loop().time() + seconds
         self._done = False
 
     async def __call__(self) -> Message:
         if self._done:  # only the end of the connection can come
             return await self._receive()
         try:
-            message = await asyncio.wait_for(self._receive(), max(0.0, self._until - time.monotonic()))
+            async with asyncio.timeout_at(self._until):  # without a task of its own for each piece
+                message = await self._receive()
         except TimeoutError:
             raise RefusedError(408, "the request took too long to arrive") from None
         if message["type"] == "http.request":

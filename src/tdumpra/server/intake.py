@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image as Picture
 
 from tdumpra.data.images.crew import Crew
-from tdumpra.data.images.decode import decode_file, probe_file
+from tdumpra.data.images.decode import decode_file
 from tdumpra.data.images.framing import Framing
 from tdumpra.data.images.new import Framed
 from tdumpra.data.images.workers import Died
@@ -79,10 +79,7 @@ def take(task: Task) -> Taken | BrokenImageError:
     """Decode a file, in a worker process."""
     path = Path(task.path)
     try:
-        kind = probe_file(path).format
-        if kind not in FORMATS:
-            return BrokenImageError(f"{kind} is none of the formats that are taken ({', '.join(FORMATS)})")
-        pixels = decode_file(path)
+        pixels = decode_file(path, formats=FORMATS)
     except BrokenImageError as error:
         return BrokenImageError(str(error).replace(task.path, "the file"))
     framed = []

@@ -10,15 +10,13 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
-from tdumpra.server import accounts, api, audit, case_page, cases, export, readings
+from tdumpra.server import api, audit, case_page, cases, export, readings
 from tdumpra.server.accounts import Person
 from tdumpra.server.answers import Once
 from tdumpra.server.api import Serves, Who
 from tdumpra.server.cases import FILTERS, OF_THE_MODEL
-from tdumpra.server.guards import COOKIE
 from tdumpra.server.refusals import RefusedError
 from tdumpra.server.schemas import DecisionIn, Lesion, ReadingIn
-from tdumpra.server.service import Service
 from tdumpra.server.settings import FORMATS
 from tdumpra.server.study import study
 from tdumpra.server.views import page
@@ -191,47 +189,6 @@ async def roll_back(request: Request, service: Serves, person: Who) -> Response:
         key = _key(form)
     await run_in_threadpool(api.roll_back, service, person, key)
     return RedirectResponse("/models", 303)
-
-
-@router.get("/login")
-def login_form(request: Request, service: Serves) -> Response:
-    """Ask for name and password."""
-    if service.local is not None:
-        return RedirectResponse("/", 303)
-    return page(request, "login.html", problem=None)
-
-
-@router.post("/login")
-async def log_in(request: Request, service: Serves) -> Response:
-    """Let somebody in who knows the password."""
-    async with request.form(max_files=0, max_fields=_MOST_FIELDS) as form:
-        name, password = str(form.get("name", ""))[:80], str(form.get("password", ""))
-    service.attempts.refuse_if_many(name)
-    secret = await run_in_threadpool(_log_in, service, name, password)
-    if secret is None:
-        service.attempts.add(name)
-        return page(request, "login.html", status=401, problem="Name and password do not go together.")
-    response = RedirectResponse("/", 303)
-    response.set_cookie(
-        COOKIE, secret, max_age=round(3600 * service.settings.session_hours), httponly=True, samesite="strict",
-        secure=service.settings.is_secure,
-    )  # fmt: skip
-    return response
-
-
-@router.post("/logout")
-def log_out(request: Request, service: Serves) -> Response:
-    """End a login."""
-    with service.database.write() as session:
-        accounts.log_out(session, request.cookies.get(COOKIE, ""))
-    response = RedirectResponse("/login", 303)
-    response.delete_cookie(COOKIE)
-    return response
-
-
-def _log_in(service: Service, name: str, password: str) -> str | None:
-    with service.database.write() as session:
-        return accounts.log_in(session, name, password, hours=service.settings.session_hours)
 
 
 def _fields(form: FormData, *names: str) -> dict[str, str]:

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from sqlalchemy import select
 
 from tdumpra.server import accounts, models
-from tdumpra.server.database import Database
+from tdumpra.server.database import Database, in_sentences
 from tdumpra.server.inference import Inference
 from tdumpra.server.intake import Intake
 from tdumpra.server.metrics import Metrics
 from tdumpra.server.models import Models
-from tdumpra.server.settings import Settings
+from tdumpra.server.settings import CALLBACK, Settings
 from tdumpra.server.store import Store
 from tdumpra.server.tables import Case
+
+if TYPE_CHECKING:
+    from tdumpra.server.oidc import Provider
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +36,7 @@ class Service:
     models: Models
     metrics: Metrics
     attempts: accounts.Attempts
+    oidc: Provider | None
     local: accounts.Person | None  # whoever comes, where nobody needs to log in
 
     def problems(self) -> list[str]:
@@ -69,7 +74,7 @@ def open_service(
         store, model_files, names or [path.name for path in model_files], trusted=trusted, device=device
     )
     database = Database(settings.url)
-    with database.write() as session:
+    with in_sentences(), database.write() as session:
         owner = None if settings.login else accounts.local_account(session)
         active = models.register(session, loaded, "shell" if owner is None else owner.id)
         store.sweep(set(session.scalars(select(Case.image).where(Case.withdrawn_at.is_(None)))))
@@ -83,5 +88,14 @@ def open_service(
         models=Models(loaded, active),
         metrics=Metrics(),
         attempts=accounts.Attempts(settings.logins),
+        oidc=_provider(settings),
         local=None if owner is None else accounts.Person(owner.id, owner.name, owner.role, by_cookie=True),
     )
+
+
+def _provider(settings: Settings) -> Provider | None:
+    if settings.oidc is None:
+        return None
+    from tdumpra.server.oidc import Provider
+
+    return Provider(settings.oidc, settings.address + CALLBACK)

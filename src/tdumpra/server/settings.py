@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -15,7 +15,25 @@ from tdumpra.limits import MIB
 Queue = Literal["all", "flagged"]
 FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")  # of uploads: what cameras and scanners write
 
+CALLBACK = "/login/callback"  # where a provider of logins sends people back to
 LOW_CONFIDENCE = 0.5  # of the final first choice; below it a case is worth a second look
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OidcSettings:
+    """A provider at which people log in, and the name and secret under which it knows this server."""
+
+    issuer: str
+    client_id: str
+    secret: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.issuer)
+        if not is_guarded(self.issuer) or parts.query or parts.fragment:
+            raise ValueError(f"the issuer must be an address that begins with https://, not {self.issuer!r}")
+        for name, value in (("client id", self.client_id), ("secret", self.secret)):
+            if not value or not value.isprintable():
+                raise ValueError(f"the {name} of the provider is empty, or holds what cannot be printed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +53,7 @@ class Settings:
     metrics_port: int | None = None
     origin: str | None = None
     login: bool = True
+    oidc: OidcSettings | None = None
     blind: bool = True
     readers: int = 2
     queue: Queue = "all"
@@ -70,12 +89,7 @@ class Settings:
     @property
     def is_loopback(self) -> bool:
         """Return whether nobody but this machine can reach the server."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return _is_loopback(self.host)
 
     @property
     def address(self) -> str:
@@ -110,3 +124,20 @@ class Settings:
                 f"--host {self.host} is every address of this machine: say with --origin under which one people come, "
                 "as in  --origin https://reader.example.org"
             )
+
+
+def is_guarded(address: str) -> bool:
+    """Return whether nobody can listen on the way to an address: it is HTTPS, or on this machine."""
+    parts = urlsplit(address)
+    if parts.scheme == "http":
+        return _is_loopback(parts.hostname or "")
+    return parts.scheme == "https" and bool(parts.hostname)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

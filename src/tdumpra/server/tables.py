@@ -49,6 +49,19 @@ class Token(Base):
     revoked_at: Mapped[str | None] = mapped_column(String(40), default=None)
 
 
+class Identity(Base):
+    """Who a provider of logins says that an account's person is."""
+
+    __tablename__ = "identities"
+    __table_args__ = (UniqueConstraint("issuer", "subject"),)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    account_id: Mapped[str] = mapped_column(ForeignKey("accounts.id"))
+    issuer: Mapped[str] = mapped_column(String(255))
+    subject: Mapped[str] = mapped_column(String(255))
+    created_at: Mapped[str] = mapped_column(String(40), default=now)
+    revoked_at: Mapped[str | None] = mapped_column(String(40), default=None)
+
+
 class Login(Base):
     """A browser that somebody logged in with; its cookie is kept as a hash."""
 
@@ -173,4 +186,6 @@ class Entry(Base):
     hash: Mapped[str] = mapped_column(String(64))
 
 
-RECORDED: tuple[type[Base], ...] = (Account, Token, ModelFile, Promotion, Case, Opinion, Reading, Decision)
+RECORDED: tuple[type[Base], ...] = (
+    Account, Token, Identity, ModelFile, Promotion, Case, Opinion, Reading, Decision
+)  # fmt: skip

@@ -23,7 +23,7 @@ import re
 import stat
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -68,14 +68,19 @@ class ImageProbe(NamedTuple):
     format: str
 
 
-def decode_file(path: Path) -> UInt8[np.ndarray, "h w 3"]:
-    """Decode an image to upright RGB, or raise ``BrokenImageError`` with the reason."""
+def decode_file(path: Path, *, formats: Collection[str] | None = None) -> UInt8[np.ndarray, "h w 3"]:
+    """Decode an image to upright RGB, or raise ``BrokenImageError`` with the reason.
+
+    Of ``formats``, if they are named, the header decides before anything else is read.
+    """
     with _reasons(path):
         if is_dicom(path):
+            _refuse_format("DICOM", formats)
             with _quiet():
                 _refuse_dicom(path)
                 return decode_dicom(path)
         with _open(path) as image:
+            _refuse_format(image.format or "?", formats)
             image.load()
             return np.array(_upright(_to_rgb(image), image))  # a copy, which torch may share
 
@@ -135,6 +140,11 @@ def refuse_unreadable(path: Path) -> None:
 def _refuse(limit: str, value: float, what: str) -> None:
     if reason := refuse_above(limit, value, what):
         raise BrokenImageError(reason)
+
+
+def _refuse_format(kind: str, formats: Collection[str] | None) -> None:
+    if formats is not None and kind not in formats:
+        raise BrokenImageError(f"{kind} is none of the formats that are taken ({', '.join(formats)})")
 
 
 @contextmanager
