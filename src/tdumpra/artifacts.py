@@ -146,7 +146,7 @@ def write_together(files: Mapping[Path, Sequence[Bytes]]) -> None:
         for path, data in files.items():
             if not path.parent.is_dir():
                 raise ArtifactError(f"cannot write {path}: the folder {path.parent} does not exist")
-            sweep(path.parent)
+            _sweep(path.parent)
             descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
             temporary[path] = Path(name)
             with os.fdopen(descriptor, "wb") as file:
@@ -165,6 +165,12 @@ def write_together(files: Mapping[Path, Sequence[Bytes]]) -> None:
 
 
 def sweep(folder: Path) -> None:
+    """Remove what writers that were killed left in a folder and below it."""
+    for place, _, _ in os.walk(folder):
+        _sweep(Path(place))
+
+
+def _sweep(folder: Path) -> None:
     """Remove what writers that were killed left in a folder; once for each folder, and nothing that may be in use."""
     if folder in _swept:
         return
@@ -184,7 +190,7 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ArtifactError(f"cannot make the folder {folder}: {error.strerror or error}") from error
-    sweep(folder)
+    _sweep(folder)
 
 
 def fingerprint(*parts: bytes | str | Path) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 from parsed_page import parse
 
+from tdumpra import artifacts
 from tdumpra.report.runs import MADE_FROM, write_report
 
 MARK = "<!-- not written again -->"
@@ -36,6 +38,15 @@ def is_kept(page: Path) -> bool:
 def test_a_report_of_the_same_results_is_left_as_it_is(folder):
     assert is_kept(write_report(folder))
     assert not is_kept(write_report(folder, limit=3))
+
+
+def test_a_report_that_is_left_as_it_is_loses_what_a_killed_writer_left(folder, monkeypatch):
+    left = folder / "report" / "cases" / ".one.html.abcd1234.part"
+    left.touch()
+    os.utime(left, (0, 0))
+    monkeypatch.setattr(artifacts, "_swept", set())  # as in another process
+    assert is_kept(write_report(folder))
+    assert not left.exists()
 
 
 @pytest.mark.parametrize("name", [MADE_FROM, "index.html"])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tdumpra import __version__
-from tdumpra.artifacts import make_folder, write_bytes
+from tdumpra.artifacts import make_folder, sweep, write_bytes
 from tdumpra.errors import ArtifactError
 from tdumpra.report import kit, operating, sections
 from tdumpra.report.cases import SHOWN
@@ -38,6 +38,7 @@ def write_report(run: str | Path, out: str | Path | None = None, *, limit: int =
     made_from = _made_from(outputs, limit)
     kept = read_kept(place / MADE_FROM, "report", made_from)
     if kept is not None and not kept["missing"] and (place / INDEX).exists():
+        sweep(place)
         return place / INDEX
     materials = {each.name: gather(each) for each in outputs}
     page = _write(root, outputs, materials, place, limit)

@@ -105,11 +105,11 @@ class RunFolder(TrainingFiles):
         try:
             for folder in (self.root, self.root / "checkpoints", self.root / "outputs"):
                 folder.mkdir(parents=True, exist_ok=True)
-                sweep(folder)  # a stage with nothing to write would leave what a killed one left
             (self.root / ".lock").touch()
         except OSError as error:
             raise RunFolderError(f"cannot use the folder {self.root}: {error.strerror or error}") from error
         with exclusive(self.root / ".lock", on_wait=refuse, inherited=False):  # data workers only read
+            sweep(self.root)  # here, since a stage with nothing to write removes nothing
             self.refuse_other_training(config, seed)
             self.note_settings(config, seed)
             yield
