@@ -138,9 +138,9 @@ def test_no_other_name_reaches_the_import(model, name):
 
 
 def test_a_small_file_asks_for_no_large_network(model):
-    """Of the network that a stranger's file names, nothing is allocated before it is known that its weights are there."""
+    """Nothing of the network that a file names is allocated before it is known that the file has its weights."""
     network = replace(model.classifier.network, backbone="vit_base_patch16_224")
-    with pytest.raises(NetworkError, match="vit_base_patch16_224 has 8.,...,... weights, and the model holds"):
+    with pytest.raises(NetworkError, match=r"vit_base_patch16_224 has 8.,...,... weights, and the model holds"):
         Predictor(replace(model, classifier=replace(model.classifier, network=network)))
 
 

@@ -179,7 +179,7 @@ def test_a_picture_on_a_disk_that_fails(tmp_path, monkeypatch):
     pictures = Pictures({"a": record}, FileReader(), Framing(height=8, width=8))
     assert pictures.read("a") is not None
     monkeypatch.setattr(Image, "open", lambda *args, **options: failing_disk())
-    with pytest.raises(UnreadableError, match="image a: .*Input/output error"):
+    with pytest.raises(UnreadableError, match=r"image a: .*Input/output error"):
         pictures.read("a")
     monkeypatch.undo()
     (tmp_path / "a.png").unlink()

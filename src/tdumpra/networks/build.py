@@ -212,7 +212,7 @@ def build_network(config: NetworkConfig, n_classes: int, *, load: bool = True) -
 
 
 def refuse_larger_backbone(config: NetworkConfig, n_classes: int, numbers: int) -> None:
-    """Refuse a backbone of timm with more weights than these ``numbers``. It is laid out without any memory for them."""
+    """Refuse a backbone of timm with more weights than these ``numbers``; it is laid out without memory for them."""
     with torch.device("meta"):
         layout = _create(config, n_classes if config.finished else 0)
     needed = sum(each.numel() for each in layout.state_dict().values())
