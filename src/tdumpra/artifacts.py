@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tdumpra.errors import ArtifactError, OtherKindError
-from tdumpra.foreign import reading, refuse_endless
+from tdumpra.foreign import cannot_read, reading, refuse_endless
 from tdumpra.limits import refuse_above
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ def _read_bytes(path: str | Path) -> bytes:
             raise ArtifactError(f"{path}: {reason}")
         return Path(path).read_bytes()
     except OSError as error:
-        raise ArtifactError(f"cannot read {path}: {error.strerror or error}") from error
+        raise cannot_read(path, error, ArtifactError) from error
 
 
 def _umask() -> int:

@@ -27,6 +27,7 @@ ROW_SUM_TOLERANCE = 1e-3  # probabilities saved as float16 stray this far from o
 BFLOAT16_TOLERANCE = 4e-3  # ... and those of eight bits this far: each is off by up to one part in 512
 
 _NO_SCALED_PROBABILITY = 1.5  # what lies above is hardly a probability that was weighted or rounded
+_TEXTS_AT_ONCE = 2**16  # names whose letters are looked at together
 _SHOWN = 3  # how many offending row numbers a message names
 
 
@@ -149,7 +150,17 @@ def check_groups(values: Any, name: str, *, n_rows: int) -> NDArray[np.str_] | N
         return groups.astype(f"<U{letters}")
     if groups.dtype.kind in "fO":  # pandas makes 7.0 of 7 where a cell is empty: the lesion is the same
         groups = np.array([int(group) if _is_whole(group) else group for group in groups], dtype=object)
-    return groups.astype(np.str_, copy=False)
+    return check_texts(groups.astype(np.str_, copy=False), name)
+
+
+def check_texts(texts: NDArray[np.str_], name: str) -> NDArray[np.str_]:
+    """Refuse letters that no file can hold: halves of a surrogate pair, which NumPy stores like any other."""
+    for start in range(0, len(texts) if texts.dtype.itemsize else 0, _TEXTS_AT_ONCE):
+        part = texts[start : start + _TEXTS_AT_ONCE]
+        letters = np.ascontiguousarray(part, part.dtype.newbyteorder("=")).view(np.uint32)
+        if ((letters >= 0xD800) & (letters < 0xE000)).any():
+            raise ValueError(f"{name} holds letters that are no Unicode text (half of a surrogate pair)")
+    return texts
 
 
 def _missing(groups: NDArray[Any]) -> NDArray[np.bool_]:

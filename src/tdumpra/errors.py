@@ -14,6 +14,10 @@ class ArtifactError(TdumpraError):
     """A file that tdumpra wrote is missing, truncated, altered, or of another kind or version."""
 
 
+class UnreadableError(TdumpraError):
+    """A file is there and the system cannot read it now. It may be whole, so nothing may be made in its place."""
+
+
 class OtherKindError(ArtifactError):
     """A sound file of tdumpra that holds something else than was asked for."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import stat
 import warnings
@@ -9,11 +10,11 @@ import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from tdumpra.errors import InputFileError, MissingExtraError, TdumpraError
+from tdumpra.errors import InputFileError, MissingExtraError, TdumpraError, UnreadableError
 from tdumpra.limits import MIB, VARIABLE, limits, refuse_above
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 _FREE = 256 * MIB  # an archive may unfold to so much, however small it is
 _READ_AT_ONCE = 8 * MIB  # of an array that is dealt into parts
+_FAULTS = {  # of a disk, a network or a right, whatever a file holds; damaged offsets give others, such as EINVAL
+    errno.EIO, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EBUSY, errno.ENODEV,
+    errno.ESTALE, errno.ETIMEDOUT,
+}  # fmt: skip
 _SHORT = 200  # characters of a library's own message
 
 
@@ -30,10 +35,13 @@ def reading(path: str | Path, what: str, error: type[TdumpraError] = InputFileEr
     """Turn whatever goes wrong inside into ``error``, one sentence that names the file.
 
     Damaged files fail in ways that no library lists, from ``zlib.error`` and ``struct.error`` to ``SyntaxError`` and
-    Arrow's own, so every exception is caught. Keep the block to calls of the library that reads.
+    Arrow's own, so every exception is caught. Keep the block to calls of the library that reads. Where the system
+    cannot read the file, nothing is known of its contents: that is an ``UnreadableError``, whatever ``error`` is.
     """
     try:
         yield
+    except UnreadableError:
+        raise
     except TdumpraError as problem:
         if isinstance(problem, error) and str(path) in str(problem):
             raise
@@ -41,7 +49,20 @@ def reading(path: str | Path, what: str, error: type[TdumpraError] = InputFileEr
     except MemoryError:
         raise error(f"{path} needs more memory than there is") from None
     except Exception as problem:
+        if is_fault(problem):
+            raise cannot_read(path, problem) from problem
         raise error(f"{path} is not a readable {what}, or is damaged: {_words(problem)}") from problem
+
+
+def is_fault(problem: BaseException | None) -> TypeGuard[OSError]:
+    """Return whether the system could not read a file that is there."""
+    return isinstance(problem, OSError) and problem.errno in _FAULTS
+
+
+def cannot_read(path: str | Path, problem: OSError, error: type[TdumpraError] = InputFileError) -> TdumpraError:
+    """Return what to raise: ``error`` for a file that is missing or none, ``UnreadableError`` for one that is there."""
+    kind = UnreadableError if is_fault(problem) else error
+    return kind(f"cannot read {path}: {problem.strerror or problem}")
 
 
 def refuse_endless(path: str | Path, error: type[TdumpraError] = InputFileError) -> None:

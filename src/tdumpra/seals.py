@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tdumpra.artifacts import write_bytes
 from tdumpra.errors import ArtifactError, InputFileError
-from tdumpra.foreign import reading, refuse_endless
+from tdumpra.foreign import cannot_read, reading, refuse_endless
 
 SUFFIX = ".seal"
 LEAST_KEY = 16  # bytes
@@ -68,5 +68,5 @@ def _compute(path: Path, key: bytes) -> str:
             while block := file.read(_BLOCK):
                 mac.update(block)
     except OSError as error:
-        raise InputFileError(f"cannot read {path}: {error.strerror or error}") from error
+        raise cannot_read(path, error) from error
     return mac.hexdigest()

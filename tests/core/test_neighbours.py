@@ -8,7 +8,7 @@ import torch
 from tests.evaluation.test_cache_comparators import naive_affinity
 from tests.support import make_problem
 
-from tdumpra.core import neighbours
+from tdumpra.core import neighbours, rowwise
 from tdumpra.core.neighbours import cache_affinity, nearest_neighbour_shares
 
 
@@ -59,7 +59,7 @@ def test_some_rows_at_a_time_give_what_all_give_together(monkeypatch):
         return affinity, nearest_neighbour_shares(keys, labels, z, n_classes=4)
 
     together = found()
-    for module, name, value in ((neighbours, "_CHUNK_ENTRIES", 7 * len(keys)), (neighbours, "BLOCK", 50)):
+    for module, name, value in ((neighbours, "_CHUNK_ENTRIES", 7 * len(keys)), (rowwise, "BLOCK", 50)):
         monkeypatch.setattr(module, name, value)
         for whole, parts in zip(together, found(), strict=True):
             torch.testing.assert_close(parts, whole, rtol=1e-13, atol=1e-13)

@@ -180,3 +180,19 @@ def test_a_label_of_a_million_millions_asks_for_no_memory():
     z, labels = np.eye(3, dtype=np.float32), np.array([0, 1, 10**12])
     with pytest.raises(ValueError, match="labels go up to 1000000000000 in 3 rows, and class 2 has none"):
         PrototypeBank.fit(z, labels, 1)
+
+
+@pytest.mark.parametrize("name", ["id", "group", "sex", "classes"])
+def test_letters_that_are_no_text_are_refused(tmp_path, name):
+    """NumPy stores half of a surrogate pair, and no file of ours could hold the name."""
+    content = arrays()
+    texts = np.array([f"\ud800{i}" for i in range(3 if name == "classes" else len(content["y"]))])
+    np.savez(tmp_path / "a.npz", allow_pickle=False, **{**content, name: texts})
+    with pytest.raises(InputFileError, match="no Unicode text"):
+        read_outputs(tmp_path / "a.npz")
+
+
+def test_classes_in_a_matrix_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", allow_pickle=False, **arrays(), classes=np.array([["a"], ["b"], ["c"]]))
+    with pytest.raises(InputFileError, match="list of names"):
+        read_outputs(tmp_path / "a.npz")

@@ -137,6 +137,13 @@ def test_no_other_name_reaches_the_import(model, name):
         Predictor(replace(model, classifier=changed))
 
 
+def test_a_small_file_asks_for_no_large_network(model):
+    """Nothing of the network that a file names is allocated before it is known that the file has its weights."""
+    network = replace(model.classifier.network, backbone="vit_base_patch16_224")
+    with pytest.raises(NetworkError, match=r"vit_base_patch16_224 has 8.,...,... weights, and the model holds"):
+        Predictor(replace(model, classifier=replace(model.classifier, network=network)))
+
+
 def test_code_that_the_user_trusts_is_called(hostile, images, tdumpra):
     done = tdumpra("predict", hostile, images[0], "--trust-code", "evilmod:make", "--csv")
     assert done.code == 0, done.err

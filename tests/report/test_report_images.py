@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -18,8 +20,12 @@ from PIL import Image
 from tiny_config import write_config
 
 from tdumpra.cli import main as cli
+from tdumpra.data.images.framing import Framing
+from tdumpra.data.manifest import Record
+from tdumpra.data.sources.files import FileReader
+from tdumpra.errors import UnreadableError
 from tdumpra.networks.model_file import Model
-from tdumpra.report.material import gather
+from tdumpra.report.material import Pictures, gather
 from tdumpra.report.qualitative import draw_cases
 from tdumpra.report.runs import write_report
 from tdumpra.runs.config import read_config
@@ -156,6 +162,43 @@ def test_a_model_without_thumbnails(seed, tmp_path):
     assert page.one("section", id="prototypes").all("div", class_="prototype")
     case = next((folder / "report" / "cases").glob("*.html")).read_text()
     assert "the model was saved without thumbnails" in parse(case).text.lower()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "split.json", "environment.json"])
+def test_a_disk_that_fails_gives_no_report_rather_than_a_poorer_one(seed, tmp_path, monkeypatch, name):
+    """What cannot be read now may be whole, and a report that lacks it would be kept for good."""
+    fail_to_read(monkeypatch, name)
+    with pytest.raises(UnreadableError, match=rf"{name}.*: Input/output error"):
+        write_report(seed, tmp_path / "page")
+    assert not (tmp_path / "page").exists()
+
+
+def test_a_picture_on_a_disk_that_fails(tmp_path, monkeypatch):
+    Image.new("RGB", (8, 8), "red").save(tmp_path / "a.png")
+    record = Record(id="a", path=tmp_path / "a.png", label=0, group="a")
+    pictures = Pictures({"a": record}, FileReader(), Framing(height=8, width=8))
+    assert pictures.read("a") is not None
+    monkeypatch.setattr(Image, "open", lambda *args, **options: failing_disk())
+    with pytest.raises(UnreadableError, match=r"image a: .*Input/output error"):
+        pictures.read("a")
+    monkeypatch.undo()
+    (tmp_path / "a.png").unlink()
+    assert pictures.read("a") is None
+
+
+def failing_disk() -> NoReturn:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def fail_to_read(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Let every file of that name fail when its contents are asked for."""
+    for method in ("read_bytes", "read_text"):
+        real = getattr(Path, method)
+
+        def read(self: Path, *args: Any, real: Any = real, **options: Any) -> Any:
+            return failing_disk() if self.name == name else real(self, *args, **options)
+
+        monkeypatch.setattr(Path, method, read)
 
 
 def test_evaluated_without_a_model(seed, tmp_path):

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from tdumpra.artifacts import read_json
 from tdumpra.cli.main import app
+from tdumpra.estimator import DualPathClassifier
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:n_prototypes"),
@@ -76,3 +77,16 @@ def test_a_thousand_classes(tmp_path):
     assert len(found["per_class"]["gate"]) == 1000
     assert found["comparators"]["knn"]["accuracy"] > 0.5
     assert (tmp_path / "out" / "report" / "index.html").stat().st_size < 15e6
+
+
+@pytest.mark.slow
+def test_a_thousand_classes_as_arrays(tmp_path):
+    with np.load(write_outputs(tmp_path / "outputs.npz", 1000, (6, 4, 2), width=64)) as arrays:
+        (p, z, y), split = (arrays[name] for name in ("p", "z", "y")), arrays["split"]
+    train, val, test = (split == code for code in range(3))
+    model = DualPathClassifier().fit(z[train], y[train]).tune(p[val], z[val], y[val])
+    assert model.decision_.bank.n_classes == 1000
+    moved = model.predict(p[test], z[test])
+    alone = p[test].argmax(1)
+    assert (moved != alone).any()
+    assert (moved == y[test]).mean() > (alone == y[test]).mean()

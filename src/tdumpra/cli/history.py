@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tdumpra.artifacts import jsonable
 from tdumpra.cli.predict import model_file
-from tdumpra.errors import TdumpraError
+from tdumpra.errors import TdumpraError, UnreadableError
 from tdumpra.method import lineage
 from tdumpra.models.opened import OpenedModel, open_model
 from tdumpra.runs.config import Config
@@ -68,7 +68,7 @@ def verify_histories(files: Sequence[Path], *, every: bool) -> Iterator[str]:
 def _model(path: Path, *, needed: bool) -> OpenedModel | None:
     try:
         return open_model(model_file(path))
-    except TdumpraError:
-        if needed:
+    except TdumpraError as error:
+        if needed or isinstance(error, UnreadableError):
             raise
         return None

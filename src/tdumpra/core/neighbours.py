@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tdumpra.core.rowwise import BLOCK, normalise
+from tdumpra.core.rowwise import block_rows, normalise
 
 N_NEIGHBOURS = 16
 _CHUNK_ENTRIES = 2**23
@@ -48,10 +48,11 @@ def nearest_neighbour_shares(
     """Return class shares among the training rows with the largest cosine."""
     bank = normalise(z_train)
     k = min(n_neighbours, len(bank))
-    nearest = torch.empty(len(z), k, dtype=torch.int64)
+    shares = bank.new_empty(len(z), n_classes)
     for rows, cosine in _cosines(z, bank):
-        nearest[rows] = cosine.topk(k, dim=1).indices
-    return class_shares(y_train, nearest, n_classes=n_classes, dtype=bank.dtype)
+        nearest = cosine.topk(k, dim=1).indices
+        shares[rows] = class_shares(y_train, nearest, n_classes=n_classes, dtype=bank.dtype)
+    return shares
 
 
 def class_shares(
@@ -73,8 +74,9 @@ def _cosines(z: Float[Tensor, "n d"], keys: Float[Tensor, "m d"]) -> Iterator[tu
     """
     step = max(1, _CHUNK_ENTRIES // len(keys))
     room = keys.new_empty(min(step, len(z)), len(keys))
-    for start in range(0, len(z), BLOCK):
-        queries = normalise(z[start : start + BLOCK]).to(keys)
+    block = block_rows(keys.shape[1])
+    for start in range(0, len(z), block):
+        queries = normalise(z[start : start + block]).to(keys)
         for first in range(0, len(queries), step):
             chunk = queries[first : first + step]
             cosine = torch.mm(chunk, keys.T, out=room[: len(chunk)])

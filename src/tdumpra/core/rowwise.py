@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 BLOCK = 2**17  # rows worked on together: what is computed on the way takes megabytes, however many rows there are
-_ENTRIES = 2**24  # and so many of their numbers
+_ENTRIES = 2**22  # and so many of their numbers
 
 
 def block_rows(width: int, *, entries: int | None = None) -> int:

@@ -15,6 +15,7 @@ from scipy.special import digamma
 from tdumpra.core.metrics import ratio
 
 Array = np.ndarray
+_WEIGHTS = 2**20  # of rows in replicates, in memory at once
 
 
 class RiskCoverage(NamedTuple):
@@ -47,7 +48,13 @@ def weighted_areas(
     reciprocals are differences of the digamma function.
     """
     order = np.argsort(-confidence, kind="stable")
-    counted, failed = w[order], wrong[order, None]
+    together = max(1, _WEIGHTS // max(1, len(order)))
+    starts = range(0, w.shape[1], together)
+    return np.concatenate([_areas(w[order, start : start + together], wrong[order, None]) for start in starts])
+
+
+def _areas(counted: Float[Array, "n b"], failed: Bool[Array, "n 1"]) -> Float[Array, " b"]:
+    """Return the areas of rows that are in order, surest first."""
     answered = counted.cumsum(0)
     errors = (counted * failed).cumsum(0)
     before = answered - counted

@@ -60,8 +60,8 @@ class Case:
         drawn = np.sort(np.random.default_rng(0).choice(len(self.train), CACHED_ROWS, replace=False))
         return self.train.z[drawn], self.train.y[drawn]
 
-    def neighbours(self, z: Tensor, k: int) -> Tensor | None:
-        """Return each query's nearest training rows, of more than :data:`CACHED_ROWS`, where faiss can find them.
+    def index(self) -> NeighbourIndex | None:
+        """Return what finds the nearest training rows, of more than :data:`CACHED_ROWS`, where faiss is installed.
 
         Elsewhere there is nothing: queries are compared with :meth:`cached_rows`.
         """
@@ -71,7 +71,7 @@ class Case:
         if kept not in self.fits:
             self.fits[kept] = NeighbourIndex(self.train.z)
         index: NeighbourIndex = self.fits[kept]
-        return index.nearest(z, k)
+        return index
 
     def fitted(self, name: str, fit: Callable[[], T]) -> T:
         """Return what a comparator fits on train and validation rows, fitting it at the first call only."""

@@ -22,7 +22,7 @@ from torch import Tensor
 from tdumpra.core.calibration import fit_temperature
 from tdumpra.core.neighbours import N_NEIGHBOURS, cache_affinity, class_shares, nearest_neighbour_shares
 from tdumpra.core.risk import bayes_gate
-from tdumpra.core.rowwise import BLOCK, by_rows, normalise, widen
+from tdumpra.core.rowwise import block_rows, by_rows, normalise, widen
 from tdumpra.evaluation.case import Case as Case
 from tdumpra.evaluation.rivals import (
     Parts,
@@ -58,13 +58,13 @@ class Comparator(NamedTuple):
 
 def knn(case: Case) -> Tensor | None:
     """Return the shares of the classes among the nearest training rows, in the bank's space."""
-    cached = case.cached_rows()
+    cached, index, n_classes = case.cached_rows(), case.index(), case.test.n_classes
     if case.train is None or cached is None:
         return None
-    nearest = case.neighbours(case.test.z, N_NEIGHBOURS)
-    if nearest is not None:
-        return class_shares(case.train.y, nearest, n_classes=case.test.n_classes)
-    return nearest_neighbour_shares(*cached, case.test.z, n_classes=case.test.n_classes)
+    if index is not None:
+        y = case.train.y
+        return by_rows(lambda z: class_shares(y, index.nearest(z, N_NEIGHBOURS), n_classes=n_classes), case.test.z)
+    return nearest_neighbour_shares(*cached, case.test.z, n_classes=n_classes)
 
 
 def single_prototype(case: Case) -> Tensor | None:
@@ -72,7 +72,8 @@ def single_prototype(case: Case) -> Tensor | None:
     train, validation = case.train, case.validation
     if train is None or validation is None:
         return None
-    blocks = [slice(start, start + BLOCK) for start in range(0, len(train.y), BLOCK)]
+    step = block_rows(train.z.shape[1])
+    blocks = [slice(start, start + step) for start in range(0, len(train.y), step)]
     means = torch.stack([_class_sums(train.z[rows], train.y[rows], case.test.n_classes) for rows in blocks]).sum(0)
     present = means.norm(dim=1) > 0
     means[present] = normalise(means[present])

@@ -268,7 +268,10 @@ def _class_numbers(arrays: Mapping[str, Array], n_classes: int) -> tuple[Array, 
                 f"columns of a table p_{y[0]}, …, or put an array {_CLASSES} into the .npz, or number y from 0"
             )
         return y, ()
-    names = tuple(np.atleast_1d(arrays[_CLASSES]).astype(np.str_).tolist())
+    given = np.atleast_1d(arrays[_CLASSES])
+    if given.ndim > 1:
+        raise ValueError(f"{_CLASSES} must be a list of names, and has shape {given.shape}")
+    names = tuple(checks.check_texts(given.astype(np.str_), _CLASSES).tolist())
     if len(set(names)) != n_classes or len(names) != n_classes:
         raise ValueError(f"{_CLASSES} must name each of the {n_classes} classes of p once, and holds {list(names)}")
     return class_numbers(y, names), names

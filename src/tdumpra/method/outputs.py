@@ -184,7 +184,8 @@ def _column(values: Any, name: str, n_rows: int) -> NDArray[np.str_]:
     column = np.asarray(values)
     if column.shape != (n_rows,):
         raise ValueError(f"the column {name} needs one entry per row: {n_rows}, not shape {column.shape}")
-    return np.array(["" if value is None or value != value else str(value) for value in column.tolist()], dtype=np.str_)
+    texts = ["" if value is None or value != value else str(value) for value in column.tolist()]
+    return checks.check_texts(np.array(texts, dtype=np.str_), f"the column {name}")
 
 
 def check_rows(

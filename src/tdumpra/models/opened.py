@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tdumpra.core.linear_head import LinearHead
-from tdumpra.errors import ArtifactError, InputFileError, OtherKindError
+from tdumpra.errors import ArtifactError, OtherKindError
 from tdumpra.estimator import KIND as ARRAYS
 from tdumpra.estimator import DualPathClassifier
+from tdumpra.foreign import cannot_read
 from tdumpra.method import lineage
 from tdumpra.method.decision import Decision
 from tdumpra.method.record import Record
@@ -141,7 +142,7 @@ def file_digest(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise InputFileError(f"cannot read {path}: {error.strerror or error}") from error
+        raise cannot_read(path, error) from error
 
 
 def refuse_existing(out: Path) -> None:

@@ -211,6 +211,15 @@ def build_network(config: NetworkConfig, n_classes: int, *, load: bool = True) -
     return BuiltNetwork(network, cast(Colour, mean), cast(Colour, std))
 
 
+def refuse_larger_backbone(config: NetworkConfig, n_classes: int, numbers: int) -> None:
+    """Refuse a backbone of timm with more weights than these ``numbers``; it is laid out without memory for them."""
+    with torch.device("meta"):
+        layout = _create(config, n_classes if config.finished else 0)
+    needed = sum(each.numel() for each in layout.state_dict().values())
+    if needed > numbers:
+        raise NetworkError(f"{config.backbone} has {needed:,} weights, and the model holds {numbers:,}")
+
+
 def _create(config: NetworkConfig, num_classes: int, *, pretrained: bool = False) -> nn.Module:
     if ":" in config.backbone:
         return _from_factory(config.backbone, num_classes)

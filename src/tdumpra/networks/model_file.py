@@ -18,7 +18,7 @@ from tdumpra.method import lineage
 from tdumpra.method.decision import Decision
 from tdumpra.method.record import Record
 from tdumpra.method.schema import check_tensor
-from tdumpra.networks.build import Encoding, NetworkError, NewHead, SeveralViews, build_network
+from tdumpra.networks.build import Encoding, NetworkError, NewHead, SeveralViews, build_network, refuse_larger_backbone
 from tdumpra.networks.settings import VIEWS, NetworkConfig, Precision
 from tdumpra.toml import from_plain
 from tdumpra.values import check_choice, check_count, check_list, check_table, check_text
@@ -78,6 +78,8 @@ class Encoder:
             )
         if "classifier.weight" in self.state and not self.network.finished:
             n_classes = len(self.state["classifier.weight"])
+        if ":" not in name:  # gigabytes, asked for by a file of kilobytes
+            refuse_larger_backbone(self.network, n_classes, sum(tensor.numel() for tensor in self.state.values()))
         network = build_network(self.network, n_classes, load=False).network
         head = {key: tensor for key, tensor in self.state.items() if key in _HEAD}
         state = {key: tensor for key, tensor in self.state.items() if key not in _HEAD}

@@ -16,8 +16,8 @@ from tdumpra.data.images.store import frame_record
 from tdumpra.data.manifest import Reader, Record
 from tdumpra.data.sources import open_source, with_external_test
 from tdumpra.data.splits import split_words
-from tdumpra.errors import ArtifactError, TdumpraError
-from tdumpra.foreign import reading
+from tdumpra.errors import ArtifactError, TdumpraError, UnreadableError
+from tdumpra.foreign import cannot_read, is_fault, reading
 from tdumpra.method.bank_health import BankHealth
 from tdumpra.method.decision import Decided, Decision
 from tdumpra.method.output_files import SplitOutputs
@@ -53,7 +53,9 @@ class Pictures:
             return None
         try:
             return frame_record(self.records[image], self.reader, self.framing)
-        except (TdumpraError, OSError):
+        except (TdumpraError, OSError) as error:
+            if is_fault(error) or is_fault(error.__cause__):
+                raise UnreadableError(f"cannot read the image {image}: {error}") from error
             return None
 
 
@@ -129,7 +131,7 @@ def _outputs(outputs: Outputs, evaluation: Mapping[str, Any], missing: dict[str,
         if evaluation["inputs"]["outputs"] != digest(outputs.own_identity()):
             raise ArtifactError(f"{outputs.origin} has changed since it was evaluated: run  tdumpra evaluate  again")
     except TdumpraError as error:
-        if isinstance(outputs, TrainedOutputs):
+        if isinstance(outputs, TrainedOutputs) or isinstance(error, UnreadableError):
             raise
         missing["cases"] = f"no single cases, curves or health of the bank: {error}"
         return None
@@ -190,6 +192,8 @@ def _environment(root: Path) -> dict[str, Any] | None:
         found = json.loads((root / "environment.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
+    except OSError as error:
+        raise cannot_read(root / "environment.json", error, ArtifactError) from error
     return found if isinstance(found, dict) else None
 
 
@@ -209,7 +213,9 @@ def _pictures(config: Config, test: OutputsTable, missing: dict[str, str]) -> Pi
         manifest = open_source(data.source, allow_missing=True, group_column=data.group_by)
         if data.test_source is not None:
             manifest = with_external_test(manifest, open_source(data.test_source, allow_missing=True))
-    except (TdumpraError, ValueError, OSError) as error:
+    except UnreadableError:
+        raise
+    except (TdumpraError, ValueError) as error:
         missing["pictures"] = (
             f"no pictures of the cases: {error}. The report looks for them where the run's settings say, "
             f"{data.source}: write it again with  tdumpra report  from a folder in which that leads to the images"

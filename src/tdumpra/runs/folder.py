@@ -218,7 +218,7 @@ def refuse_results_of_another(config: Config, folder: Path) -> None:
     """Several configurations may share one training; none may write over the results of another."""
     try:
         owner = read_json(folder / "evaluation.json", kind="evaluation", schema=1).get("name", config.name)
-    except (ArtifactError, OSError):
+    except ArtifactError:
         return  # missing or damaged
     if owner != config.name:
         raise TdumpraError(

@@ -17,6 +17,7 @@ import torch
 
 from tdumpra.artifacts import fingerprint
 from tdumpra.errors import InputFileError, TdumpraError
+from tdumpra.foreign import cannot_read
 from tdumpra.method.output_files import SplitOutputs, read_outputs
 from tdumpra.method.outputs import ScoredOutputs
 from tdumpra.runs import trainings
@@ -108,7 +109,7 @@ class SavedOutputs(Outputs):
         except FileNotFoundError as error:
             raise InputFileError(f"{self.file} does not exist") from error
         except OSError as error:
-            raise InputFileError(f"{self.file} cannot be read: {error.strerror or error}") from error
+            raise cannot_read(self.file, error) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

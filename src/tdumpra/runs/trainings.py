@@ -54,7 +54,7 @@ def is_made(folder: RunFolder, config: Config, seed: int) -> bool:
     table = folder.outputs("train")
     try:
         return _made(table, file_digest(table)) == how_made(config.embed, finished=True)
-    except (ArtifactError, OSError):
+    except (ArtifactError, FileNotFoundError):
         return False
 
 

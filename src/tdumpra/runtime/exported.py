@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from tdumpra.errors import ArtifactError
-from tdumpra.foreign import reading, refuse_endless
+from tdumpra.foreign import cannot_read, reading, refuse_endless
 from tdumpra.limits import refuse_above
 from tdumpra.runtime.description import Description, Role, find_description, is_whole
 
@@ -98,4 +98,4 @@ def _read(path: Path) -> bytes:
             raise ArtifactError(f"{path}: {reason}")
         return path.read_bytes()
     except OSError as error:
-        raise ArtifactError(f"cannot read {path}: {error.strerror or error}") from error
+        raise cannot_read(path, error, ArtifactError) from error

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tdumpra.artifacts import make_folder, write_bytes
 from tdumpra.errors import ArtifactError
-from tdumpra.server.refusals import disk_full, not_found
+from tdumpra.foreign import cannot_read
+from tdumpra.server.refusals import RefusedError, disk_full, not_found
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 _LEAST_FREE = 64 * 2**20  # bytes of the disk that must be free before an image is taken
@@ -56,8 +57,10 @@ class Store:
         """Return the bytes of a picture."""
         try:
             return path.read_bytes()
-        except OSError:
+        except FileNotFoundError:
             raise not_found("image") from None
+        except OSError as error:
+            raise RefusedError(503, "the image cannot be read: try again", retry_after=5) from error
 
     def is_intact(self, digest: str) -> bool:
         """Return whether an image is there, and is what its name says."""
@@ -82,7 +85,7 @@ class Store:
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise ArtifactError(f"cannot read {path}: {error.strerror or error}") from error
+            raise cannot_read(path, error, ArtifactError) from error
         digest = hashlib.sha256(data).hexdigest()
         kept = self.model(digest[:16])
         if not kept.is_file() or hashlib.sha256(kept.read_bytes()).hexdigest() != digest:

@@ -127,7 +127,7 @@ def refuse_unreadable(path: Path) -> None:
     except FileNotFoundError:
         raise BrokenImageError("a symbolic link to nothing" if path.is_symlink() else "no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        raise BrokenImageError(getattr(error, "strerror", None) or str(error)) from None
+        raise BrokenImageError(getattr(error, "strerror", None) or str(error)) from error
     if not stat.S_ISREG(status.st_mode):  # opening a named pipe would wait for ever
         raise BrokenImageError("not a regular file")
     if status.st_size == 0:

@@ -19,7 +19,7 @@ from tdumpra.artifacts import fingerprint, read_json, write_json
 from tdumpra.data.images.decode import refuse_unreadable
 from tdumpra.data.images.framing import Framing
 from tdumpra.data.manifest import Reader, Record
-from tdumpra.errors import ArtifactError
+from tdumpra.errors import ArtifactError, UnreadableError
 
 _KIND, _SCHEMA = "known files", 1
 _SETTLED_NS = 2_000_000_000  # file systems round times; a file changed this recently may change again unnoticed
@@ -42,8 +42,8 @@ class KnownFiles:
         try:  # sealed: one flipped bit could give a file the digest of its neighbour
             entries = read_json(path, kind=_KIND, schema=_SCHEMA)["files"]
             self._stamps = {name: FileStamp(name, size, changed, digest) for name, size, changed, digest in entries}
-        except (ArtifactError, LookupError, ValueError, TypeError):
-            self._stamps = {}  # absent or damaged: everything is hashed anew
+        except (ArtifactError, UnreadableError, LookupError, ValueError, TypeError):
+            self._stamps = {}  # absent, damaged or out of reach: everything is hashed anew
 
     def digest(self, path: Path) -> str | None:
         """Return the digest of ``path`` if it is known and the file has not changed since."""

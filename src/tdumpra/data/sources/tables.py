@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tdumpra.errors import SourceError, nearest
-from tdumpra.foreign import reading, refuse_endless, refuse_large_table
+from tdumpra.foreign import cannot_read, reading, refuse_endless, refuse_large_table
 from tdumpra.limits import refuse_above
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _text_and_delimiter(path: Path, required: Sequence[str] = ()) -> tuple[str, 
             raise SourceError(f"{path}: {reason}")
         data = path.read_bytes()
     except OSError as error:
-        raise SourceError(f"cannot read the table {path}: {error.strerror or error}") from error
+        raise cannot_read(f"the table {path}", error, SourceError) from error
     try:
         text = data.decode("utf-16" if data.startswith(_UTF16_MARKS) else "utf-8-sig")
     except UnicodeDecodeError as error:
