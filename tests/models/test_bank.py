@@ -16,7 +16,8 @@ from tdumpra.core.calibration import class_prior
 from tdumpra.core.gate import GateThresholds
 from tdumpra.core.linear_head import LinearHead
 from tdumpra.errors import ArtifactError, InputFileError
-from tdumpra.estimator import KIND, SCHEMA, DualPathClassifier
+from tdumpra.estimator import DualPathClassifier
+from tdumpra.estimator_file import KIND, SCHEMA
 from tdumpra.method import lineage
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.record import Record

@@ -152,9 +152,7 @@ def _blocks(rows: _Rows, step: int) -> Iterable[_Rows]:
     return (_Rows(*block) for block in zip(*(each.split(step) for each in rows), strict=True))
 
 
-def _add_by_cluster(
-    sums: Tensor, x: Tensor, label: Tensor, weight: Tensor, weighted: Tensor, scratch: Tensor
-) -> None:
+def _add_by_cluster(sums: Tensor, x: Tensor, label: Tensor, weight: Tensor, weighted: Tensor, scratch: Tensor) -> None:
     """Add each row, times its weight, to its cluster's sum.
 
     A GPU adds scattered rows in an order that changes from run to run. There a product with the one-hot memberships,

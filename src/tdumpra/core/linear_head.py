@@ -103,7 +103,7 @@ def _refined(products: Float[Array, "f f"], near: Float[Array, "f k"]) -> tuple[
 
 
 def _precision(x: Array) -> type[np.floating]:
-    """Return float64 for such rows, and float32 for others: half the work, and its rounding is far below a penalty's."""
+    """Return float64 for such rows, and float32 for others: half the work, with rounding far below a penalty."""
     return np.float64 if x.dtype == np.float64 else np.float32
 
 

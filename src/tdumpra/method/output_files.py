@@ -6,7 +6,8 @@ archive also ``p_second``, the classifier of the network in whose space the bank
 table the columns of a matrix are called ``p_0, p_1, …``. ``y`` may hold names of classes where the file says which
 column of ``p`` is which class: a table by its columns ``p_NAME``, an archive by an array ``classes``. The bank lives in
 the space of ``zt`` where there is one, else in that of ``z``; ``space="student"`` takes ``z`` in any case. Files that
-tdumpra wrote say in ``network_fingerprint`` whose outputs they are. Any further column (sex, site, …) is kept as metadata.
+tdumpra wrote say in ``network_fingerprint`` whose outputs they are. Any further column (sex, site, …) is kept as
+metadata.
 """
 
 from __future__ import annotations

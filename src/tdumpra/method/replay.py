@@ -1,8 +1,8 @@
 """The rows whose pooled features a model keeps, so that a new head is fitted beside them.
 
 Of each class the first :data:`REPLAY_ROWS` of a draw are used, and the next :data:`RESERVE_ROWS` wait. A row's place in
-the draw hangs on its name, and on its turn within its group: where groups leave, those that wait move up, as if these had
-never been there. Where a single row leaves, the next of its group has its turn, from farther back than any reserve.
+the draw hangs on its name, and on its turn within its group: where groups leave, those that wait move up, as if these
+had never been there. Where a single row leaves, the next of its group has its turn, from farther back than any reserve.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def keep_features(rows: KeptRows, seed: int) -> KeptRows:
 
 
 def in_use(rows: KeptRows, seed: int) -> Array:
-    """Return which rows a head is fitted beside: the first of the model's own, and all that were added with features."""
+    """Return which rows a head is fitted beside: the first of the model's own, and all added ones with features."""
     own = np.ones(len(rows), dtype=bool) if rows.sources is None else rows.sources == ""
     used: Array = rows.has_features.copy()
     if np.bincount(rows.y[used & own], minlength=1).max() > REPLAY_ROWS:  # else none of them waits

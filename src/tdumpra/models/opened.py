@@ -11,8 +11,8 @@ from typing import Any
 
 from tdumpra.core.linear_head import LinearHead
 from tdumpra.errors import ArtifactError, InputFileError, OtherKindError
-from tdumpra.estimator import KIND as ARRAYS
 from tdumpra.estimator import DualPathClassifier
+from tdumpra.estimator_file import KIND as ARRAYS
 from tdumpra.method import lineage
 from tdumpra.method.decision import Decision
 from tdumpra.method.record import Record
