@@ -149,7 +149,7 @@ def _assign(rows: _Rows, centers: Tensor) -> _Assigned:
 def _blocks(rows: _Rows, step: int) -> Iterable[_Rows]:
     if len(rows.x) <= step:  # a small class takes thousands of passes, and each cut of a tensor costs as much as a sum
         return [rows]
-    return (_Rows(*block) for block in zip(*(each.split(step) for each in rows), strict=True))
+    return (_Rows(*(each[start : start + step] for each in rows)) for start in range(0, len(rows.x), step))
 
 
 def _add_by_cluster(sums: Tensor, x: Tensor, label: Tensor, weight: Tensor, weighted: Tensor, scratch: Tensor) -> None:
@@ -169,8 +169,9 @@ def _update(rows: _Rows, centers: Tensor, assigned: _Assigned) -> Tensor:
     eps = torch.finfo(centers.dtype).eps
     norm = torch.linalg.vector_norm(assigned.sums, dim=1, keepdim=True)
     cancels = norm <= eps * assigned.mass[:, None]
+    updated: Tensor = assigned.sums / norm
     if not cancels.any():
-        return assigned.sums / norm
+        return updated
     updated = torch.where(cancels, centers, assigned.sums / torch.where(cancels, 1, norm))
     empty = (assigned.mass == 0).nonzero().squeeze(1)
     cost = assigned.distance * rows.weight
