@@ -1,7 +1,8 @@
-"""Adapting on 1,000 local cases with 1,280 pooled features: processor time within 30 s on two cores.
+"""Adapting on 1,000 local cases with 1,280 pooled features: processor time within 30 s.
 
 Everything that ``tdumpra adapt`` does after its rows are read: six ways under nested folds, intervals, the dose curve.
-Processor time of all threads counts, so that a busy machine changes little; on idle cores the clock shows less.
+It runs in one thread, so that processor time is what the clock shows where a core is free, and a busy machine changes
+it little.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import warnings
 import numpy as np
 import torch
 from scipy.special import softmax
+from threadpoolctl import threadpool_limits
 
 from benchmarks.common import Row, within
 from tdumpra.core.calibration import class_prior
@@ -25,7 +27,7 @@ from tdumpra.models.ways import Workbench
 from tdumpra.tuning.goal import Goal
 
 CASES, TRAIN, FEATURES, CLASSES, WIDTH = 1000, 6500, 1280, 8, 128
-LIMIT = 60.0  # seconds of processor time: 30 s on two cores
+LIMIT = 30.0  # seconds, in one thread
 
 
 def rows(n: int, place: str, shift: float, seed: int) -> KeptRows:
@@ -61,16 +63,19 @@ def run() -> list[Row]:
         prior=class_prior(torch.from_numpy(train.y), CLASSES),
     )
     bench = Workbench(decision, record, names, local)
+    with threadpool_limits(1):  # as the command does
+        return _measured(bench)
+
+
+def _measured(bench: Workbench) -> list[Row]:
     start, clock = time.process_time(), time.perf_counter()
     done = adapt(bench, Goal("balanced_accuracy"))
-    chosen, wall = time.process_time() - start, time.perf_counter() - clock
+    chosen = time.process_time() - start
     dose_curve(bench, done)
-    whole = time.process_time() - start
-    print(
-        f"choice {chosen:.1f} s, with the dose curve {whole:.1f} s of processor time; choice {wall:.1f} s on the clock"
-    )
+    whole, wall = time.process_time() - start, time.perf_counter() - clock
+    print(f"choice {chosen:.1f} s, with the dose curve {whole:.1f} s of processor time and {wall:.1f} s on the clock")
     name = f"adapt, {CASES:,} cases, {FEATURES:,} features, {TRAIN:,} training rows"
-    return [within(name, whole, LIMIT, unit="s", against="30 s on two cores")]
+    return [within(name, whole, LIMIT, unit="s", against="30 s in one thread")]
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from tdumpra import DualPathClassifier, GateThresholds, PrototypeBank
 from tdumpra.artifacts import jsonable, write_artifact
 from tdumpra.errors import ArtifactError
-from tdumpra.estimator import KIND, SCHEMA
+from tdumpra.estimator_file import KIND, SCHEMA
 from tdumpra.evaluation.settings import EvaluateConfig
 from tdumpra.method import outputs
 from tdumpra.tuning.presets import PRESETS, Preset

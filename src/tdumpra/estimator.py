@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -15,12 +15,12 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from tdumpra.artifacts import Artifact, jsonable, prefixed, read_artifact, unprefixed, write_artifact
 from tdumpra.checks import check_choice, check_class_names, check_count
 from tdumpra.core.calibration import class_prior
 from tdumpra.core.linear_head import LinearHead
 from tdumpra.core.metrics import Objective
 from tdumpra.errors import ArtifactError
+from tdumpra.estimator_file import KIND, SavedClassifier
 from tdumpra.evaluation.comparators import Case
 from tdumpra.evaluation.evaluate import evaluate
 from tdumpra.evaluation.settings import EvaluateConfig
@@ -40,16 +40,12 @@ from tdumpra.method.outputs import (
     class_numbers,
 )
 from tdumpra.method.record import Record
-from tdumpra.method.schema import check_tensor
-from tdumpra.toml import from_plain
 from tdumpra.tuning.fit import Fitted, cluster, tune_bank
 from tdumpra.tuning.goal import Goal, check_objective
 from tdumpra.tuning.presets import Preset, check_preset
 from tdumpra.tuning.search import Search
 from tdumpra.tuning.settings import BankConfig, TuneConfig
-from tdumpra.values import check_table
 
-KIND, SCHEMA = "dual-path classifier", 2
 Selection = Literal["validation", "certified", "crossfit"]
 
 
@@ -322,41 +318,20 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ``made_from`` is a name for what the classifier was made from; :func:`read_made_from` returns it.
         """
         self.decision_  # noqa: B018  # says what to call first
-        tensors, meta = self.fitted_.to_artifact()
-        params = self.get_params(deep=False)
-        if isinstance(self.preset, Preset):
-            params["preset"] = asdict(self.preset)
-        # a numpy integer is a fine n_prototypes, and no JSON
-        meta = {**meta, "params": jsonable(params), "class_names": self.class_names_, "made_from": made_from}
-        record = Artifact({}, {}) if self.record_ is None else self.record_.to_artifact()
-        head = (
-            {} if self.head_ is None else {name: torch.from_numpy(each) for name, each in self.head_._asdict().items()}
-        )
-        tensors = {**tensors, **prefixed("record", record.tensors), **prefixed("head", head)}
-        meta |= {"record": record.meta or None, "lineage": lineage.to_json(self.lineage_)}
-        meta["evaluation"] = self.evaluation_
-        write_artifact(path, kind=KIND, schema=SCHEMA, tensors=tensors, meta=meta)
+        SavedClassifier(
+            fitted=self.fitted_, params=self.get_params(deep=False), class_names=self.class_names_, record=self.record_,
+            head=self.head_, history=self.lineage_, evaluation=self.evaluation_,
+        ).write(path, made_from=made_from)  # fmt: skip
 
     @classmethod
     def load(cls, path: str | Path) -> DualPathClassifier:
         """Read what :meth:`save` wrote. Training rows are not kept, so ``report`` leaves out what needs them."""
-        tensors, meta = read_artifact(path, kind=KIND, schema=SCHEMA)
+        saved = SavedClassifier.read(path)
         with reading(path, f"tdumpra {KIND}", ArtifactError):
-            params = meta["params"]
-            if isinstance(params["preset"], dict):
-                params["preset"] = from_plain(params["preset"], Preset)
-            self = cls.from_fitted(Fitted.from_artifact(Artifact(tensors, meta)), meta["class_names"], **params)
-            bank, kept = self.decision_.bank, Artifact(unprefixed("record", tensors), meta.get("record") or {})
-            if kept.meta:
-                self.record_ = Record.from_artifact(kept, n_classes=bank.n_classes, width=bank.width)
-            self.lineage_ = lineage.from_json(meta.get("lineage", []))
-            if meta.get("evaluation"):
-                self.evaluation_ = check_table(meta["evaluation"], "evaluation")
-            if head := unprefixed("head", tensors):
-                columns = self.decision_.columns
-                weight = check_tensor(head, "weight", (columns, None))
-                self.head_ = LinearHead(weight.numpy(), check_tensor(head, "bias", (columns,)).numpy())
-            return self
+            self = cls.from_fitted(saved.fitted, saved.class_names, **saved.params)
+        self.record_, self.head_ = saved.record, saved.head
+        self.lineage_, self.evaluation_ = saved.history, saved.evaluation
+        return self
 
     @classmethod
     def from_fitted(cls, fitted: Fitted, class_names: Sequence[str] | None, **params: Any) -> DualPathClassifier:
@@ -367,12 +342,6 @@ class DualPathClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._name_classes(tuple(class_names) if class_names else None)
         self._train = self._validation = None
         return self
-
-
-def read_made_from(path: str | Path) -> tuple[str, str]:
-    """Return the names that a saved classifier carries for what it, and what its evaluation, was made from."""
-    meta = read_artifact(path, kind=KIND, schema=SCHEMA).meta
-    return str(meta.get("made_from", "")), str((meta.get("evaluation") or {}).get("made_from", ""))
 
 
 def _one_row(row: Any) -> Any:

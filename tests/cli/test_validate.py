@@ -40,6 +40,18 @@ def test_a_source_of_images_is_validated(tdumpra, images, tmp_path):
     assert "<title>model.safetensors on folder:away" in (tmp_path / "out" / "index.html").read_text()
 
 
+def test_outputs_of_images_are_kept_and_give_the_same_figures(tdumpra, images, tmp_path):
+    source, kept = f"folder:{local_folder(tmp_path / 'away', FOLDER)}", tmp_path / "kept.npz"
+    first = tdumpra("validate", images, source, "--outputs", kept, "--json")
+    assert first.code == 0, first.err
+    again = tdumpra("validate", images, kept, "--json")
+    assert again.code == 0, again.err
+    one, other = (json.loads(each.out)["evaluation"]["comparators"]["gate"] for each in (first, again))
+    assert [one[name] for name in ("accuracy", "nll")] == pytest.approx([other[name] for name in ("accuracy", "nll")])
+    for rows, wanted in ((source, kept), (kept, "new.npz"), (source, "new.csv"), (source, "nowhere/new.npz")):
+        assert tdumpra("validate", images, rows, "--outputs", wanted).code == 2
+
+
 def test_a_folder_with_other_results_is_not_written_over(tdumpra, arrays, tmp_path):
     one, other = (local_arrays(tmp_path / f"{seed}.npz", seed=seed) for seed in (5, 6))
     out = tmp_path / "out"

@@ -337,9 +337,9 @@ class TestDegenerate:
 
     def test_the_worst_served_row_is_the_one_that_costs_most(self):
         # All rows start at e1's centre. -e1 lies at distance 2, e2 at 1 with weight 3: e2 costs more.
-        x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
-        assigned = kmeans._assign(x, x[[0, 0]], torch.tensor([1.0, 3.0, 1.0]))
-        centers = kmeans._update(x, x[[0, 0]], torch.tensor([1.0, 3.0, 1.0]), assigned)
+        x, weight = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]), torch.tensor([1.0, 3.0, 1.0])
+        rows = kmeans._Rows(x, weight, x * weight[:, None])
+        centers = kmeans._update(rows, x[[0, 0]], kmeans._assign(rows, x[[0, 0]]))
         assert centers[1].tolist() == [0.0, 1.0]
 
     def test_a_run_goes_on_after_a_cluster_was_moved(self):
@@ -367,7 +367,7 @@ class TestDegenerate:
     def test_rounding_makes_no_distance_negative(self):
         x = normalise(rows(0, n=500, dtype=torch.float32))
         assert bool(((x * x).sum(1) > 1).any())  # cosines above one do occur
-        assigned = kmeans._assign(x, x, torch.ones(500))
+        assigned = kmeans._assign(kmeans._Rows(x, torch.ones(500), x), x)
         assert float(assigned.distance.min()) == 0
         assert assigned.objective >= 0
 

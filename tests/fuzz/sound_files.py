@@ -24,7 +24,7 @@ from onnx import TensorProto, helper
 from tests.campaigns.alter import any_way
 from tests.support import SMALL, fit_and_tune, make_problem, splits_of
 
-from tdumpra import artifacts, estimator
+from tdumpra import artifacts, estimator_file
 from tdumpra.artifacts import Artifact, fingerprint
 from tdumpra.data.images.framing import EvalTransform, Framing
 from tdumpra.method import bank
@@ -119,7 +119,7 @@ def _written(write: Callable[[Path], object], header: Header) -> Artifact:
         return artifacts.read_artifact(Path(folder) / "file", kind=header[0], schema=header[1])
 
 
-MODEL, CLASSIFIER = (model_file.KIND, model_file.SCHEMA), (estimator.KIND, estimator.SCHEMA)
+MODEL, CLASSIFIER = (model_file.KIND, model_file.SCHEMA), (estimator_file.KIND, estimator_file.SCHEMA)
 BANK, GATE, RECORD = (bank.KIND, bank.SCHEMA), (GATE_KIND, GATE_SCHEMA), ("record", 1)
 
 

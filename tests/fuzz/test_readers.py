@@ -219,7 +219,7 @@ READERS: dict[str, list[tuple[str, Reader, st.SearchStrategy[bytes]]]] = {
         ("b", PrototypeBank.load, sealed_artifact(*BANK) | any_bytes),
         ("b", PrototypeBank.load, spoilt_artifact(BANK, sound_files.prototypes)),
     ],
-    "estimator.py": [
+    "estimator_file.py": [
         ("c", DualPathClassifier.load, sealed_artifact(*CLASSIFIER) | any_bytes),
         ("c", DualPathClassifier.load, spoilt_artifact(CLASSIFIER, sound_files.classifier)),
     ],

@@ -14,7 +14,7 @@ from tdumpra.artifacts import Artifact
 from tdumpra.errors import ArtifactError
 from tdumpra.method import record as record_module
 from tdumpra.method.bank import PrototypeBank
-from tdumpra.method.record import REPLAY_ROWS, BankRecipe, Record
+from tdumpra.method.record import BankRecipe, Record
 from tdumpra.method.rows import KeptRows, no_rows
 
 NAMES = ("amber", "blue", "cyan")
@@ -121,26 +121,6 @@ def test_further_rows_need_labels():
     assert len(record().with_rows(more).train) == 66
     with pytest.raises(ValueError, match="2 of 6 rows have no label"):
         record().with_rows(replace(more, y=np.array([0, 1, 2, -1, -1, 0])))
-
-
-def test_features_are_kept_of_few_rows_of_each_class_and_of_many_groups():
-    n = 3 * 2 * REPLAY_ROWS
-    lone = np.array([f"lesion{i}" for i in range(n)])
-    groups = np.where(np.arange(n) < n // 2, "one", lone)  # one large lesion among many small ones
-    train = Record.keep(rows(n, groups=groups), no_rows(3, 8), BankRecipe(2, 0, None)).train
-    assert np.bincount(train.y[train.has_features]).tolist() == [REPLAY_ROWS] * 3
-    assert (train.groups[train.has_features] == "one").sum() <= 3
-    assert not np.asarray(train.features)[~train.has_features].any()
-
-
-def test_who_leaves_moves_nobody_else_in_the_draw():
-    def drawn(train: KeptRows) -> set[str]:
-        kept = Record.keep(train, no_rows(3, 8), BankRecipe(2, 0, None)).train
-        return set(kept.ids[kept.has_features])
-
-    everyone = rows(3 * 2 * REPLAY_ROWS)
-    rest = everyone.rows(everyone.groups != "lesion5")
-    assert drawn(everyone) - {"image10", "image11"} <= drawn(rest)
 
 
 def test_features_beyond_half_precision_are_left_out():

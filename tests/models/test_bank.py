@@ -16,10 +16,12 @@ from tdumpra.core.calibration import class_prior
 from tdumpra.core.gate import GateThresholds
 from tdumpra.core.linear_head import LinearHead
 from tdumpra.errors import ArtifactError, InputFileError
-from tdumpra.estimator import KIND, SCHEMA, DualPathClassifier
+from tdumpra.estimator import DualPathClassifier
+from tdumpra.estimator_file import KIND, SCHEMA
 from tdumpra.method import lineage
 from tdumpra.method.bank import PrototypeBank
 from tdumpra.method.record import Record
+from tdumpra.method.replay import drawn
 from tdumpra.models.adapted import content_of
 from tdumpra.models.bank import add, remove
 from tdumpra.models.bank_view import difference, listed
@@ -445,12 +447,13 @@ def test_classes_without_names_have_none_again(tmp_path):
 
 
 def test_a_replay_place_that_stays_empty_is_said(path, monkeypatch):
-    monkeypatch.setattr("tdumpra.models.removal.REPLAY_ROWS", 20)
+    for module in ("models.removal", "method.replay"):
+        monkeypatch.setattr(f"tdumpra.{module}.REPLAY_ROWS", 20)
     model: Any = opened(path)
     train = model.record.train
-    few = train.has_features & (np.cumsum(train.y == 1) <= 20)
-    model.content.record_ = replace(model.record, train=replace(train, has_features=few))
-    gone = str(train.groups[(train.y == 1) & few][0])
-    assert any("2 rows fewer (blue)" in note for note in remove(model, groups=[gone]).notes)
-    model.content.record_ = replace(model.record, train=train)  # every row has its features: nobody is missing
-    assert not any("fewer" in note for note in remove(model, groups=[gone]).notes)
+    first = drawn(train, model.record.bank.seed, 20)
+    gone = str(train.groups[(train.y == 1) & first][0])
+    assert not any("fewer" in note for note in remove(model, groups=[gone]).notes)  # others have waited for the place
+    model.content.record_ = replace(model.record, train=replace(train, has_features=first))
+    places = int((first & (train.groups == gone)).sum())
+    assert any(f"{places} rows fewer (blue)" in note for note in remove(model, groups=[gone]).notes)

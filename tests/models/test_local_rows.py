@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from local_models import local_arrays, local_folder, picture
@@ -14,6 +15,7 @@ from tests.support import make_problem
 
 from tdumpra.data.images.appearance import appearance
 from tdumpra.errors import InputFileError, SourceError
+from tdumpra.method.local_outputs import write_local_outputs
 from tdumpra.models.local_rows import is_outputs_file, read_rows
 from tdumpra.networks.predict import Predictor
 
@@ -242,3 +244,37 @@ def test_outputs_of_another_network_are_refused_and_unknown_ones_told(image_mode
             tmp_path / f"{name}.npz", **{k: v for k, v in {**columns, "features": features}.items() if v is not None}
         )
         assert any("nothing in" in note for note in read_rows(image_model, str(tmp_path / f"{name}.npz")).notes)
+
+
+def test_saved_outputs_are_the_rows_of_the_images(image_model, away, tmp_path):
+    found = read_rows(image_model, f"folder:{away}", prefix="there-")
+    network = image_model.content.networks_fingerprint
+    found.rows.y[:2] = -1
+    write_local_outputs(tmp_path / "own.npz", found.rows, found.class_names, {"site": np.full(30, "b")}, network)
+    again = read_rows(image_model, str(tmp_path / "own.npz"))
+    for name in ("ids", "groups", "y", "z", "features"):
+        np.testing.assert_array_equal(getattr(found.rows, name), getattr(again.rows, name))
+    np.testing.assert_allclose(found.rows.p, again.rows.p, rtol=1e-14)  # rows are made to sum up to one again
+    assert again.metadata["site"].tolist() == ["b"] * 30
+    assert not any("network" in note for note in again.notes)
+
+
+@pytest.mark.parametrize("suffix", ["npz", "csv"])
+def test_a_file_that_names_another_network_is_refused(image_model, away, tmp_path, suffix):
+    """Its probabilities would pass: they are the model's own."""
+    rows, path = read_rows(image_model, f"folder:{away}").rows, tmp_path / f"other.{suffix}"
+
+    def write(network: list[str]) -> str:
+        if suffix == "npz":
+            np.savez(path, p=rows.p, z=rows.z, y=rows.y, network_fingerprint=network)
+            return str(path)
+        columns = {f"{name}_{i}": each for name in ("p", "z") for i, each in enumerate(getattr(rows, name).T)}
+        pd.DataFrame({**columns, "y": rows.y, "network_fingerprint": network}).to_csv(path, index=False)
+        return str(path)
+
+    own = image_model.content.networks_fingerprint
+    assert not any("network" in note for note in read_rows(image_model, write([own] * 30)).notes)
+    with pytest.raises(InputFileError, match="outputs of other networks"):
+        read_rows(image_model, write(["0123"] * 30))
+    with pytest.raises(InputFileError, match="several networks"):
+        read_rows(image_model, write(["0123", *[own] * 29]))

@@ -14,6 +14,7 @@ from tdumpra.method.rows import KeptRows, no_rows
 from tdumpra.models.local_rows import read_rows
 from tdumpra.models.opened import OpenedModel
 from tdumpra.models.shift import look, shift
+from tdumpra.models.shift_words import _gap
 
 
 def local(seed: int = 5, *, keep: slice = slice(None)) -> KeptRows:
@@ -104,3 +105,15 @@ def test_few_rows_and_no_validation_rows_are_said(array_model):
     assert any("no validation rows" in each for each in found["sentences"])
     assert any("groups: whether anything has shifted" in each for each in found["sentences"])
     assert any("colours cannot be compared" in each for each in found["sentences"])
+
+
+@pytest.mark.parametrize(
+    ("gap", "interval", "words"),
+    [
+        (0.02, (-0.05, 0.08), "about right"),
+        (0.02, (-0.3, 0.25), "cannot tell"),
+        (-0.2, (-0.3, -0.1), "too low by 0.20"),
+    ],
+)
+def test_confidence_is_called_right_only_where_the_interval_is_narrow(gap, interval, words):
+    assert words in _gap({"gap": gap, "interval": interval})

@@ -82,6 +82,15 @@ def register(app: typer.Typer, panel: str) -> None:
         model: ModelArgument,
         source: LocalArgument,
         out: OutOption = None,
+        outputs: Annotated[
+            Path | None,
+            typer.Option(
+                "--outputs",
+                metavar="FILE.npz",
+                help="Also keep the networks' outputs: adapt and bank add then need no images.",
+                show_default=False,
+            ),
+        ] = None,
         fail_under: Annotated[
             list[str] | None,
             typer.Option(
@@ -102,7 +111,7 @@ def register(app: typer.Typer, panel: str) -> None:
         from tdumpra.cli.validate import validate_command
 
         validate_command(
-            model, source, out, fail_under=fail_under or (), as_json=as_json,
+            model, source, out, outputs=outputs, fail_under=fail_under or (), as_json=as_json,
             **local_options(group_by, prefix, rename, device, trust),
         )  # fmt: skip
 

@@ -15,9 +15,11 @@ from tdumpra.artifacts import make_folder, read_json, write_json
 from tdumpra.cli.predict import model_file
 from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.evaluation.metrics_table import HEADINGS
-from tdumpra.models.local_rows import read_rows
+from tdumpra.method.local_outputs import write_local_outputs
+from tdumpra.models.local_rows import is_outputs_file, read_rows
 from tdumpra.models.opened import open_model
 from tdumpra.models.validate import KIND, SCHEMA, failures, parse_floors, validate
+from tdumpra.networks.model_file import Model
 from tdumpra.report.kit import number, sentence
 from tdumpra.report.validation_page import write_validation_page
 from tdumpra.screen import complain, print_json, progress, say, show_notes
@@ -26,16 +28,28 @@ _COLUMNS = {"student": "classifier", "similarity": "retrieval", "gate": "gate"}
 
 
 def validate_command(
-    model: Path, source: str, out: Path | None, *, fail_under: Sequence[str], as_json: bool, **options: Any
+    model: Path,
+    source: str,
+    out: Path | None,
+    *,
+    outputs: Path | None,
+    fail_under: Sequence[str],
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Print figures and shift, and write them with a page where ``out`` is given; exit code 1 below a floor."""
     floors = parse_floors(fail_under)
     opened = open_model(model_file(model))
+    if outputs is not None:
+        _refuse_outputs(outputs, source)
     with progress("predicting", show=not as_json) as bar:
         local = read_rows(opened, source, on_rows=lambda done, total: bar(done, total), **options)
     if out is not None:
         _refuse_other_results(out, opened.digest, local.fingerprint)
     document = validate(opened, local, source, floors=floors)
+    if outputs is not None and isinstance(opened.content, Model):  # else images were refused
+        network = opened.content.networks_fingerprint
+        write_local_outputs(outputs, local.rows, local.class_names, local.metadata, network)
     page = None
     if out is not None:
         make_folder(out)
@@ -47,9 +61,23 @@ def validate_command(
         _show(document)
         if out is not None:
             say(f"Results in {out}: validation.json{'' if page is None else f'; report: {page}'}")
+        if outputs is not None:
+            say(f"Outputs in {outputs}: adapt and bank add take them in place of the images")
     if missed := failures(document):
         complain("; ".join(missed))
         raise typer.Exit(1)
+
+
+def _refuse_outputs(outputs: Path, source: str) -> None:
+    """Refuse a file of another kind, one that is there, and rows that come from such a file."""
+    if outputs.suffix.lower() != ".npz":
+        raise ValueError(f"--outputs writes an archive of arrays: call it {outputs.with_suffix('.npz').name}")
+    if is_outputs_file(source):
+        raise ValueError(f"{source} is a file of outputs already: --outputs keeps those of images")
+    if outputs.exists():
+        raise ArtifactError(f"{outputs} exists: name another file with --outputs")
+    if not outputs.parent.is_dir():
+        raise ArtifactError(f"cannot write {outputs}: the folder {outputs.parent} does not exist")
 
 
 def _refuse_other_results(out: Path, model: str, source: str) -> None:

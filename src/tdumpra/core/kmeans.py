@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -37,6 +38,12 @@ class Engine(Protocol):
     def __call__(self, x: Tensor, centers: Tensor, weight: Tensor, *, max_iter: int) -> KMeansResult:
         """Improve ``centers`` for at most ``max_iter`` iterations."""
         ...
+
+
+class _Rows(NamedTuple):
+    x: Tensor
+    weight: Tensor
+    weighted: Tensor  # each row times its weight
 
 
 class _Assigned(NamedTuple):
@@ -107,39 +114,45 @@ def seed_centers(x: Tensor, n_clusters: int, generator: torch.Generator, weight:
 
 def lloyd(x: Tensor, centers: Tensor, weight: Tensor, *, max_iter: int) -> KMeansResult:
     """Alternate assignment and normalised mean until no row moves. The objective never rises."""
-    assigned = _assign(x, centers, weight)
+    rows = _Rows(x, weight, x if bool((weight == 1).all()) or x.is_cuda else x * weight[:, None])
+    assigned = _assign(rows, centers)
     history = [assigned.objective]
     for _ in range(max_iter):
-        centers = _update(x, centers, weight, assigned)
-        previous, assigned = assigned, _assign(x, centers, weight)
+        centers = _update(rows, centers, assigned)
+        previous, assigned = assigned, _assign(rows, centers)
         history.append(assigned.objective)
         if torch.equal(previous.label, assigned.label):  # an empty cluster that moved to a row would have won it
             break
     live = assigned.mass > 0
     if not live.all():  # empty clusters are left out; rows of weight zero may have stood in one
         centers = centers[live]
-        assigned = _assign(x, centers, weight)
+        assigned = _assign(rows, centers)
     return KMeansResult(centers, assigned.label, assigned.objective, tuple(history))
 
 
-def _assign(x: Tensor, centers: Tensor, weight: Tensor) -> _Assigned:
+def _assign(rows: _Rows, centers: Tensor) -> _Assigned:
     """Assign each row to its nearest centre and sum up clusters, in one pass over the rows."""
-    k = len(centers)
-    label = torch.empty(len(x), dtype=torch.int64, device=x.device)
-    cosine = torch.empty(len(x), dtype=x.dtype, device=x.device)
-    sums, mass = torch.zeros_like(centers), centers.new_zeros(k)
-    step = max(1, _CHUNK_ENTRIES // k)
-    for start in range(0, len(x), step):
-        rows = slice(start, start + step)
-        similarity = x[rows] @ centers.T
-        torch.max(similarity, 1, out=(cosine[rows], label[rows]))
-        _add_by_cluster(sums, x[rows], label[rows], weight[rows], similarity)
-        mass.index_add_(0, label[rows], weight[rows])
-    distance = (1 - cosine).clamp(min=0)
-    return _Assigned(label, distance, float((distance.double() * weight).sum()), sums, mass)
+    sums, mass = torch.zeros_like(centers), centers.new_zeros(len(centers))
+    step = max(1, _CHUNK_ENTRIES // len(centers))
+    parts = []
+    for x, weight, weighted in _blocks(rows, step):
+        similarity = x @ centers.T
+        parts.append(similarity.max(1))
+        label = parts[-1].indices
+        _add_by_cluster(sums, x, label, weight, weighted, similarity)
+        mass.index_add_(0, label, weight)
+    cosine, label = parts[0] if len(parts) == 1 else (torch.cat(column) for column in zip(*parts, strict=True))
+    distance = (1 - cosine).clamp_(min=0)
+    return _Assigned(label, distance, float((distance.double() * rows.weight).sum()), sums, mass)
 
 
-def _add_by_cluster(sums: Tensor, x: Tensor, label: Tensor, weight: Tensor, scratch: Tensor) -> None:
+def _blocks(rows: _Rows, step: int) -> Iterable[_Rows]:
+    if len(rows.x) <= step:  # a small class takes thousands of passes, and each cut of a tensor costs as much as a sum
+        return [rows]
+    return (_Rows(*(each[start : start + step] for each in rows)) for start in range(0, len(rows.x), step))
+
+
+def _add_by_cluster(sums: Tensor, x: Tensor, label: Tensor, weight: Tensor, weighted: Tensor, scratch: Tensor) -> None:
     """Add each row, times its weight, to its cluster's sum.
 
     A GPU adds scattered rows in an order that changes from run to run. There a product with the one-hot memberships,
@@ -148,21 +161,23 @@ def _add_by_cluster(sums: Tensor, x: Tensor, label: Tensor, weight: Tensor, scra
     if x.is_cuda:
         sums += scratch.zero_().scatter_(1, label[:, None], weight[:, None]).T @ x
     else:
-        sums.index_add_(0, label, x if bool((weight == 1).all()) else x * weight[:, None])
+        sums.index_add_(0, label, weighted)
 
 
-def _update(x: Tensor, centers: Tensor, weight: Tensor, assigned: _Assigned) -> Tensor:
+def _update(rows: _Rows, centers: Tensor, assigned: _Assigned) -> Tensor:
     """Return normalised means. A cluster whose rows cancel keeps its centre, an empty one moves to the farthest row."""
+    eps = torch.finfo(centers.dtype).eps
     norm = torch.linalg.vector_norm(assigned.sums, dim=1, keepdim=True)
-    cancels = norm <= torch.finfo(x.dtype).eps * assigned.mass[:, None]
+    cancels = norm <= eps * assigned.mass[:, None]
+    updated: Tensor = assigned.sums / norm
+    if not cancels.any():
+        return updated
     updated = torch.where(cancels, centers, assigned.sums / torch.where(cancels, 1, norm))
     empty = (assigned.mass == 0).nonzero().squeeze(1)
-    if not len(empty):
-        return updated
-    cost = assigned.distance * weight
-    worst = cost.topk(min(len(empty), len(x))).indices
-    worst = worst[cost[worst] > torch.finfo(x.dtype).eps * 8]  # a row close to its centre needs no centre of its own
-    updated[empty[: len(worst)]] = x[worst]
+    cost = assigned.distance * rows.weight
+    worst = cost.topk(min(len(empty), len(cost))).indices
+    worst = worst[cost[worst] > eps * 8]  # a row close to its centre needs no centre of its own
+    updated[empty[: len(worst)]] = rows.x[worst]
     return updated
 
 

@@ -1,7 +1,8 @@
 r"""A linear classifier on pooled features, fitted by weighted likelihood with a penalty on its weights.
 
 Symbols: ``x`` (n, f) features or their coordinates, ``y`` (n,) labels, ``w`` (n,) weights of the rows, :math:`W`
-(C, f) and :math:`b` (C,) the head, :math:`\lambda` ``l2``. Everything is float64 and deterministic.
+(C, f) and :math:`b` (C,) the head, :math:`\lambda` ``l2``. Everything is deterministic, and float64 but for products
+with rows that come in less.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ class Directions(NamedTuple):
     basis: Float[Array, "f r"]
 
     def coordinates(self, x: Float[Array, "n f"]) -> Float[Array, "n r"]:
-        """Return rows in these directions."""
-        found: Array = (x.astype(np.float64) - self.mean) @ self.basis
+        """Return rows in these directions, in float32 where they come in that or less."""
+        kind = _precision(x)
+        found: Array = (x.astype(kind) - self.mean.astype(kind)) @ self.basis.astype(kind)
         return found
 
     def on_features(self, head: LinearHead) -> LinearHead:
@@ -100,6 +102,11 @@ def _refined(products: Float[Array, "f f"], near: Float[Array, "f k"]) -> tuple[
     return variance, basis @ vectors
 
 
+def _precision(x: Array) -> type[np.floating]:
+    """Return float64 for such rows, and float32 for others: half the work, with rounding far below a penalty."""
+    return np.float64 if x.dtype == np.float64 else np.float32
+
+
 def fit_linear_head(
     x: Float[Array, "n f"],
     y: Int[Array, " n"],
@@ -118,23 +125,24 @@ def fit_linear_head(
     scaled by the square root of that bound, after which L-BFGS needs some twenty steps. A class without rows keeps the
     weights zero and an intercept below all others.
     """
+    kind = _precision(x)
     rows, share = x.astype(np.float64), np.asarray(w, np.float64) / np.sum(w)
     scale = 1 / np.sqrt((share[:, None] * rows**2).sum(0) / 2 + l2)
-    scaled, penalty = rows * scale, l2 * scale**2
+    scaled, penalty = (rows * scale).astype(kind), l2 * scale**2
     present = np.unique(y)
     place, truth = np.searchsorted(present, y), np.arange(len(y))
     shape = (len(present), rows.shape[1] + 1)
 
     def loss(theta: Array) -> tuple[float, Array]:
         head = theta.reshape(shape)
-        logits = scaled @ head[:, :-1].T + head[:, -1]
+        logits = scaled @ head[:, :-1].T.astype(kind) + head[:, -1]
         logits -= logits.max(1, keepdims=True)
         p = np.exp(logits)
         total = p.sum(1)
         value = float(share @ (np.log(total) - logits[truth, place]) + (penalty * head[:, :-1] ** 2).sum() / 2)
         p *= (share / total)[:, None]
         p[truth, place] -= share
-        gradient = np.hstack([p.T @ scaled + penalty * head[:, :-1], p.sum(0)[:, None]])
+        gradient = np.hstack([p.T.astype(kind) @ scaled + penalty * head[:, :-1], p.sum(0)[:, None]])
         return value, gradient.ravel()
 
     options = {"maxiter": 1000, "maxcor": 20, "ftol": tolerance, "gtol": 10 * tolerance}

@@ -1,8 +1,9 @@
-"""Reading one set of saved outputs, for a model that exists: labels and the column ``split`` may be missing."""
+"""One set of saved outputs, for a model that exists: labels and the column ``split`` may be missing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,13 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdumpra import checks
+from tdumpra.artifacts import write_bytes
 from tdumpra.errors import InputFileError
-from tdumpra.method.output_files import read_arrays
+from tdumpra.method.output_files import NETWORK, read_arrays
 from tdumpra.method.outputs import are_names
 from tdumpra.method.probabilities import probabilities
+from tdumpra.method.rows import UNLABELLED, KeptRows
 
 SUFFIXES = (".npz", ".csv", ".parquet")
-_TAKEN = frozenset({"p", "logits", "z", "zt", "pt", "p_second", "features", "y", "split", "group", "id", "classes"})
+_TAKEN = frozenset(
+    {"p", "logits", "z", "zt", "pt", "p_second", "features", "y", "split", "group", "id", "classes", NETWORK}
+)
 _TEST = 2
 
 Array = NDArray[Any]
@@ -34,6 +39,7 @@ class LocalOutputs(NamedTuple):
     metadata: Mapping[str, Array]
     class_names: tuple[str, ...]  # in the order of p's columns; empty where the file has only numbers
     left_out: int  # rows of train and val
+    network: str | None  # fingerprint of the networks that gave the rows, where the file says it
 
 
 def read_local_outputs(path: Path) -> LocalOutputs:
@@ -49,7 +55,7 @@ def _checked(arrays: Mapping[str, Array]) -> LocalOutputs:
     p = probabilities(arrays)
     n = len(p)
     for name, array in arrays.items():
-        if name != "classes" and (array.ndim == 0 or len(array) != n):
+        if name not in ("classes", NETWORK) and (array.ndim == 0 or len(array) != n):
             raise ValueError(f"{name} has {len(array) if array.ndim else 'no'} rows where p has {n}")
     names = tuple(np.atleast_1d(arrays["classes"]).astype(np.str_).tolist()) if "classes" in arrays else ()
     if names and not len(set(names)) == len(names) == p.shape[1]:
@@ -77,7 +83,32 @@ def _checked(arrays: Mapping[str, Array]) -> LocalOutputs:
         metadata=metadata,
         class_names=names,
         left_out=int((~keep).sum()),
+        network=_network(arrays),
     )
+
+
+def _network(arrays: Mapping[str, Array]) -> str | None:
+    found = np.unique(arrays[NETWORK].astype(np.str_)) if NETWORK in arrays else np.empty(0)
+    if len(found) > 1:
+        raise ValueError(f"{NETWORK} names several networks: {', '.join(found[:3].tolist())}")
+    return str(found[0]) if len(found) else None
+
+
+def write_local_outputs(
+    path: Path, rows: KeptRows, names: Sequence[str], metadata: Mapping[str, Array], network: str
+) -> None:
+    """Write rows as a file that :func:`read_local_outputs` reads, in full precision."""
+    arrays: dict[str, Any] = {
+        "p": rows.p, "z": rows.z, "features": rows.features, "id": rows.ids, "group": rows.groups,
+        "y": np.array(["" if label == UNLABELLED else names[label] for label in rows.y.tolist()], np.str_),
+        "classes": np.array(names[: rows.p.shape[1]], np.str_), NETWORK: np.array(network),
+        **{name: column for name, column in metadata.items() if name not in _TAKEN},
+    }  # fmt: skip
+    if not rows.grouped.any():
+        del arrays["group"]
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **{name: column for name, column in arrays.items() if column is not None})
+    write_bytes(path, buffer.getvalue())
 
 
 def _labels(y: Array, n_classes: int, names: tuple[str, ...]) -> list[str | int | None]:

@@ -5,8 +5,9 @@ A file holds ``p`` or ``logits``, ``z``, ``y`` and ``split``, and may hold ``pt`
 archive also ``p_second``, the classifier of the network in whose space the bank lives, where that is another one. In a
 table the columns of a matrix are called ``p_0, p_1, …``. ``y`` may hold names of classes where the file says which
 column of ``p`` is which class: a table by its columns ``p_NAME``, an archive by an array ``classes``. The bank lives in
-the space of ``zt`` where there is one, else in that of ``z``; ``space="student"`` takes ``z`` in any case. Any further
-column (sex, site, …) is kept as metadata.
+the space of ``zt`` where there is one, else in that of ``z``; ``space="student"`` takes ``z`` in any case. Files that
+tdumpra wrote say in ``network_fingerprint`` whose outputs they are. Any further column (sex, site, …) is kept as
+metadata.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ _BY_CLASS = ("p", "logits", "pt")  # a column for each class
 _COLUMNS = ("y", "split", "group", "id")
 _CLASSES = "classes"  # names, in the order of p's columns
 _SECOND = "p_second"  # of .npz files: the classifier of the network in whose space z is
-_KNOWN = (*_MATRICES, *_COLUMNS, _CLASSES, _SECOND)
+NETWORK = "network_fingerprint"  # of the networks that gave the rows
+_KNOWN = (*_MATRICES, *_COLUMNS, _CLASSES, _SECOND, NETWORK)
+_OF_FILE = (_CLASSES, NETWORK)  # said once of all rows
 _SHOWN = 8  # names of columns in a message
 SPACES = ("teacher", "student")
 
@@ -230,7 +233,7 @@ def _columns(arrays: Mapping[str, Any], z: Any) -> _Columns:
     n_rows, n_classes = p.shape
     y, class_names = _class_numbers(arrays, n_classes)
     for name, array in arrays.items():
-        if name != _CLASSES and (length := array.shape[0] if array.ndim else "no") != n_rows:
+        if name not in _OF_FILE and (length := array.shape[0] if array.ndim else "no") != n_rows:
             raise ValueError(f"{name} has {length} rows where p has {n_rows}")
     codes = check_all_splits(arrays["split"])
     groups = arrays.get("group")

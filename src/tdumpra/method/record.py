@@ -16,19 +16,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tdumpra.artifacts import Artifact, fingerprint, prefixed, unprefixed
+from tdumpra.artifacts import Artifact, prefixed, unprefixed
 from tdumpra.checks import check_count, check_unit_interval
 from tdumpra.core.calibration import class_prior
 from tdumpra.errors import ArtifactError
 from tdumpra.foreign import reading
 from tdumpra.method.bank import PrototypeBank
+from tdumpra.method.replay import finite_features, in_use, keep_features
 from tdumpra.method.rows import KeptRows, no_rows
 from tdumpra.method.schema import check_tensor
 from tdumpra.values import check_list, check_table, check_text
 
 Array = NDArray[Any]
 _NAMES_AT_ONCE = 2**16
-REPLAY_ROWS = 300  # of each class, whose features are kept
 _COLOURS = 6
 _MOST_VALUES = 2**28  # letters of names or numbers of features that a file may unfold to: a gigabyte
 _MOST_PROTOTYPES = 2**16  # of a class
@@ -55,13 +55,18 @@ class Record:
     @classmethod
     def keep(cls, train: KeptRows, validation: KeptRows, bank: BankRecipe) -> Record:
         """Keep all rows, with the features of all validation rows and of some training rows."""
-        return cls(train=_with_replay(train, bank.seed), validation=_finite_features(validation), bank=bank)
+        return cls(train=keep_features(train, bank.seed), validation=finite_features(validation), bank=bank)
 
     @property
     def bank_rows(self) -> KeptRows:
         """Return the rows that the bank is made of: those with a weight, of validation too if it was cross-fitted."""
         rows = self.train.joined(self.validation) if self.bank.with_validation else self.train
         return rows if rows.weights is None else rows.rows(rows.weights > 0)
+
+    @property
+    def replay(self) -> Array:
+        """Return which training rows a new head is fitted beside."""
+        return in_use(self.train, self.bank.seed)
 
     def rebuild_bank(self, class_names: Sequence[str]) -> PrototypeBank:
         """Cluster the bank from the rows that are kept."""
@@ -95,7 +100,7 @@ class Record:
         """Return the record with further labelled rows: what each weighs in the bank, and where it is from."""
         if not more.labelled.all():
             raise ValueError(f"{int((~more.labelled).sum())} of {len(more)} rows have no label, and a bank needs one")
-        marked = _finite_features(replace(more, z=_as_kept(more.z, self.train.z.dtype), p=more.p.astype(np.float32)))
+        marked = finite_features(replace(more, z=_as_kept(more.z, self.train.z.dtype), p=more.p.astype(np.float32)))
         if weight != 1:
             marked = replace(marked, weights=np.full(len(more), weight, np.float32))
         if source:
@@ -146,34 +151,6 @@ def _as_kept(z: Array, kind: Any) -> Array:
     if not np.isfinite(kept).all():
         raise ValueError(f"an embedding is too long for the record's {kind}: normalise embeddings before you save them")
     return kept
-
-
-def _finite_features(rows: KeptRows) -> KeptRows:
-    """Leave features out that half precision cannot hold."""
-    if rows.features is None:
-        return rows
-    features = np.asarray(rows.features, np.float16)
-    kept = rows.has_features & np.isfinite(features).all(1)
-    return replace(rows, features=np.where(kept[:, None], features, np.float16(0)), has_features=kept)
-
-
-def _with_replay(rows: KeptRows, seed: int) -> KeptRows:
-    """Keep the features of some rows of each class: of as many groups as possible, before any group has two."""
-    rows = _finite_features(rows)
-    if rows.features is None:
-        return rows
-    # a row's place in the draw hangs on its name alone: whoever leaves moves nobody else
-    key = np.array([fingerprint(str(seed), str(name)) for name in rows.ids], dtype=np.str_)
-    order = np.argsort(key, kind="stable")
-    turn, seen = np.zeros(len(rows), np.int64), dict[str, int]()
-    for row in order:
-        turn[row] = seen[rows.groups[row]] = seen.get(rows.groups[row], -1) + 1
-    drawn = np.zeros(len(rows), dtype=bool)
-    for label in np.unique(rows.y):
-        of_class = order[rows.y[order] == label]
-        drawn[of_class[np.argsort(turn[of_class], kind="stable")][:REPLAY_ROWS]] = True
-    kept = drawn & rows.has_features
-    return replace(rows, features=np.where(kept[:, None], rows.features, np.float16(0)), has_features=kept)
 
 
 def _names_json(names: Mapping[str, Array | None]) -> bytearray:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import softmax
+from threadpoolctl import threadpool_limits
 
 from tdumpra.artifacts import jsonable
 from tdumpra.core.linear_head import LinearHead
@@ -35,8 +36,15 @@ class Outcome(NamedTuple):
 
 
 def adapt_model(model: OpenedModel, local: LocalRows, source: str, *, objective: str | None = None) -> Outcome:
-    """Try every way on the local rows that have labels, and make the new model of the one that wins."""
-    goal = goal_of(model, objective)
+    """Try every way on the local rows that have labels, and make the new model of the one that wins.
+
+    Thousands of small fits: threads of three libraries would wait for each other, and the longer the busier a machine.
+    """
+    with threadpool_limits(1):
+        return _adapt(model, local, source, goal_of(model, objective))
+
+
+def _adapt(model: OpenedModel, local: LocalRows, source: str, goal: Goal) -> Outcome:
     record, names = model.record, model.class_names
     if record.train.p.shape[1] != len(names):
         known = record.train.p.shape[1]

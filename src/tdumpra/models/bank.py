@@ -18,7 +18,8 @@ from tdumpra.core.gate import GateThresholds
 from tdumpra.errors import InputFileError, nearest
 from tdumpra.estimator import DualPathClassifier
 from tdumpra.method.decision import Decision
-from tdumpra.method.record import REPLAY_ROWS, Record
+from tdumpra.method.record import Record
+from tdumpra.method.replay import REPLAY_ROWS
 from tdumpra.method.rows import KeptRows
 from tdumpra.models.opened import OpenedModel
 from tdumpra.models.removal import Gone, what_stays
@@ -61,7 +62,7 @@ def add(model: OpenedModel, rows: KeptRows, names: Sequence[str], source: str) -
         raise InputFileError("there is no labelled row to add")
     decision, new = model.decision, tuple(names[len(model.class_names) :])
     known = decision.columns if new or decision.known is not None else None
-    grown = record.with_rows(_within_replay(record.train, rows), source=source)
+    grown = record.with_rows(_within_replay(record, rows), source=source)
     return Changed(
         model.with_rows(grown, _rebuilt(decision, grown, names, known), class_names=names),
         {"train": len(rows), "validation": 0},
@@ -114,12 +115,12 @@ def _with_pictures_in_use(content: Model) -> tuple[Model, tuple[str, ...]]:
     return replace(content, thumbnails=pictures), (note,) if pictures and bare else ()
 
 
-def _within_replay(train: KeptRows, more: KeptRows) -> KeptRows:
+def _within_replay(record: Record, more: KeptRows) -> KeptRows:
     """Keep features of added rows only as far as their class has room; those that are kept already stay."""
     if more.features is None:
         return more
     room = Counter({int(label): REPLAY_ROWS for label in np.unique(more.y)})
-    room.subtract(train.y[train.has_features].tolist())
+    room.subtract(record.train.y[record.replay].tolist())
     kept = np.zeros(len(more), dtype=bool)
     for row, label in enumerate(more.y.tolist()):
         if more.has_features[row] and room[label] > 0:

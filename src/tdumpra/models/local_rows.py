@@ -188,21 +188,28 @@ def _from_file(model: OpenedModel, path: Path, asked: Asked) -> LocalRows:
     named, grouped = outputs.ids is not None, outputs.groups is not None
     refuse_seen_names(model.record, rows.ids if named else None, rows.groups if grouped else None, str(path))
     refuse_seen_embeddings(model.record, rows, str(path))
-    notes = list(_whose_outputs(model, p, outputs.features, path))
+    notes = list(_whose_outputs(model, p, outputs, path))
     if outputs.left_out:
         notes.append(f"{outputs.left_out:,} rows of train and val are left out: the file's test rows are taken")
     return LocalRows(rows, outputs.metadata, tuple(notes), content, all_names)
 
 
-def _whose_outputs(model: OpenedModel, p: NDArray[Any], features: NDArray[Any] | None, path: Path) -> Iterator[str]:
+def _whose_outputs(model: OpenedModel, p: NDArray[Any], outputs: LocalOutputs, path: Path) -> Iterator[str]:
     """Refuse outputs of another network than the model's, where that can be told; else say that it cannot."""
     if not isinstance(model.content, Model):  # the network is the user's own
         return
-    head = model.content.classifier.head
+    if outputs.network is not None:
+        if outputs.network != model.content.networks_fingerprint:
+            raise InputFileError(
+                f"{path} holds outputs of other networks than the model's, or of these before they got another head: "
+                "give the images"
+            )
+        return
+    head, features = model.content.classifier.head, outputs.features
     if features is None or head is None or features.shape[1] != head.weight.shape[1]:
         yield (
             f"nothing in {path} tells which network its rows are of: if it was another than the model's own, every "
-            "figure is wrong; give the images, or pooled features beside p and z"
+            "figure is wrong; give the images, or a file that  tdumpra validate --outputs  wrote"
         )
         return
     own = softmax(head.logits(features), axis=1)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tdumpra.core.linear_head import LinearHead
-from tdumpra.errors import ArtifactError, OtherKindError
-from tdumpra.estimator import KIND as ARRAYS
+from tdumpra.errors import ArtifactError, InputFileError, OtherKindError
 from tdumpra.estimator import DualPathClassifier
+from tdumpra.estimator_file import KIND as ARRAYS
 from tdumpra.foreign import cannot_read
 from tdumpra.method import lineage
 from tdumpra.method.decision import Decision

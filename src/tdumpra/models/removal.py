@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from tdumpra.method.record import REPLAY_ROWS, Record
+from tdumpra.method.record import Record
+from tdumpra.method.replay import REPLAY_ROWS
 from tdumpra.method.rows import KeptRows
 from tdumpra.models.opened import OpenedModel
 from tdumpra.networks.model_file import Model
@@ -37,7 +38,7 @@ def what_stays(model: OpenedModel, gone: Gone, left: Record) -> tuple[str, ...]:
     notes = [*_networks(model, gone), *_choices(model, gone)]
     if not notes:
         notes.append("nothing else rests on these rows: they came after training, tuning and adapting")
-    notes += [*_empty_places(model, gone, left), *_halved_groups(gone, left), *_empty_classes(model, gone, left)]
+    notes += [*_empty_places(model, left), *_halved_groups(gone, left), *_empty_classes(model, gone, left)]
     decision = model.decision
     if not torch.equal(decision.prior, model.record.prior(decision.bank.n_classes).to(decision.prior)):
         notes.append("class shares came from the rows of several seeds: they are now those of this model's own rows")
@@ -79,19 +80,21 @@ def _choices(model: OpenedModel, gone: Gone) -> list[str]:
     return notes
 
 
-def _empty_places(model: OpenedModel, gone: Gone, left: Record) -> list[str]:
+def _empty_places(model: OpenedModel, left: Record) -> list[str]:
     """Tell of replay rows whose place another row would have, had its features been kept."""
     names = model.class_names
-    went = np.bincount(gone.train.y[gone.train.has_features], minlength=len(names))
+    before, after = (
+        np.minimum(np.bincount(record.train.y[record.replay], minlength=len(names)), REPLAY_ROWS)
+        for record in (model.record, left)
+    )
     bare = np.bincount(left.train.y[~left.train.has_features], minlength=len(names))
-    held = np.bincount(model.record.train.y[model.record.train.has_features], minlength=len(names))
-    missing = np.where(held >= REPLAY_ROWS, np.minimum(went, bare), 0)
+    missing = np.where(before == REPLAY_ROWS, np.minimum(before - after, bare), 0)
     if not missing.any():
         return []
     which = ", ".join(name for name, count in zip(names, missing, strict=True) if count)
     return [
-        f"the replay record has {int(missing.sum()):,} rows fewer ({which}): the model holds no features of the rows "
-        "that would have been kept in their place"
+        f"the replay record has {int(missing.sum()):,} rows fewer ({which}): the rows that would take their places are "
+        "not in the model's reserve"
     ]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 _LEVEL = 0.05  # of all tests together
 _CLEAR = 0.6  # chance of lying below (or above) from which a shift is worth a sentence; 0.5 is none
 _LARGE = 0.8
+_NEARLY_RIGHT = 0.1  # by which confidence may be off and still be called right
 _LEAST = 20  # groups on each side: fewer say nothing about a shift
 
 
@@ -111,6 +112,8 @@ def _overconfidence_words(found: Mapping[str, Any] | None) -> list[str]:
 def _gap(each: Mapping[str, Any]) -> str:
     gap, (low, high) = each["gap"], each["interval"]
     if low <= 0 <= high:
-        return f"about right (off by {gap:+.2f}, 95% interval {low:+.2f} to {high:+.2f})"
+        known = max(-low, high) <= _NEARLY_RIGHT
+        words = "about right" if known else "right or wrong, which these rows cannot tell"
+        return f"{words} (off by {gap:+.2f}, 95% interval {low:+.2f} to {high:+.2f})".replace("-", "−")
     low, high = sorted((abs(low), abs(high)))
     return f"too {'high' if gap > 0 else 'low'} by {abs(gap):.2f} (95% interval {low:.2f} to {high:.2f})"

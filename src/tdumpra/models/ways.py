@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -144,15 +145,16 @@ class Workbench:
         """Return the ways to read the classifier that the data allow: a head needs features on both sides."""
         return ("keep", "bias", "head") if self.replay is not None else ("keep", "bias")
 
-    @property
+    @cached_property
     def replay(self) -> _Replay | None:
-        """Return the kept training rows that have features, if the local rows have the same features."""
+        """Return the training rows that a head is fitted beside, if the local rows have the same features."""
         train, local = self.record.train, self.local
         if train.features is None or local.features is None or not np.all(local.has_features):
             return None
         if train.features.shape[1] != local.features.shape[1] or not np.any(train.has_features):
             return None
-        return _Replay(train.features[train.has_features], train.y[train.has_features])
+        used = self.record.replay
+        return _Replay(train.features[used], train.y[used])
 
     def fit(self, train: Array, plan: Plan) -> Adapted:
         """Carry out a plan on the local rows that ``train`` marks."""

@@ -139,6 +139,11 @@ class Model:
     lineage: tuple[lineage.Entry, ...] = ()  # empty in older files
     evaluation: Mapping[str, Any] | None = None  # in brief, of the model as it was first made; None in older files
 
+    @property
+    def networks_fingerprint(self) -> str:
+        """Return a hash that changes when an output of the networks might."""
+        return fingerprint(*(each.fingerprint for each in (self.classifier, self.retrieval) if each is not None))
+
     def write(self, path: Path) -> None:
         """Write one sealed file."""
         decision = self.decision.to_artifact()

@@ -50,7 +50,7 @@ def _made_from(outputs: Outputs) -> str:
 
 def is_current(outputs: Outputs, *, evaluated: bool = False) -> bool:
     """Return whether the model was made from these outputs and settings; ``evaluated`` asks for its figures too."""
-    from tdumpra.estimator import read_made_from  # loads scikit-learn, for which most commands have no use
+    from tdumpra.estimator_file import read_made_from  # loads scikit-learn, for which most commands have no use
 
     try:
         made_from, figures = read_made_from(RunFolder(outputs.place).model)
