@@ -16,7 +16,16 @@ import safetensors.torch
 import torch
 
 from tdumpra import artifacts
-from tdumpra.artifacts import fingerprint, jsonable, make_folder, read_artifact, read_json, write_artifact, write_bytes, write_json
+from tdumpra.artifacts import (
+    fingerprint,
+    jsonable,
+    make_folder,
+    read_artifact,
+    read_json,
+    write_artifact,
+    write_bytes,
+    write_json,
+)
 from tdumpra.errors import ArtifactError
 
 REFUSED = r"y (is truncated, or is no|was altered or cut short after|is not a tdumpra \w+ file, or is truncated)"

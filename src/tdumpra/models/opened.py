@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tdumpra.core.linear_head import LinearHead
-from tdumpra.errors import ArtifactError, InputFileError, OtherKindError
+from tdumpra.errors import ArtifactError, OtherKindError
 from tdumpra.estimator import DualPathClassifier
 from tdumpra.estimator_file import KIND as ARRAYS
 from tdumpra.foreign import cannot_read
