@@ -1,16 +1,19 @@
 """Threads that compute while the caller goes on.
 
 A pass through a network cannot be interrupted. The caller of :class:`Lanes` waits for a lock instead, so that Ctrl-C
-reaches it at once, and nobody waits for the threads when the program ends.
+reaches it at once. A program that ends waits for the calls under way: Python would tidy up under them, and crash.
 """
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 T = TypeVar("T")
 
@@ -27,10 +30,13 @@ class Lanes:
 
     def __init__(self, count: int, begin: Callable[[], object] = lambda: None) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._count, began = count, threading.Barrier(count + 1)
-        for _ in range(count):
-            threading.Thread(target=self._work, args=(begin, began), name=_NAME, daemon=True).start()
+        began = threading.Barrier(count + 1)
+        work = {"target": self._work, "args": (begin, began), "name": _NAME, "daemon": True}
+        self._threads = [threading.Thread(**work) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
         began.wait()
+        _made.add(self)
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
         """Have a function called; what it raises comes out of the future."""
@@ -49,10 +55,16 @@ class Lanes:
 
     def close(self) -> None:
         """End each thread after its call; calls that wait are dropped. Nobody waits for the threads."""
-        while not self._calls.empty():
-            self._calls.get()
-        for _ in range(self._count):
+        with suppress(Empty):  # a lane may take what was here when one looked
+            while True:
+                self._calls.get_nowait()
+        for _ in self._threads:
             self._calls.put(None)
+
+    def wait(self) -> None:
+        """Wait until closed lanes have ended."""
+        for thread in self._threads:
+            thread.join()
 
     def __enter__(self) -> Lanes:
         return self
@@ -68,6 +80,18 @@ class Lanes:
         while (call := self._calls.get()) is not None:
             call()
             del call  # with the arrays of its call, before the next one comes
+
+
+_made: WeakSet[Lanes] = WeakSet()
+
+
+@atexit.register
+def _end() -> None:
+    every = list(_made)
+    for lanes in every:
+        lanes.close()
+    for lanes in every:
+        lanes.wait()
 
 
 def are_open() -> bool:
