@@ -75,6 +75,16 @@ def test_processes_that_start_together_draw_different_settings(config):
     assert len(set(rates)) == 2
 
 
+def test_searches_with_neighbouring_seeds_draw_different_settings(config):
+    rates = []
+    for seed in (0, 1):
+        (study,) = studies(replace(config, name=f"seed {seed}", search=replace(config.search, seed=seed)), None)
+        opened = study._open()
+        drawn = [study._ask(opened, "worker", 3) for _ in range(3)]
+        rates += [trial.params["train.learning_rate"] for trial in drawn if trial is not None]
+    assert len(set(rates)) == 6
+
+
 def test_test_rows_have_no_part_in_it(config, monkeypatch):
     def without_test(splits: Any, *arguments: Any, **options: Any) -> Any:
         return fit(splits._replace(test=None), *arguments, **options)
@@ -112,7 +122,7 @@ def test_a_draw_that_cannot_be_trained_is_noted_and_passed_over(config):
     asked = SearchConfig(trials=2, ranges=(SearchRange(key="train.batch_size", choices=(16, 10**6)),), seed=3)
     study, tried = searched(replace(config, search=asked))
     failed = [row for row in study.write(tried).rows if row["state"] == "fail"]
-    assert all("lower it" in str(row["reason"]) for row in failed)
+    assert failed and all("lower it" in str(row["reason"]) for row in failed)
     assert sum(row["state"] == "complete" for row in study.write(tried).rows) == 2
 
 

@@ -250,12 +250,13 @@ def test_saved_outputs_are_the_rows_of_the_images(image_model, away, tmp_path):
     found = read_rows(image_model, f"folder:{away}", prefix="there-")
     network = image_model.content.networks_fingerprint
     found.rows.y[:2] = -1
-    write_local_outputs(tmp_path / "own.npz", found.rows, found.class_names, {"site": np.full(30, "b")}, network)
+    metadata = {name: np.full(30, "b") for name in ("site", "file", "allow_pickle")}
+    write_local_outputs(tmp_path / "own.npz", found.rows, found.class_names, metadata, network)
     again = read_rows(image_model, str(tmp_path / "own.npz"))
     for name in ("ids", "groups", "y", "z", "features"):
         np.testing.assert_array_equal(getattr(found.rows, name), getattr(again.rows, name))
     np.testing.assert_allclose(found.rows.p, again.rows.p, rtol=1e-14)  # rows are made to sum up to one again
-    assert again.metadata["site"].tolist() == ["b"] * 30
+    assert {name: column.tolist() for name, column in again.metadata.items()} == dict.fromkeys(metadata, ["b"] * 30)
     assert not any("network" in note for note in again.notes)
 
 

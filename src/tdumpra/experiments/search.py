@@ -172,7 +172,8 @@ class Study:
             if len(_finished(study)) + len(under_way) >= total:
                 return None
             drawn = len(study.get_trials(deepcopy=False))  # processes that start together must not draw the same
-            study.sampler = _optuna().samplers.TPESampler(seed=self.config.search.seed + drawn)
+            seed = int(fingerprint(str(self.config.search.seed), str(drawn))[:8], 16)  # no other search's, either
+            study.sampler = _optuna().samplers.TPESampler(seed=seed)
             trial = study.ask()
             trial.set_user_attr(_WORKER, worker)
             for each in self.config.search.ranges:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -106,8 +107,15 @@ def write_local_outputs(
     }  # fmt: skip
     if not rows.grouped.any():
         del arrays["group"]
+    if rows.features is None:
+        del arrays["features"]
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **{name: column for name, column in arrays.items() if column is not None})
+    with zipfile.ZipFile(buffer, "w") as archive:  # numpy.savez knows no column that is called file
+        for name, column in arrays.items():
+            place = zipfile.ZipInfo(f"{name}.npy")
+            place.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(place, "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, column, allow_pickle=False)
     write_bytes(path, buffer.getvalue())
 
 
