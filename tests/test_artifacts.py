@@ -382,6 +382,13 @@ class TestLeftovers:
         make_folder(tmp_path)
         assert names(tmp_path) == []
 
+    def test_what_is_written_by_a_disk_with_another_clock_stays(self, tmp_path, monkeypatch):
+        self.killed_writer(tmp_path / "gate.json")
+        before, now = names(tmp_path), time.time()
+        monkeypatch.setattr(time, "time", lambda: now - 3600)  # a server that is an hour ahead stamps the files
+        make_folder(tmp_path)
+        assert names(tmp_path) == before
+
     def test_what_may_be_in_use_or_is_not_ours_stays(self, tmp_path):
         self.killed_writer(tmp_path / "gate.json")  # a moment ago: it may be writing yet
         for name in (".download.part", "film.part", ".part"):

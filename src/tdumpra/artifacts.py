@@ -175,13 +175,23 @@ def _sweep(folder: Path) -> None:
     if folder in _swept:
         return
     _swept.add(folder)
-    for path in folder.glob(".*.part"):
+    left = [path for path in folder.glob(".*.part") if _LEFTOVER.fullmatch(path.name)]
+    now = _now(folder) if left else 0.0
+    for path in left:
         try:
-            age = abs(time.time() - path.stat().st_mtime)  # a clock may have been set back
-            if _LEFTOVER.fullmatch(path.name) and age > _ABANDONED:
+            if abs(now - path.stat().st_mtime) > _ABANDONED:  # a clock may have been set back
                 path.unlink()
         except OSError:  # another process was quicker, or may do what this one may not
             continue
+
+
+def _now(folder: Path) -> float:
+    """Return the time by the clock that stamps the folder's files: a server's may differ from this machine's."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:  # a full disk, say
+        return time.time()
 
 
 def make_folder(folder: Path) -> None:

@@ -25,7 +25,8 @@ _FREE = 256 * MIB  # an archive may unfold to so much, however small it is
 _READ_AT_ONCE = 8 * MIB  # of an array that is dealt into parts
 _FAULTS = {  # of a disk, a network or a right, whatever a file holds; damaged offsets give others, such as EINVAL
     errno.EIO, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EBUSY, errno.ENODEV,
-    errno.ESTALE, errno.ETIMEDOUT,
+    errno.ESTALE, errno.ETIMEDOUT, errno.ENXIO, errno.ENOTCONN, errno.ECONNRESET, errno.ECONNABORTED,
+    errno.ECONNREFUSED, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH,
 }  # fmt: skip
 _SHORT = 200  # characters of a library's own message
 

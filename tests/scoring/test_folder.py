@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tdumpra.artifacts import read_json
-from tdumpra.errors import ArtifactError
+from tdumpra.errors import ArtifactError, UnreadableError
 from tdumpra.scoring.folder import Part, Plan, ScoreFolder, merge_folders
 from tdumpra.scoring.listing import Entry
 
@@ -64,6 +66,18 @@ def test_a_part_with_one_flipped_bit_is_missing(tmp_path):
     assert (checked.missing, checked.damaged) == ([1], [path])
     write(folder, folder.parts()[1])
     assert folder.check().complete
+
+
+def test_a_part_that_the_disk_does_not_give_is_not_scored_again(tmp_path, monkeypatch):
+    folder = joined(tmp_path)
+    write(folder, *folder.parts())
+
+    def fail(path: Path) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    with pytest.raises(UnreadableError, match="Input/output error"):
+        folder.unfinished(folder.parts())
 
 
 def test_a_part_under_another_number_or_of_another_job_does_not_count(tmp_path):

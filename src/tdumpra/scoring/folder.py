@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tdumpra.artifacts import fingerprint, make_folder, read_json, write_bytes, write_json
 from tdumpra.errors import ArtifactError, MissingExtraError
-from tdumpra.foreign import open_parquet, reading, refuse_endless
+from tdumpra.foreign import cannot_read, is_fault, open_parquet, reading, refuse_endless
 from tdumpra.limits import refuse_above
 from tdumpra.locks import exclusive
 from tdumpra.scoring.listing import Entry
@@ -225,7 +225,11 @@ def _is_whole(path: Path) -> bool:
     named = _PART.fullmatch(path.name)
     try:
         return named is not None and fingerprint(_bytes_of(path)) == named[2]
-    except (OSError, ArtifactError):
+    except OSError as error:
+        if is_fault(error):  # it may be whole
+            raise cannot_read(path, error) from error
+        return False
+    except ArtifactError:
         return False
 
 
