@@ -31,8 +31,9 @@ class Lanes:
     def __init__(self, count: int, begin: Callable[[], object] = lambda: None) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         began = threading.Barrier(count + 1)
-        work = {"target": self._work, "args": (begin, began), "name": _NAME, "daemon": True}
-        self._threads = [threading.Thread(**work) for _ in range(count)]
+        self._threads = [
+            threading.Thread(target=self._work, args=(begin, began), name=_NAME, daemon=True) for _ in range(count)
+        ]
         for thread in self._threads:
             thread.start()
         began.wait()
