@@ -25,6 +25,7 @@ from tdumpra.networks.build import (
     SeveralViews,
     arithmetic,
     build_network,
+    refuse_larger_backbone,
 )
 from tdumpra.runs.config import NetworkConfig
 
@@ -347,3 +348,12 @@ def test_float32_on_a_gpu_keeps_all_digits():
     with arithmetic("bfloat16", images.device):
         coarse = (layer(images).cpu() - exact).abs().max()
     assert asked_for < 1e-5 < left_to_itself < coarse
+
+
+def test_a_network_that_cannot_be_laid_out_without_numbers_is_not_refused(monkeypatch):
+    def count(name: str, **_: object) -> nn.Module:
+        return nn.Linear(len(torch.arange(3).unique()), 1)
+
+    monkeypatch.setattr("timm.create_model", count)
+    for size in (64, 224):
+        refuse_larger_backbone(NetworkConfig(backbone="regnetv_040", image_size=size), 2, 0)
