@@ -147,9 +147,8 @@ class Guard:
             raise RefusedError(403, "this came from a page of another site")
 
     def _is_ours(self, origin: str) -> bool:
-        parts = urlsplit(origin)
-        scheme = urlsplit(self._settings.address).scheme
-        return parts.scheme == scheme and parts.netloc.lower() in self._settings.hosts
+        scheme, _, host = origin.lower().partition("://")
+        return scheme == urlsplit(self._settings.address).scheme and host in self._settings.hosts
 
     def _check_length(self, scope: Scope, headers: Headers) -> None:
         said = headers.get("content-length")
