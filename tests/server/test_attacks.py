@@ -140,7 +140,7 @@ def test_a_forged_host_is_not_answered(make_world, host):
 
 
 @pytest.mark.parametrize(
-    "origin", ["https://evil.example", "null", "http://127.0.0.1:8001", "https://127.0.0.1:8000", "x"]
+    "origin", ["https://evil.example", "null", "http://127.0.0.1:8001", "https://127.0.0.1:8000", "x", "http://["]
 )
 def test_a_page_of_another_site_cannot_write(make_world, origin):
     world = make_world(login=False)
