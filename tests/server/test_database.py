@@ -84,6 +84,20 @@ def test_requests_that_find_every_connection_taken_are_told_to_come_again(world,
     assert world.client("ada").get("/v1/cases").status_code == 200
 
 
+def test_an_export_for_which_there_is_no_room_is_told(world, monkeypatch):
+    case = world.add_case()
+    for name in ("rita", "rolf"):
+        assert world.read(name, case, "amber").status_code == 201
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tdumpra.server.export.write", full)
+        assert world.client("ada").get("/v1/export").status_code == 507
+    assert world.client("ada").get("/v1/export").content[:2] == b"PK"
+
+
 def test_a_withdrawal_that_the_disk_did_not_take_loses_no_image(world):
     """Whoever withdraws cases to make room on a full disk must not be left with cases without images."""
     case, engine, key = world.add_case(), world.service.database.engine, {"Idempotency-Key": "once"}
