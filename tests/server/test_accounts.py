@@ -78,9 +78,15 @@ def test_a_token_ends_with_its_account(account, make_world, tmp_path):
     assert world.client().get("/v1/models", headers=headers).status_code == 401
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
-def test_nobody_else_is_served_without_accounts(tdumpra, tmp_path, model_files, host):
-    done = tdumpra("serve", model_files[0], "--folder", tmp_path / "s", "--host", host)
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("--host", host) for host in ("0.0.0.0", "::", "192.168.1.5", "example.org")),
+        ("--origin", "https://reader.example.org"),  # a proxy hands everyone's requests on from this machine
+    ],
+)
+def test_nobody_else_is_served_without_accounts(tdumpra, tmp_path, model_files, words):
+    done = tdumpra("serve", model_files[0], "--folder", tmp_path / "s", *words)
     assert done.code == 2
     assert "account add" in done.err
 

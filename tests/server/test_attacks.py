@@ -7,8 +7,10 @@ import io
 import json
 import logging
 import re
+import threading
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ import pytest
 from hostile_images import large_and_blank, many_scans, png
 from PIL import Image
 from server_world import ADDRESS, PASSWORD, picture
+
+from tdumpra.server import accounts
 
 SCRIPT = "<script>alert(1)</script>"
 NO_IMAGES = (b"<html><script>alert(1)</script></html>", b"%PDF-1.4", b"GIF89a" + b"\0" * 40, b"\xff\xd8\xff", b"PK\3\4")
@@ -140,7 +144,7 @@ def test_a_forged_host_is_not_answered(make_world, host):
 
 
 @pytest.mark.parametrize(
-    "origin", ["https://evil.example", "null", "http://127.0.0.1:8001", "https://127.0.0.1:8000", "x"]
+    "origin", ["https://evil.example", "null", "http://127.0.0.1:8001", "https://127.0.0.1:8000", "x", "http://["]
 )
 def test_a_page_of_another_site_cannot_write(make_world, origin):
     world = make_world(login=False)
@@ -201,6 +205,78 @@ def test_guessing_passwords_is_slowed_down(make_world):
     assert codes == [401, 401, 401, 429, 429]
     assert client.post("/login", data={"name": "ada", "password": PASSWORD}).status_code == 429  # also the right one
     assert client.post("/login", data={"name": "rita", "password": PASSWORD}).status_code == 303
+
+
+def test_guesses_at_the_same_moment_are_counted_too(make_world):
+    world, together = make_world(logins=3), threading.Barrier(12)
+
+    def guess(number: int) -> int:
+        client = world.client()
+        together.wait()
+        said = {"name": "ada", "password": f"wrong {number}"}
+        return int(client.post("/login", data=said, headers={"Origin": ADDRESS}).status_code)
+
+    with ThreadPoolExecutor(12) as pool:
+        codes = sorted(pool.map(guess, range(12)))
+    assert codes == [401] * 3 + [429] * 9
+    assert world.browser("rita").get("/").status_code == 200
+
+
+def test_strangers_who_try_passwords_keep_nobody_from_writing(world, monkeypatch):
+    """Looking at a password takes long: meanwhile the turn to write is somebody else's."""
+    case = world.add_case()
+    looked, done = threading.Event(), threading.Event()
+
+    def slowly(_: str | None, __: str) -> bool:
+        looked.set()
+        return not done.wait(60)
+
+    monkeypatch.setattr(accounts, "_matches", slowly)
+    with ThreadPoolExecutor(1) as pool:
+        said = {"name": "nobody", "password": "x"}
+        stranger = pool.submit(world.client().post, "/login", data=said, headers={"Origin": ADDRESS})
+        assert looked.wait(60)
+        assert world.read("rita", case, "amber").status_code == 201
+        done.set()
+        assert stranger.result().status_code == 401
+
+
+def test_strangers_with_slow_bodies_leave_places_to_everyone_else(make_world):
+    world = make_world(open_requests=8, body_seconds=60)
+    host = ADDRESS.removeprefix("http://").encode()
+
+    def login() -> dict[str, Any]:
+        headers = [
+            (b"host", host),
+            (b"origin", ADDRESS.encode()),
+            (b"content-type", b"multipart/form-data; boundary=x"),
+        ]
+        return {
+            "type": "http", "method": "POST", "path": "/login", "query_string": b"", "client": ("127.0.0.1", 1),
+            "headers": headers,
+        }  # fmt: skip
+
+    async def silence() -> None:
+        await asyncio.Event().wait()
+
+    async def attack() -> list[int]:
+        codes: list[int] = []
+
+        async def send(message: dict[str, Any]) -> None:
+            codes.append(message.get("status", 0))
+
+        slow = [asyncio.create_task(world.app(login(), silence, send)) for _ in range(20)]
+        while len(codes) < 2 * 18:  # the beginning and the end of each refusal
+            await asyncio.sleep(0.01)
+        answer = await asyncio.to_thread(world.client("rita").get, "/v1/cases")
+        health = await asyncio.to_thread(world.client().get, "/healthz")
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        return [answer.status_code, health.status_code, *codes[::2]]
+
+    assert asyncio.run(asyncio.wait_for(attack(), 60)) == [200, 200] + [503] * 18
+    assert world.browser("rita").get("/").status_code == 200  # and the places are free again
 
 
 def test_foreign_objects_do_not_exist_for_a_service(world):

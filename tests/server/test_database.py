@@ -11,8 +11,9 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from served import free_port
-from server_world import TRUSTED, open_world, picture
+from server_world import ADDRESS, TRUSTED, open_world, picture
 from small_disk import SmallDisk, small_disk
+from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
 from tdumpra.errors import ArtifactError
@@ -70,6 +71,47 @@ def test_a_full_disk_is_told_and_forgotten_once_there_is_room(world, monkeypatch
     monkeypatch.undo()
     assert world.client("ada").get("/v1/cases").json()["cases"] == []
     assert world.client("ada").post("/v1/cases", content=picture()).status_code == 201
+
+
+def test_requests_that_find_every_connection_taken_are_told_to_come_again(world, monkeypatch):
+    pool = world.service.database.engine.pool
+    monkeypatch.setattr(pool, "_timeout", 0.01)
+    taken = [world.service.database.engine.connect() for _ in range(pool.size() + pool._max_overflow)]
+    answers = [world.client("ada").get("/v1/cases"), world.client().post("/login", headers={"Origin": ADDRESS})]
+    for each in taken:
+        each.close()
+    assert [(each.status_code, "retry-after" in each.headers) for each in answers] == [(503, True)] * 2
+    assert world.client("ada").get("/v1/cases").status_code == 200
+
+
+def test_an_export_for_which_there_is_no_room_is_told(world, monkeypatch):
+    case = world.add_case()
+    for name in ("rita", "rolf"):
+        assert world.read(name, case, "amber").status_code == 201
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tdumpra.server.export.write", full)
+        assert world.client("ada").get("/v1/export").status_code == 507
+    assert world.client("ada").get("/v1/export").content[:2] == b"PK"
+
+
+def test_a_withdrawal_that_the_disk_did_not_take_loses_no_image(world):
+    """Whoever withdraws cases to make room on a full disk must not be left with cases without images."""
+    case, engine, key = world.add_case(), world.service.database.engine, {"Idempotency-Key": "once"}
+
+    def fail(_: object) -> None:
+        raise OperationalError("COMMIT", {}, Exception("database or disk is full"))
+
+    event.listen(engine, "commit", fail)
+    assert world.client("ada").delete(f"/v1/cases/{case}", headers=key).status_code == 507
+    event.remove(engine, "commit", fail)
+    assert world.client("ada").get(f"/v1/cases/{case}").json()["withdrawn"] is False
+    assert world.client("ada").get(f"/v1/cases/{case}/image").status_code == 200
+    assert world.client("ada").delete(f"/v1/cases/{case}", headers=key).status_code == 200
+    assert not [path for path in (world.service.store.root / "images").glob("*/*") if path.is_file()]
 
 
 def test_a_disk_that_is_nearly_full_takes_no_image(world, monkeypatch):

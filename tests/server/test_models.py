@@ -8,6 +8,7 @@ import pytest
 from server_world import TRUSTED, open_world, picture
 
 from tdumpra.errors import InputFileError
+from tdumpra.server.models import current
 from tdumpra.server.service import open_service
 from tdumpra.server.settings import Settings
 
@@ -86,3 +87,16 @@ def test_models_of_two_tasks_do_not_go_side_by_side(tmp_path, model_files):
     other.write(tmp_path / "other.safetensors")
     with pytest.raises(InputFileError, match="other classes"):
         open_service(Settings(folder=tmp_path / "s"), [model_files[0], tmp_path / "other.safetensors"], trusted=TRUSTED)
+
+
+def test_of_two_promotions_at_once_the_later_one_is_served(make_world):
+    """Who promoted first may look last at what is active, with what was read before."""
+    world = make_world(shadow=True)
+    before = names(world)
+    assert world.client("ada").post(f"/v1/models/{before[1]}/promote").status_code == 200
+    with world.service.database.read() as early:
+        assert current(early) == before[1]
+        assert world.client("anna").post(f"/v1/models/{before[0]}/promote").status_code == 403
+        assert world.client("ada").post(f"/v1/models/{before[0]}/promote").status_code == 200
+        world.service.models.follow(early)
+    assert names(world) == before

@@ -7,6 +7,8 @@ import re
 import secrets
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from tdumpra.errors import InputFileError, nearest
 from tdumpra.server import audit
+from tdumpra.server.database import Database
 from tdumpra.server.refusals import RefusedError
 from tdumpra.server.tables import Account, Identity, Login, Token, now
 
@@ -33,6 +36,7 @@ ROLES = {
 LEAST_PASSWORD = 10
 LONGEST_SUBJECT = 255  # OpenID Connect Core, section 2
 _LONGEST_PASSWORD = 1000  # argon2 takes the time for all of it
+_AT_ONCE = 2  # passwords that are looked at: argon2 takes 64 MiB for each
 _NAME = re.compile(r"[\w][\w .@+-]{0,79}")
 
 
@@ -151,12 +155,19 @@ def by_cookie(session: Session, secret: str) -> Person | None:
     return None if row is None else Person(row.id, row.name, row.role, by_cookie=True)
 
 
-def log_in(session: Session, name: str, password: str, *, hours: float) -> str | None:
-    """Return the secret of a new login, or nothing if name and password do not go together."""
-    row = session.scalars(select(Account).where(Account.name == name, Account.active)).first()
-    if not _matches(row.password if row is not None else None, password) or row is None:
+def log_in(database: Database, name: str, password: str, *, hours: float) -> str | None:
+    """Return the secret of a new login, or nothing if name and password do not go together.
+
+    The password is looked at before the turn to write is taken: that takes long, and strangers may ask for it.
+    """
+    known = select(Account).where(Account.name == name, Account.active)
+    with database.read() as session:
+        found = session.scalars(known).first()
+    if not _matches(found.password if found is not None else None, password) or found is None:
         return None
-    return _new_login(session, row, hours)
+    with database.write() as session:
+        row = session.scalars(known.where(Account.password == found.password)).first()  # still so
+        return None if row is None else _new_login(session, row, hours)
 
 
 def log_in_known(session: Session, issuer: str, subject: str, *, hours: float) -> str | None:
@@ -184,25 +195,29 @@ class Attempts:
 
     def __init__(self, most: int) -> None:
         self._most, self._lock = most, threading.Lock()
+        self._places = threading.Semaphore(_AT_ONCE)
         self._times: dict[str, list[float]] = {}
 
-    def refuse_if_many(self, name: str) -> None:
-        """Raise ``RefusedError`` if there were too many wrong passwords for a name in the last minute."""
-        with self._lock:
-            recent = [at for at in self._times.get(name, ()) if time.monotonic() - at < 60]
-            if recent:
-                self._times[name] = recent
-            else:
-                self._times.pop(name, None)
-        if len(recent) >= self._most:
-            raise RefusedError(429, "too many wrong passwords: wait a minute", retry_after=60)
+    @contextmanager
+    def one(self, name: str) -> Iterator[Callable[[], None]]:
+        """Hold a place for one password of a name, or raise ``RefusedError`` after too many wrong ones.
 
-    def add(self, name: str) -> None:
-        """Remember a wrong password."""
+        It counts as a wrong one, so that many at once are no way around, until the function that is given is called.
+        """
+        now = time.monotonic()
         with self._lock:
             if len(self._times) > 10_000:  # names that somebody made up
                 self._times.clear()
-            self._times.setdefault(name, []).append(time.monotonic())
+            recent = [at for at in self._times.get(name, ()) if now - at < 60]
+            if len(recent) >= self._most:
+                raise RefusedError(429, "too many wrong passwords: wait a minute", retry_after=60)
+            self._times[name] = [*recent, now]
+        with self._places:
+            yield lambda: self._forgive(name, now)
+
+    def _forgive(self, name: str, at: float) -> None:
+        with self._lock:
+            self._times[name] = [each for each in self._times.get(name, ()) if each != at]
 
 
 _SHELL = "shell"  # whoever can run commands on the server's machine, in the audit trail

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as NoConnectionError
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.responses import Response
@@ -103,7 +104,7 @@ def _form(request: Request, error: Any) -> Response:
 def _database(request: Request, error: Any) -> Response:
     if is_full(error):
         return views.problem(request, disk_full())
-    log.error("%s the database failed: %s", request.state.request_id, type(error.orig).__name__)
+    log.error("%s the database failed: %s", request.state.request_id, type(getattr(error, "orig", error)).__name__)
     away = RefusedError(503, "the database does not answer: nothing was stored, try again", retry_after=5)
     return views.problem(request, away)
 
@@ -120,6 +121,7 @@ _HANDLERS: dict[Any, Any] = {
     HTTPException: _http,
     MultiPartException: _form,
     DBAPIError: _database,
+    NoConnectionError: _database,  # every one is taken
     ArtifactError: _file,
     OSError: _file,
 }

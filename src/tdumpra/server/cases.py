@@ -115,19 +115,24 @@ def withdraw(service: Service, person: Person, case_id: str, once: Once) -> dict
     """Take a case out for good: its image is removed, and it is in no list, figure or export any more."""
     person.require("manage")
     with service.database.write() as session:
-        if (before := once.earlier(session)) is not None:
-            return dict(before)
         case = find(session, person, case_id)
-        if case.withdrawn_at is not None:
-            raise RefusedError(409, f"case {case.number} was withdrawn already")
-        case.withdrawn_at = now()
-        audit.record(session, person.id, "withdraw case", case)
+        answer = once.earlier(session)
+        if answer is None:
+            answer = _mark_withdrawn(session, person, case)
+            once.keep(session, answer)
+    with service.database.write() as session:  # only now is it certain, and nobody adds the image at the same time
         shared = select(Case.id).where(Case.image == case.image, Case.withdrawn_at.is_(None)).limit(1)
         if session.scalars(shared).first() is None:
             service.store.remove(case.image)
-        answer = {"id": case.id, "number": case.number}
-        once.keep(session, answer)
-    return answer
+    return dict(answer)
+
+
+def _mark_withdrawn(session: Session, person: Person, case: Case) -> dict[str, Any]:
+    if case.withdrawn_at is not None:
+        raise RefusedError(409, f"case {case.number} was withdrawn already")
+    case.withdrawn_at = now()
+    audit.record(session, person.id, "withdraw case", case)
+    return {"id": case.id, "number": case.number}
 
 
 class Listed(NamedTuple):

@@ -57,7 +57,13 @@ def response(service: Service) -> StreamingResponse:
     if not found:
         raise RefusedError(409, "no case is decided yet: there is nothing to export")
     headers = {"Content-Disposition": 'attachment; filename="cases.zip"'}
-    return StreamingResponse(_blocks(service, found), media_type="application/zip", headers=headers)
+    file = tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=str(service.store.incoming))  # noqa: SIM115
+    try:
+        write(service, found, file)  # before the answer begins: a disk that is full is told
+    except BaseException:
+        file.close()
+        raise
+    return StreamingResponse(_blocks(file), media_type="application/zip", headers=headers)
 
 
 def write(service: Service, found: list[tuple[Case, Decision, Opinion]], file: IO[bytes]) -> None:
@@ -72,9 +78,8 @@ def write(service: Service, found: list[tuple[Case, Decision, Opinion]], file: I
         archive.writestr("cases.csv", table(kept))
 
 
-def _blocks(service: Service, found: list[tuple[Case, Decision, Opinion]]) -> Iterator[bytes]:
-    with tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=str(service.store.incoming)) as file:
-        write(service, found, file)
+def _blocks(file: IO[bytes]) -> Iterator[bytes]:
+    with file:
         file.seek(0)
         while block := file.read(_BLOCK):
             yield block

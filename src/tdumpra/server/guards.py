@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as NoConnectionError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import Request, cookie_parser
@@ -57,7 +58,7 @@ class Guard:
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service, self._settings = app, service, service.settings
         self._rates = _Rates(service.settings.rate, service.settings.burst)
-        self._open = 0
+        self._open = self._strangers = 0  # requests under way: all, and those of nobody who is known
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -77,6 +78,7 @@ class Guard:
                 await response(scope, receive, answer)
         finally:
             self._open -= 1
+            self._strangers -= scope["state"].get("stranger", False)
             self._note(scope, request_id, answer.status, time.monotonic() - began)
 
     async def _attempt(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
@@ -108,14 +110,23 @@ class Guard:
                 if scope["method"] == "GET" and views.wants_page(request):
                     return RedirectResponse("/login", 303)
                 raise RefusedError(401, "this needs a login or a token")
+            if person is None and scope["path"] not in HEALTH:
+                self._admit_stranger(scope)
             self._check_origin(scope, request.headers, person)
             self._check_length(scope, request.headers)
         except RefusedError as error:
             return views.problem(request, error)
-        except DBAPIError:
+        except (DBAPIError, NoConnectionError):  # the latter where every connection is taken
             away = RefusedError(503, "the database does not answer: try again", retry_after=5)
             return views.problem(request, away)
         return None
+
+    def _admit_stranger(self, scope: Scope) -> None:
+        """Leave most places to people who are known: a stranger can make a login last as long as a body may."""
+        if self._strangers >= max(1, self._settings.open_requests // 4):
+            raise RefusedError(503, "too many people log in at once: try again", retry_after=1)
+        self._strangers += 1
+        scope["state"]["stranger"] = True
 
     def _check_shape(self, scope: Scope, headers: Headers) -> None:
         size = sum(len(name) + len(value) for name, value in scope["headers"])
@@ -147,9 +158,8 @@ class Guard:
             raise RefusedError(403, "this came from a page of another site")
 
     def _is_ours(self, origin: str) -> bool:
-        parts = urlsplit(origin)
-        scheme = urlsplit(self._settings.address).scheme
-        return parts.scheme == scheme and parts.netloc.lower() in self._settings.hosts
+        scheme, _, host = origin.lower().partition("://")
+        return scheme == urlsplit(self._settings.address).scheme and host in self._settings.hosts
 
     def _check_length(self, scope: Scope, headers: Headers) -> None:
         said = headers.get("content-length")

@@ -38,10 +38,8 @@ async def log_in(request: Request, service: Serves) -> Response:
     """Let somebody in who knows the password."""
     async with request.form(max_files=0, max_fields=_MOST_FIELDS) as form:
         name, password = str(form.get("name", ""))[:80], str(form.get("password", ""))
-    service.attempts.refuse_if_many(name)
     secret = await run_in_threadpool(_log_in, service, name, password)
     if secret is None:
-        service.attempts.add(name)
         return _form(request, service, status=401, problem="Name and password do not go together.")
     response = RedirectResponse("/", 303)
     _keep(response, service, secret)
@@ -93,8 +91,11 @@ def _form(request: Request, service: Service, *, status: int = 200, problem: str
 
 
 def _log_in(service: Service, name: str, password: str) -> str | None:
-    with service.database.write() as session:
-        return accounts.log_in(session, name, password, hours=service.settings.session_hours)
+    with service.attempts.one(name) as forgive:
+        secret = accounts.log_in(service.database, name, password, hours=service.settings.session_hours)
+        if secret is not None:
+            forgive()
+    return secret
 
 
 def _keep(response: Response, service: Service, secret: str) -> None:

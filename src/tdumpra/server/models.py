@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,7 +61,7 @@ class Models:
 
     def __init__(self, loaded: list[Loaded], active: str) -> None:
         self._loaded = {each.row.id: each for each in loaded}
-        self._active = active
+        self._active, self._number, self._lock = active, 0, threading.Lock()
 
     @property
     def active(self) -> Loaded:
@@ -94,10 +95,11 @@ class Models:
         activate(session, last.before_id, actor, "roll back")
 
     def follow(self, session: Session) -> None:
-        """Take over which model is active, if another process changed it."""
-        name = current(session)
-        if name in self._loaded:
-            self._active = name
+        """Take over which model is active, if it was changed; of two who look at once, the newer look counts."""
+        last = session.scalars(select(Promotion).order_by(Promotion.number.desc()).limit(1)).one()
+        with self._lock:
+            if last.number >= self._number and last.model_id in self._loaded:
+                self._number, self._active = last.number, last.model_id
 
 
 def open_models(

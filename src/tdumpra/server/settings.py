@@ -112,12 +112,14 @@ class Settings:
 
     def refuse_open_door(self) -> None:
         """Raise unless others who can reach the server must log in, at an address that it knows."""
-        if self.is_loopback:
+        named = urlsplit(self.address).hostname or ""  # behind a proxy, everyone comes from this machine
+        if self.is_loopback and _is_loopback(named):
             return
         if not self.login:
+            where, option = (named, "--origin") if self.is_loopback else (self.host, "--host")
             raise InputFileError(
-                f"the server would answer anyone at {self.host}, and nobody has an account: make one with  tdumpra "
-                f"account add NAME --role admin --folder {self.folder},  or leave --host out"
+                f"the server would answer anyone at {where}, and nobody has an account: make one with  tdumpra "
+                f"account add NAME --role admin --folder {self.folder},  or leave {option} out"
             )
         if self.origin is None and self.host in ("0.0.0.0", "::"):
             raise InputFileError(
