@@ -56,15 +56,20 @@ class Person(NamedTuple):
 
 def add_account(session: Session, name: str, role: str, password: str | None) -> Account:
     """Make an account."""
-    if role not in ROLES or role == LOCAL:
-        raise InputFileError(f"{role!r} is no role: choose admin, reader, adjudicator or service{nearest(role, ROLES)}")
-    if not _NAME.fullmatch(name) or name == LOCAL:
-        raise InputFileError(f"{name!r} cannot be a name: letters, digits, spaces and . @ + - _ make one, at most 80")
+    check_new(name, role)
     if session.scalars(select(Account).where(Account.name == name)).first() is not None:
         raise InputFileError(f"there is an account {name!r} already: give it another password with  account password")
     row = Account(name=name, role=role, password=None if password is None else _hashed(password))
     audit.record(session, _SHELL, "add account", row)
     return row
+
+
+def check_new(name: str, role: str) -> None:
+    """Raise unless an account could have this name and role."""
+    if role not in ROLES or role == LOCAL:
+        raise InputFileError(f"{role!r} is no role: choose admin, reader, adjudicator or service{nearest(role, ROLES)}")
+    if not _NAME.fullmatch(name) or name == LOCAL:
+        raise InputFileError(f"{name!r} cannot be a name: letters, digits, spaces and . @ + - _ make one, at most 80")
 
 
 def local_account(session: Session) -> Account:
