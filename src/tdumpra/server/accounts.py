@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from tdumpra.errors import InputFileError, nearest
 from tdumpra.server import audit
 from tdumpra.server.refusals import RefusedError
+from tdumpra.server.settings import is_guarded
 from tdumpra.server.tables import Account, Identity, Login, Token, now
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ def link(session: Session, name: str, issuer: str, subject: str) -> None:
         raise InputFileError(f"{name} is a service, which has a token: only people log in at a provider")
     if not (1 <= len(subject) <= LONGEST_SUBJECT and len(issuer) <= LONGEST_SUBJECT):
         raise InputFileError(f"a subject and its issuer have 1 to {LONGEST_SUBJECT} characters")
+    if not is_guarded(issuer):
+        raise InputFileError(f"the issuer must be an address that begins with https://, not {issuer!r}")
     found = session.scalars(select(Identity).where(Identity.issuer == issuer, Identity.subject == subject)).first()
     if found is None:
         found = Identity(account_id=row.id, issuer=issuer, subject=subject)
