@@ -156,7 +156,9 @@ def _reasons(path: Path, formats: Collection[str] | None = None) -> Iterator[Non
     except (BrokenImageError, MissingExtraError):
         raise
     except UnidentifiedImageError:
-        raise BrokenImageError(f"not an image of a format that is read ({', '.join(formats or (*FORMATS, 'DICOM'))})") from None
+        raise BrokenImageError(
+            f"not an image of a format that is read ({', '.join(formats or (*FORMATS, 'DICOM'))})"
+        ) from None
     except Image.DecompressionBombError:
         raise BrokenImageError(f"more than the {limits().image_pixels:,.0f} pixels that are decoded") from None
     except MemoryError:
