@@ -144,7 +144,7 @@ def current(session: Session) -> str:
 def earlier(session: Session) -> str | None:
     """Return the model that rolling back leads to: each step back undoes one more promotion."""
     entries = select(Entry.subject, Entry.action).where(Entry.kind == Promotion.__tablename__)
-    actions = {subject: action for subject, action in session.execute(entries)}
+    actions = {each.subject: each.action for each in session.execute(entries)}
     active: list[str] = []
     for row in session.scalars(select(Promotion).order_by(Promotion.number)):
         if actions.get(str(row.number)) == ROLL_BACK:
