@@ -53,6 +53,14 @@ def test_mistakes_are_one_sentence(account, words, hint):
     assert len(done.err.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("words", [("ada", "--role", "admim"), ("<b>", "--role", "reader")])
+def test_a_mistake_is_told_before_a_password_is_asked_for(account, monkeypatch, words):
+    monkeypatch.delenv("TDUMPRA_PASSWORD")
+    done = account("add", *words)
+    assert done.code == 2
+    assert "Password" not in done.out + done.err
+
+
 def test_a_lone_administrator_who_was_shut_out_gets_back_in(account, make_world, tmp_path):
     account("add", "solo", "--role", "admin")
     account("disable", "solo")

@@ -45,6 +45,19 @@ def test_a_promotion_is_undone_and_outlives_a_restart(make_world, tmp_path):
     assert names(again) == before
 
 
+def test_each_step_back_undoes_one_more_promotion(make_world):
+    world = make_world(shadow=True)
+    [first, second] = names(world)
+    client = world.client("ada")
+    for name in (second, first, second):
+        assert client.post(f"/v1/models/{name}/promote").status_code == 200
+    for active in (first, second, first):
+        assert client.post("/v1/models/rollback").status_code == 200
+        assert names(world)[0] == active
+    assert client.post("/v1/models/rollback").status_code == 409  # to where it began, and no further
+    assert names(world)[0] == first
+
+
 def test_answers_name_the_model_that_is_active(make_world):
     world = make_world(shadow=True)
     [first, second] = names(world)

@@ -353,8 +353,17 @@ def test_links_by_the_command_line(tdumpra, tmp_path, monkeypatch):
     assert account("link", "rolf", "s-1", *issuer).code == 2
     assert account("link", "sam", "s-2", *issuer).code == 2
     assert account("link", "nobody", "s-2", *issuer).code == 2
+    assert account("link", "rolf", "s-2", "--issuer", "ftp://login.example.org").code == 2
     assert account("unlink", "rita").code == 0
     assert account("link", "rolf", "s-1", *issuer).code == 0
+
+
+def test_only_what_is_missing_of_a_provider_is_named(tdumpra, monkeypatch):
+    monkeypatch.delenv("TDUMPRA_OIDC_SECRET", raising=False)
+    told = tdumpra("serve", "no-model", "--oidc-client", "x").err
+    assert "--oidc-issuer" in told
+    assert "--oidc-secret-file" in told
+    assert "--oidc-client" not in told
 
 
 @pytest.mark.parametrize(

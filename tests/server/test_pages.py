@@ -76,9 +76,11 @@ def test_models_are_promoted_on_their_page(make_world):
     world = make_world(shadow=True)
     admin = world.browser("ada")
     page = admin.get("/models").text
+    assert "/models/rollback" not in page  # nothing was promoted
     [shadow] = re.findall(r'name="model" value="([0-9a-f]{16})"', page)
     assert admin.post("/models/promote", data={"model": shadow, "key": form_key(page)}).status_code == 303
     assert world.service.models.active.row.id == shadow
+    assert "/models/rollback" in admin.get("/models").text
     assert admin.post("/models/rollback", data={"key": "back"}).status_code == 303
     assert world.service.models.active.row.id != shadow
 

@@ -41,8 +41,9 @@ def _add(
 ) -> None:
     """Make an account. A service gets a token, everyone else a password."""
     require()
-    from tdumpra.server.accounts import add_account, add_token
+    from tdumpra.server.accounts import add_account, add_token, check_new
 
+    check_new(name, role)  # before anybody types a password
     secret = None if role == "service" or no_password else _password(password)
     with _writing(folder, database, new=True) as session:
         add_account(session, name, role, secret)

@@ -54,7 +54,8 @@ def _verify(
         for fault in faults:
             say(fault, style="red")
     if faults:
-        raise ArtifactError(f"the audit trail does not hold: {len(faults)} faults in {checked.head.number:,} entries")
+        count = "1 fault" if len(faults) == 1 else f"{len(faults):,} faults"
+        raise ArtifactError(f"the audit trail does not hold: {count} in {checked.head.number:,} entries")
     if not as_json:
         say(f"{checked.head.number:,} entries, all as they were written. Head: {checked.head}")
 

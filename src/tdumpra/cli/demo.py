@@ -23,12 +23,14 @@ what the gate has over it is accuracy elsewhere. And the classifier is trained b
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -40,6 +42,7 @@ from tdumpra.cli.experiments import write
 from tdumpra.cli.run import run_stages
 from tdumpra.data.batches.augment import AugmentConfig
 from tdumpra.data.images.framing import Framing
+from tdumpra.data.synthetic import synthetic_manifest
 from tdumpra.errors import StopRequestedError, TdumpraError
 from tdumpra.report import outcome
 from tdumpra.report.runs import write_report
@@ -59,6 +62,8 @@ from tdumpra.runs.table_stages import tune_step
 from tdumpra.screen import print_json, say, show_notes
 
 SETTINGS = "demo.toml"
+PICTURES = "pictures"
+_PICTURES = 12
 _IMAGES, _EPOCHS = 3600, 12
 _FEWEST_IMAGES = 200  # with fewer, a class may be missing from a part of the split
 _SIZE = 64
@@ -155,6 +160,7 @@ def demo_command(folder: Path, *, seed: int, images: int | None, epochs: int | N
             say(_opening(config), console)
         evaluation = run_stages(config, quiet=as_json)[seed]
         write(outcome.evaluate, config, folder, quiet=True)
+        _write_pictures(folder / PICTURES, seed)
         page = folder / "report" / "index.html"
         unchanged = _stamp(RunFolder(folder).evaluation) == before and page.exists()
         results = {
@@ -168,6 +174,18 @@ def demo_command(folder: Path, *, seed: int, images: int | None, epochs: int | N
         print_json(results)
         return
     _show(results, console)
+
+
+def _write_pictures(folder: Path, seed: int) -> None:
+    """Write pictures of lesions that no training saw, named by their class, to try ``predict`` and ``serve`` with."""
+    folder.mkdir(exist_ok=True)
+    fresh = synthetic_manifest(n=_PICTURES, seed=seed + 1, size=_SIZE, ambiguous=_AMBIGUOUS)
+    for number, record in enumerate(fresh.records, 1):
+        buffer = io.BytesIO()
+        Image.fromarray(fresh.reader(record)).save(buffer, "PNG")
+        path = folder / f"{number:02d}-{fresh.class_names[record.label]}.png"
+        if not path.exists():
+            write_bytes(path, buffer.getvalue())
 
 
 def _report(folder: Path, console: Console) -> bool:
@@ -216,5 +234,7 @@ def _show(results: dict[str, Any], console: Console) -> None:
     console.print()
     if results["report"] is not None:
         say(f"Report: {results['report']}", console)
+    say(f"New images: {results['folder']}/{PICTURES}, of lesions that it has not seen", console)
     say(f"With an image: tdumpra predict {results['folder']} IMAGE", console)
+    say(f"In a browser: tdumpra serve {results['folder']}", console)
     say("With your own arrays: tdumpra attach YOUR.npz --out runs/mine", console)

@@ -147,10 +147,13 @@ def _provider(issuer: str | None, client: str | None, secret_file: Path | None) 
         except (OSError, UnicodeDecodeError) as error:
             raise InputFileError(f"cannot read the secret in {secret_file}: {error}") from error
     if issuer is None or client is None or not secret:
-        raise InputFileError(
-            "a provider of logins needs --oidc-issuer, --oidc-client, and its secret: --oidc-secret-file FILE, or the "
-            "environment variable TDUMPRA_OIDC_SECRET"
-        )
+        needed = {
+            "--oidc-issuer URL": issuer,
+            "--oidc-client ID": client,
+            "its secret (--oidc-secret-file FILE, or the environment variable TDUMPRA_OIDC_SECRET)": secret,
+        }
+        missing = " and ".join(words for words, given in needed.items() if not given)
+        raise InputFileError(f"a provider of logins also needs {missing}")
     return OidcSettings(issuer=issuer, client_id=client, secret=secret)
 
 

@@ -20,6 +20,7 @@ from tdumpra.errors import InputFileError, nearest
 from tdumpra.server import audit
 from tdumpra.server.database import Database
 from tdumpra.server.refusals import RefusedError
+from tdumpra.server.settings import is_guarded
 from tdumpra.server.tables import Account, Identity, Login, Token, now
 
 if TYPE_CHECKING:
@@ -60,15 +61,20 @@ class Person(NamedTuple):
 
 def add_account(session: Session, name: str, role: str, password: str | None) -> Account:
     """Make an account."""
-    if role not in ROLES or role == LOCAL:
-        raise InputFileError(f"{role!r} is no role: choose admin, reader, adjudicator or service{nearest(role, ROLES)}")
-    if not _NAME.fullmatch(name) or name == LOCAL:
-        raise InputFileError(f"{name!r} cannot be a name: letters, digits, spaces and . @ + - _ make one, at most 80")
+    check_new(name, role)
     if session.scalars(select(Account).where(Account.name == name)).first() is not None:
         raise InputFileError(f"there is an account {name!r} already: give it another password with  account password")
     row = Account(name=name, role=role, password=None if password is None else _hashed(password))
     audit.record(session, _SHELL, "add account", row)
     return row
+
+
+def check_new(name: str, role: str) -> None:
+    """Raise unless an account could have this name and role."""
+    if role not in ROLES or role == LOCAL:
+        raise InputFileError(f"{role!r} is no role: choose admin, reader, adjudicator or service{nearest(role, ROLES)}")
+    if not _NAME.fullmatch(name) or name == LOCAL:
+        raise InputFileError(f"{name!r} cannot be a name: letters, digits, spaces and . @ + - _ make one, at most 80")
 
 
 def local_account(session: Session) -> Account:
@@ -114,6 +120,8 @@ def link(session: Session, name: str, issuer: str, subject: str) -> None:
         raise InputFileError(f"{name} is a service, which has a token: only people log in at a provider")
     if not (1 <= len(subject) <= LONGEST_SUBJECT and len(issuer) <= LONGEST_SUBJECT):
         raise InputFileError(f"a subject and its issuer have 1 to {LONGEST_SUBJECT} characters")
+    if not is_guarded(issuer):
+        raise InputFileError(f"the issuer must be an address that begins with https://, not {issuer!r}")
     found = session.scalars(select(Identity).where(Identity.issuer == issuer, Identity.subject == subject)).first()
     if found is None:
         found = Identity(account_id=row.id, issuer=issuer, subject=subject)

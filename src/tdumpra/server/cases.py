@@ -25,7 +25,7 @@ from tdumpra.server.tables import Case, Decision, Opinion, Reading, now
 
 FILTERS = {
     "unread": "for me to read",
-    "differing": "readers differ",
+    "differing": "readers differ, undecided",
     "decided": "decided",
     "moved": "moved by the gate",
     "opened": "gate open",

@@ -19,7 +19,9 @@ from tdumpra.networks.predict import Predictor
 from tdumpra.server import audit
 from tdumpra.server.refusals import RefusedError, not_found
 from tdumpra.server.store import Store
-from tdumpra.server.tables import ModelFile, Promotion
+from tdumpra.server.tables import Entry, ModelFile, Promotion
+
+ROLL_BACK = "roll back"  # what the trail calls it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,12 +89,12 @@ class Models:
 
     def roll_back(self, session: Session, actor: str) -> None:
         """Make the model active again that was before the last promotion."""
-        last = session.scalars(select(Promotion).order_by(Promotion.number.desc()).limit(1)).one()
-        if last.before_id is None:
+        before = earlier(session)
+        if before is None:
             raise RefusedError(409, "there is no model to go back to")
-        if last.before_id not in self._loaded:
-            raise RefusedError(409, f"model {last.before_id} is not loaded: name it when you start the server")
-        activate(session, last.before_id, actor, "roll back")
+        if before not in self._loaded:
+            raise RefusedError(409, f"model {before} is not loaded: name it when you start the server")
+        activate(session, before, actor, ROLL_BACK)
 
     def follow(self, session: Session) -> None:
         """Take over which model is active, if it was changed; of two who look at once, the newer look counts."""
@@ -139,6 +141,19 @@ def current(session: Session) -> str:
     """Return the fingerprint of the active model; nothing where there never was one."""
     newest = select(Promotion.model_id).order_by(Promotion.number.desc()).limit(1)
     return session.scalars(newest).first() or ""
+
+
+def earlier(session: Session) -> str | None:
+    """Return the model that rolling back leads to: each step back undoes one more promotion."""
+    entries = select(Entry.subject, Entry.action).where(Entry.kind == Promotion.__tablename__)
+    actions = {each.subject: each.action for each in session.execute(entries)}
+    active: list[str] = []
+    for row in session.scalars(select(Promotion).order_by(Promotion.number)):
+        if actions.get(str(row.number)) == ROLL_BACK:
+            del active[-1:]
+        else:
+            active.append(row.model_id)
+    return active[-2] if len(active) > 1 else None
 
 
 def activate(session: Session, name: str, actor: str, action: str) -> None:

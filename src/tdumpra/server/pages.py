@@ -15,6 +15,7 @@ from tdumpra.server.accounts import Person
 from tdumpra.server.answers import Once
 from tdumpra.server.api import Serves, Who
 from tdumpra.server.cases import FILTERS, OF_THE_MODEL
+from tdumpra.server.models import earlier
 from tdumpra.server.refusals import RefusedError
 from tdumpra.server.schemas import DecisionIn, Lesion, ReadingIn
 from tdumpra.server.settings import FORMATS
@@ -169,8 +170,9 @@ def download(service: Serves, person: Who) -> Response:
 def show_models(request: Request, service: Serves, person: Who) -> Response:
     """Show the models that are loaded."""
     person.require("manage")
-    active = service.models.active
-    return page(request, "models.html", models=service.models.all(), active=active)
+    with service.database.read() as session:
+        before = service.models.find(earlier(session) or "")
+    return page(request, "models.html", models=service.models.all(), active=service.models.active, before=before)
 
 
 @router.post("/models/promote")

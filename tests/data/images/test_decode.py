@@ -74,6 +74,14 @@ def test_text_named_jpg_is_broken(tmp_path):
     assert "not an image of a format that is read" in reason(tmp_path / "a.jpg")
 
 
+def test_the_reason_names_the_formats_that_would_be_taken(tmp_path):
+    (tmp_path / "a.jpg").write_text("Not Found")
+    with pytest.raises(BrokenImageError) as raised:
+        decode_file(tmp_path / "a.jpg", formats=("PNG", "BMP"))
+    assert "PNG, BMP" in str(raised.value)
+    assert "DICOM" not in str(raised.value)
+
+
 def test_a_format_off_the_list_is_broken(tmp_path):
     Image.fromarray(photograph()).save(tmp_path / "a.ppm")
     assert "not an image of a format that is read" in reason(tmp_path / "a.ppm")

@@ -73,7 +73,7 @@ def decode_file(path: Path, *, formats: Collection[str] | None = None) -> UInt8[
 
     Of ``formats``, if they are named, the header decides before anything else is read.
     """
-    with _reasons(path):
+    with _reasons(path, formats):
         if is_dicom(path):
             _refuse_format("DICOM", formats)
             with _quiet():
@@ -148,7 +148,7 @@ def _refuse_format(kind: str, formats: Collection[str] | None) -> None:
 
 
 @contextmanager
-def _reasons(path: Path) -> Iterator[None]:
+def _reasons(path: Path, formats: Collection[str] | None = None) -> Iterator[None]:
     """Turn whatever a decoder raises into ``BrokenImageError``."""
     refuse_unreadable(path)
     try:
@@ -156,7 +156,9 @@ def _reasons(path: Path) -> Iterator[None]:
     except (BrokenImageError, MissingExtraError):
         raise
     except UnidentifiedImageError:
-        raise BrokenImageError(f"not an image of a format that is read ({', '.join(FORMATS)}, DICOM)") from None
+        raise BrokenImageError(
+            f"not an image of a format that is read ({', '.join(formats or (*FORMATS, 'DICOM'))})"
+        ) from None
     except Image.DecompressionBombError:
         raise BrokenImageError(f"more than the {limits().image_pixels:,.0f} pixels that are decoded") from None
     except MemoryError:
