@@ -329,7 +329,7 @@ def test_ctrl_c_waits_for_no_network(trained, images, tmp_path):
     words = [sys.executable, "-m", "tdumpra", "predict", str(trained), *[str(images)] * 12, "--csv"]
     process = subprocess.Popen(
         [*words, "--trust-code", "tiny_networks:plain"], env=environment, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, start_new_session=True,
+        stderr=subprocess.PIPE, start_new_session=True, preexec_fn=heed_ctrl_c,
     )  # fmt: skip
     while not (tmp_path / "began").exists():
         assert process.poll() is None, process.communicate()
@@ -343,6 +343,11 @@ def test_ctrl_c_waits_for_no_network(trained, images, tmp_path):
     assert err == "tdumpra: stopped\n"
     assert out.startswith("path,")
     assert not members_of(process.pid)
+
+
+def heed_ctrl_c() -> None:
+    """As in a terminal: what a shell runs in the background ignores Ctrl-C, and so do its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def members_of(session: int) -> list[str]:

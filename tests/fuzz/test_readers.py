@@ -277,6 +277,7 @@ READERS: dict[str, list[tuple[str, Reader, st.SearchStrategy[bytes]]]] = {
     ],
 }  # fmt: skip
 ELSEWHERE = {
+    "estimator.py": "its load is what the strategies of estimator_file.py call",
     "report/qualitative.py": "opens the picture that it wrote in the line before",
     "cli/validate.py": "takes two digests out of what artifacts.py reads (tests/cli/test_validate.py)",
 }

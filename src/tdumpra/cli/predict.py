@@ -156,7 +156,7 @@ def check_engine(name: str, exported: Path | None) -> Literal["auto", "onnx", "o
     """Return what runs an exported file; torch runs none."""
     check_choice(name, "--engine", ("auto", "torch", *ENGINES))
     if name == "torch" and exported is not None:
-        raise ValueError(f"{exported} is an exported graph, which torch does not run: choose onnx or openvino")
+        raise ValueError(f"torch runs no exported graph ({exported}): name the model file, or choose onnx or openvino")
     return cast('Literal["auto", "onnx", "openvino"]', name)
 
 
