@@ -304,6 +304,14 @@ def test_a_role_is_a_limit(world, name, method, path):
     assert world.client(name).request(method, path).status_code == 403
 
 
+def test_a_blind_reader_gets_the_model_s_word_on_no_copy(world):
+    case, reader = world.add_case(), world.client("rita")
+    image = reader.get(f"/v1/cases/{case}/image")
+    assert image.status_code == 200
+    for path in ("/v1/cases", "/v1/predict"):
+        assert reader.post(path, content=image.content).status_code == 403
+
+
 # --- names and paths
 
 

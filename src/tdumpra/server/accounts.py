@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LOCAL = "local"  # the name and the role of whoever uses a server that only this machine can reach
 ROLES = {
     "admin": frozenset({"predict", "upload", "see", "decide", "study", "export", "manage"}),
-    "reader": frozenset({"upload", "read"}),
+    "reader": frozenset({"read"}),  # who adds a copy of a case sees what the model says of it
     "adjudicator": frozenset({"predict", "upload", "see", "decide", "study", "export"}),
     "service": frozenset({"predict", "upload"}),
     LOCAL: frozenset({"predict", "upload", "read", "see", "decide", "study", "export", "manage"}),

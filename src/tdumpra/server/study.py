@@ -173,7 +173,7 @@ def _counts(session: Session, answers: Sequence[_Answer], decided: int, readers:
         FILTERS["opened"]: session.scalar(living.where(Opinion.opened)) or 0,
         FILTERS["moved"]: session.scalar(living.where(Opinion.label != Opinion.classifier)) or 0,
         "read by enough": len(complete),
-        FILTERS["differing"]: sum(len(set(found)) > 1 for found in complete),
+        "readers differ": sum(len(set(found)) > 1 for found in complete),
         "decided": decided,
     }
 
