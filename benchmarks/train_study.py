@@ -6,9 +6,10 @@ A job is called after its file, and says what it trains: ``fold-0-seed-1`` and `
 ``site-rosendahl-seed-0`` (a site that is held out), ``recipe-paper-seed-2`` (one network at the paper's settings). Its
 configurations lie in the folder ``--studies``. Trainings are started in the order given, as many as ``--processes`` at
 once. As soon as a job's networks are trained and embedded, ``OUT/JOB.npz`` is written, in one piece
-(:mod:`benchmarks.saved_outputs`), and with ``--views`` ``OUT/views-JOB.npz`` too (:mod:`benchmarks.other_views`). Jobs
-whose files are there are skipped. A training that fails is told and stops no other. After ``--seconds`` what still runs
-is ended; the same command goes on from the last checkpoints. The exit code is 0 once every file is there.
+(:mod:`benchmarks.saved_outputs`), and of a fold with ``--views`` ``OUT/views-JOB.npz`` too
+(:mod:`benchmarks.other_views`). Jobs whose files are there are skipped. A training that fails is told and stops no
+other. After ``--seconds`` what still runs is ended; the same command goes on from the last checkpoints. The exit code
+is 0 once every file is there.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ class Job(NamedTuple):
         return [self.member(number) for number in range(len(self.studies))]
 
     def files(self, out: Path, *, views: bool) -> list[Path]:
-        """Return the files that the job ends with; views are taken of two networks."""
-        names = [self.name, f"views-{self.name}"] if views and len(self.studies) > 1 else [self.name]
+        """Return the files that the job ends with; views are taken of the folds."""
+        names = [self.name, f"views-{self.name}"] if views and self.name.startswith("fold-") else [self.name]
         return [out / f"{name}.npz" for name in names]
 
 
@@ -196,7 +197,7 @@ def main() -> int:
     parser.add_argument("--studies", type=Path, default=Path("studies/ham10000"))
     parser.add_argument("--processes", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after which what runs is ended")
-    parser.add_argument("--views", action="store_true", help="also write the outputs of other views")
+    parser.add_argument("--views", action="store_true", help="also write the outputs of other views of the folds")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="in every configuration")
     parser.add_argument("--one", type=int, help="train this network of the job, here")
     options = parser.parse_args()
