@@ -6,6 +6,7 @@ import signal
 import stat
 import tempfile
 import time
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from tdumpra.artifacts import (
     make_folder,
     read_artifact,
     read_json,
+    read_meta,
     write_artifact,
     write_bytes,
     write_json,
@@ -49,6 +51,9 @@ def refuse_every_flipped_byte(data: bytes, path: Path, read: Callable[[Path], ob
             path.write_bytes(altered)
             with pytest.raises(ArtifactError, match=REFUSED):
                 read(path)
+
+
+both = pytest.mark.parametrize("read", [read_artifact, read_meta])
 
 
 class TestArtifact:
@@ -103,22 +108,34 @@ class TestArtifact:
             pytest.fail("no length gave such a header")
         read_artifact(path, kind="bank", schema=3)
 
-    def test_every_flipped_byte_is_refused(self, tmp_path):
-        data = write(tmp_path / "x", meta={}).read_bytes()
-        refuse_every_flipped_byte(data, tmp_path / "y", lambda path: read_artifact(path, kind="bank", schema=3))
+    def test_values_are_read_without_the_tensors(self, tmp_path):
+        path = write(tmp_path / "x", tensors={"t": torch.zeros(2**23)}, meta={"name": "ünï"})  # 32 MiB
+        tracemalloc.start()
+        try:
+            assert read_meta(path, kind="bank", schema=3) == {"name": "ünï"}
+            assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
+        finally:
+            tracemalloc.stop()
 
-    def test_every_truncation_and_addition_is_refused(self, tmp_path):
+    @both
+    def test_every_flipped_byte_is_refused(self, tmp_path, read):
+        data = write(tmp_path / "x", meta={}).read_bytes()
+        refuse_every_flipped_byte(data, tmp_path / "y", lambda path: read(path, kind="bank", schema=3))
+
+    @both
+    def test_every_truncation_and_addition_is_refused(self, tmp_path, read):
         data = write(tmp_path / "x", meta={}).read_bytes()
         path = tmp_path / "y"
         for length in range(len(data)):
             path.write_bytes(data[:length])
             with pytest.raises(ArtifactError, match=REFUSED):
-                read_artifact(path, kind="bank", schema=3)
+                read(path, kind="bank", schema=3)
         path.write_bytes(data + b"\0")
         with pytest.raises(ArtifactError, match=REFUSED):
-            read_artifact(path, kind="bank", schema=3)
+            read(path, kind="bank", schema=3)
 
-    def test_a_pickle_and_a_zip_are_not_opened(self, tmp_path):
+    @both
+    def test_a_pickle_and_a_zip_are_not_opened(self, tmp_path, read):
         path = tmp_path / "model.pt"
 
         class Trap:
@@ -130,24 +147,25 @@ class TestArtifact:
             with pytest.raises(
                 ArtifactError, match="is a pickle or zip archive, not a tdumpra bank file; it was not op"
             ):
-                read_artifact(path, kind="bank", schema=3)
+                read(path, kind="bank", schema=3)
         torch.save({"a": torch.ones(2)}, path)
         with pytest.raises(ArtifactError, match="pickle or zip"):
-            read_artifact(path, kind="bank", schema=3)
+            read(path, kind="bank", schema=3)
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("a", "b")
         with pytest.raises(ArtifactError, match="pickle or zip"):
-            read_artifact(path, kind="bank", schema=3)
+            read(path, kind="bank", schema=3)
         path.write_bytes(pickle.dumps([1], protocol=0))
         with pytest.raises(ArtifactError, match="truncated, or is no tdumpra bank file"):
-            read_artifact(path, kind="bank", schema=3)
+            read(path, kind="bank", schema=3)
 
-    def test_another_kind_and_another_version(self, tmp_path):
+    @both
+    def test_another_kind_and_another_version(self, tmp_path, read):
         path = write(tmp_path / "x")
         with pytest.raises(ArtifactError, match="x holds a tdumpra bank, where a model is needed"):
-            read_artifact(path, kind="model", schema=3)
+            read(path, kind="model", schema=3)
         with pytest.raises(ArtifactError, match="bank schema version 3, where this tdumpra reads 4: make it again"):
-            read_artifact(path, kind="bank", schema=4)
+            read(path, kind="bank", schema=4)
 
     def test_a_plain_safetensors_file(self, tmp_path):
         path = tmp_path / "plain.safetensors"

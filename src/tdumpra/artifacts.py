@@ -15,6 +15,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -89,22 +90,48 @@ def write_artifact(
 def read_artifact(path: str | Path, *, kind: str, schema: int) -> Artifact:
     """Read what :func:`write_artifact` wrote, or say in one sentence why it cannot be used."""
     data = _read_bytes(path)
-    header_end = _HEADER_LENGTH + int.from_bytes(data[:_HEADER_LENGTH], "little")
-    if header_end > len(data):  # true of fewer than 8 bytes too
-        # The length of a header may begin like a pickle, but is below 16 MiB: its upper bytes are zero.
-        if (data[:1] == b"\x80" and any(data[3:_HEADER_LENGTH])) or data[:2] == b"PK":
-            raise ArtifactError(f"{path} is a pickle or zip archive, not a tdumpra {kind} file; it was not opened")
-        raise ArtifactError(f"{path} is truncated, or is no tdumpra {kind} file")
-    _check_seal(path, data, header_end, kind)
+    header_end = _header_end(path, data[:_HEADER_LENGTH], len(data), kind)
+    head = data[:header_end]
+    _check_seal(path, head, [memoryview(data)[header_end:]], kind)
     with reading(path, f"tdumpra {kind} file", ArtifactError):
-        header = json.loads(data[_HEADER_LENGTH:header_end])["__metadata__"]
-        _check_identity(path, header, kind, schema)
-        meta = json.loads(header["meta"])
-        if not isinstance(meta, dict):
-            raise TypeError(f"its values must be an object, not {meta!r}")
+        meta = _meta(path, head, kind, schema)
         import safetensors.torch
 
         return Artifact(safetensors.torch.load(data), meta)
+
+
+def read_meta(path: str | Path, *, kind: str, schema: int) -> dict[str, Any]:
+    """Read the values of a sealed file, which is found whole, and none of its tensors: these may be gigabytes."""
+    size = _size(path)
+    try:
+        with Path(path).open("rb") as file:
+            first = file.read(_HEADER_LENGTH)
+            head = first + file.read(_header_end(path, first, size, kind) - _HEADER_LENGTH)
+            _check_seal(path, head, iter(lambda: file.read(_READ_AT_ONCE), b""), kind)
+    except OSError as error:
+        raise cannot_read(path, error, ArtifactError) from error
+    with reading(path, f"tdumpra {kind} file", ArtifactError):
+        return _meta(path, head, kind, schema)
+
+
+def _header_end(path: str | Path, first: bytes, size: int, kind: str) -> int:
+    """Return where the header of a safetensors file ends, by its first eight bytes."""
+    end = _HEADER_LENGTH + int.from_bytes(first, "little")
+    if end <= size:  # false of fewer than 8 bytes
+        return end
+    # The length of a header may begin like a pickle, but is below 16 MiB: its upper bytes are zero.
+    if (first[:1] == b"\x80" and any(first[3:])) or first[:2] == b"PK":
+        raise ArtifactError(f"{path} is a pickle or zip archive, not a tdumpra {kind} file; it was not opened")
+    raise ArtifactError(f"{path} is truncated, or is no tdumpra {kind} file")
+
+
+def _meta(path: str | Path, head: bytes, kind: str, schema: int) -> dict[str, Any]:
+    header = json.loads(head[_HEADER_LENGTH:])["__metadata__"]
+    _check_identity(path, header, kind, schema)
+    meta = json.loads(header["meta"])
+    if not isinstance(meta, dict):
+        raise TypeError(f"its values must be an object, not {meta!r}")
+    return meta
 
 
 def write_json(path: str | Path, *, kind: str, schema: int, content: Mapping[str, Any]) -> None:
@@ -118,7 +145,7 @@ def write_json(path: str | Path, *, kind: str, schema: int, content: Mapping[str
 def read_json(path: str | Path, *, kind: str, schema: int) -> dict[str, Any]:
     """Read what :func:`write_json` wrote; the seal is checked and taken off."""
     data = _read_bytes(path)
-    _check_seal(path, data, len(data), kind)
+    _check_seal(path, data, [], kind)
     with reading(path, f"tdumpra {kind} file", ArtifactError):
         content: dict[str, Any] = json.loads(data)
         _check_identity(path, content, kind, schema)
@@ -128,7 +155,7 @@ def read_json(path: str | Path, *, kind: str, schema: int) -> dict[str, Any]:
 def read_seal(path: str | Path, *, kind: str) -> str:
     """Return the checksum that an artefact carries of its own bytes, once these are found whole."""
     data = _read_bytes(path)
-    return _check_seal(path, data, len(data), kind)
+    return _check_seal(path, data, [], kind)
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
@@ -272,19 +299,20 @@ def _sealed(parts: Sequence[Bytes]) -> list[Bytes]:
     return [first[: found.start(1)], digest.encode(), first[found.end(1) :], *others]
 
 
-def _digest(parts: Iterable[Bytes]) -> str:
+def _digest(*parts: Iterable[Bytes]) -> str:
     digest = hashlib.sha256()
-    for part in parts:
+    for part in chain(*parts):
         digest.update(part)
     return digest.hexdigest()
 
 
-def _check_seal(path: str | Path, data: bytes, header_end: int, kind: str) -> str:
-    found = _SEAL.search(data, 0, header_end)
+def _check_seal(path: str | Path, head: bytes, others: Iterable[Bytes], kind: str) -> str:
+    """Return the checksum that the first part of a file carries, once it is that of all its parts."""
+    found = _SEAL.search(head)
     if found is None:
         raise ArtifactError(f"{path} is not a tdumpra {kind} file, or is truncated: it carries no checksum")
-    whole = memoryview(data)  # slices of it are no copies
-    digest = _digest([whole[: found.start(1)], _BLANK.encode(), whole[found.end(1) :]])
+    whole = memoryview(head)  # slices of it are no copies
+    digest = _digest([whole[: found.start(1)], _BLANK.encode(), whole[found.end(1) :]], others)
     if digest.encode() != found[1]:
         raise ArtifactError(f"{path} was altered or cut short after it was written (its checksum does not match)")
     return digest
@@ -300,13 +328,23 @@ def _check_identity(path: str | Path, header: Mapping[str, Any], kind: str, sche
 
 
 def _read_bytes(path: str | Path) -> bytes:
-    refuse_endless(path, ArtifactError)
+    _size(path)
     try:
-        if reason := refuse_above("artifact_bytes", Path(path).stat().st_size, "bytes"):
-            raise ArtifactError(f"{path}: {reason}")
         return Path(path).read_bytes()
     except OSError as error:
         raise cannot_read(path, error, ArtifactError) from error
+
+
+def _size(path: str | Path) -> int:
+    """Return the bytes of a file that may be read: it has an end, and is within the limit."""
+    refuse_endless(path, ArtifactError)
+    try:
+        size = Path(path).stat().st_size
+    except OSError as error:
+        raise cannot_read(path, error, ArtifactError) from error
+    if reason := refuse_above("artifact_bytes", size, "bytes"):
+        raise ArtifactError(f"{path}: {reason}")
+    return size
 
 
 def _umask() -> int:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tdumpra.artifacts import Artifact, jsonable, prefixed, read_artifact, unprefixed, write_artifact
+from tdumpra.artifacts import Artifact, jsonable, prefixed, read_artifact, read_meta, unprefixed, write_artifact
 from tdumpra.core.linear_head import LinearHead
 from tdumpra.errors import ArtifactError
 from tdumpra.foreign import reading
@@ -91,5 +91,5 @@ def _head(fitted: Fitted, head: Mapping[str, Tensor]) -> LinearHead | None:
 
 def read_made_from(path: str | Path) -> tuple[str, str]:
     """Return the names that a saved classifier carries for what it, and what its evaluation, was made from."""
-    meta = read_artifact(path, kind=KIND, schema=SCHEMA).meta
+    meta = read_meta(path, kind=KIND, schema=SCHEMA)
     return str(meta.get("made_from", "")), str((meta.get("evaluation") or {}).get("made_from", ""))
