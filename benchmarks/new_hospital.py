@@ -4,8 +4,8 @@
     python -m benchmarks.new_hospital site_rosendahl_seed0.npz --ship
 
 Each file holds outputs of a network trained without the hospital: train and validation rows from home, test rows from
-there. Of the hospital's lesions 600 are drawn, three times; the ways are chosen and fitted on the first 50, 100, 200,
-400 and 600 of a draw, and judged on the lesions that were not drawn. Intervals draw those lesions again.
+there. Of the hospital's lesions 600 are drawn, three times; ``adapt`` runs on the first 50, 100, 200, 400 and 600 of a
+draw, and each way that it tried is judged on the lesions that were not drawn. Intervals draw those lesions again.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ import numpy as np
 
 from tdumpra.artifacts import jsonable
 from tdumpra.core.bootstrap import group_weights, percentile_interval
-from tdumpra.core.groups import group_folds, lesion_numbers
+from tdumpra.core.groups import lesion_numbers
 from tdumpra.estimator import DualPathClassifier
 from tdumpra.method.record import BankRecipe, Record
 from tdumpra.method.rows import KeptRows
-from tdumpra.models.adapt import FOLDS, Part, adapt, choose, figures_of
+from tdumpra.models.adapt import adapt, figures_of
 from tdumpra.models.ways import Adapted, Workbench
 from tdumpra.tuning.goal import Goal
 
 SIZES = (50, 100, 200, 400, 600)
 DRAWS = 3
+CHECKED = (200, 600)  # sizes at which the first draw's estimate stands beside the truth
 SHOWN = ("accuracy", "balanced_accuracy", "macro_f1", "nll", "ece")
 OBJECTIVES = ("accuracy", "balanced_accuracy")
 SHIPPED_ROWS, SHIPPED_FEATURES = 300, 128  # training rows of each class, and principal components
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES, SHIPPED = ROOT / "docs" / "results" / "new-hospital.json", ROOT / "examples" / "rosendahl_outputs.npz"
+PAGE = ROOT / "docs" / "new-hospital.md"
 _REPLICATES = 400
 _WAYS = {
     "keep": "as it is", "bias": "temperature and bias", "head": "linear head, replay", "bank": "local bank",
@@ -99,24 +101,19 @@ def study(path: Path, objective: str) -> dict[str, Any]:
         home: dict[str, list[dict[str, np.ndarray]]] = {}
         winners = []
         for draw, order in enumerate(draws):
-            nested = draw == 0 and size in (200, 600)
             rest = np.flatnonzero(~np.isin(member, order[: max(SIZES)]))
             bench = Workbench(model.decision_, record, names, local.rows(np.isin(member, order[:size])))
-            if nested:
-                done = adapt(bench, goal)
-                choice = done.choice
-                result["estimates"].append({"lesions": size, "estimate": done.figures["chosen"][objective].value})
-            else:
-                fold = group_folds(bench.local.groups, bench.local.y, FOLDS, seed=0)
-                choice = choose(bench, [Part(fold != i, np.flatnonzero(fold == i)) for i in range(FOLDS)], goal)
-            winners.append(choice.winner)
-            fitted = {way: bench.fit(np.ones(len(bench.local), bool), plan) for way, plan in choice.plans.items()}
-            fitted["chosen"] = fitted[choice.winner]
+            done = adapt(bench, goal)
+            winners.append(done.choice.winner if done.survives else "keep")
+            fitted = {way: bench.fit(np.ones(len(bench.local), bool), plan) for way, plan in done.choice.plans.items()}
+            fitted["chosen"] = fitted[winners[-1]]
             for way, adapted in fitted.items():
                 there.setdefault(way, []).append(judged(adapted, local.rows(rest), [w[rest] for w in weights], goal))
                 home.setdefault(way, []).append(judged(adapted, record.validation, home_weights, goal))
-            if nested:
-                result["estimates"][-1]["truth"] = float(there["chosen"][-1][objective][0])
+            if draw == 0 and size in CHECKED:
+                truth = float(there[done.choice.winner][-1][objective][0])
+                estimate = done.figures["chosen"][objective].value
+                result["estimates"].append({"lesions": size, "estimate": estimate, "truth": truth})
         result["sizes"][size] = {
             "winners": winners,
             "there": {way: with_intervals(parts) for way, parts in there.items()},
@@ -247,7 +244,7 @@ def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--out", action="store_true", help=f"write {FIGURES.name} and print the page's tables")
+    parser.add_argument("--out", action="store_true", help=f"write {FIGURES.name} and the page's tables")
     parser.add_argument("--ship", action="store_true", help=f"write {SHIPPED.name} from the first file")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # small classes, small validation sets: the page says so
@@ -258,9 +255,12 @@ def main() -> None:
             path.stem: {"as_it_is": at_home_and_there(path), **{each: study(path, each) for each in OBJECTIVES}}
             for path in arguments.files
         })  # fmt: skip
-        FIGURES.write_text(json.dumps(document, separators=(",", ":")) + "\n", encoding="utf-8")
+        before = tables(json.loads(FIGURES.read_text(encoding="utf-8")))
+        page = PAGE.read_text(encoding="utf-8")
         for name, lines in tables(document).items():
-            print(name, *lines, "", sep="\n")
+            page = page.replace("\n".join(before[name]), "\n".join(lines))
+        PAGE.write_text(page, encoding="utf-8")
+        FIGURES.write_text(json.dumps(document, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

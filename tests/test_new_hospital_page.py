@@ -6,9 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from benchmarks.new_hospital import FIGURES, ROOT, SHIPPED, tables
-
-PAGE = ROOT / "docs" / "new-hospital.md"
+from benchmarks.new_hospital import FIGURES, PAGE, SHIPPED, tables
 
 
 @pytest.mark.parametrize("name", ["drop", "leads", "balanced", "home", "estimates"])
