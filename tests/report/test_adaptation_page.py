@@ -33,7 +33,7 @@ def document(**changes: Any) -> dict[str, Any]:
         "classes": {"<b>amber</b>": 160, "blue": 0}, "missing": ["blue"], "verdict": "linear head with replay wins",
         "wins": True, "way": "head", "shown": "head", "chosen_by_fold": ["head"] * 5, "estimate": figures(0.6),
         "ways": ways,
-        "home": {"rows": 200, "before": figures(0.9), "after": figures(0.85), "change": figures(-0.05)}, "draws": 3,
+        "home": {"rows": 200, "before": figures(0.9), "after": figures(0.85), "change": figures(-0.05)},
         "dose": [{"lesions": size, "figures": {}, "gains": gains} for size in (50, 100)], "notes": ["no blue there"],
     }  # fmt: skip
     return {**made, **changes}
