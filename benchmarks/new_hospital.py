@@ -42,9 +42,8 @@ FIGURES, SHIPPED = ROOT / "docs" / "results" / "new-hospital.json", ROOT / "exam
 PAGE = ROOT / "docs" / "new-hospital.md"
 MAIN = "site_rosendahl"  # files of the page's first hospital begin like this
 HOSPITALS = {
-    "site-vidir_modern-seed-0": "modern Vienna",
-    "site-vidir_molemax-seed-0": "MoleMax, Vienna",
-    "site-vienna_dias-seed-0": "slides, Vienna",
+    "site-vidir_modern-seed-0": "Vienna, modern",
+    "site-vidir_molemax-seed-0": "Vienna, MoleMax",
 }
 _REPLICATES = 400
 _WAYS = {
@@ -240,7 +239,7 @@ def estimates(document: Mapping[str, Any], objective: str) -> list[str]:
 
 
 def elsewhere(document: Mapping[str, Any]) -> list[str]:
-    """Return the table of further hospitals: the model at home and there, then what each way gains by size."""
+    """Return the table of what each way gains at further hospitals, by the number of local lesions."""
     sizes = [str(size) for size in SIZES]
     lines = [f"| new hospital | way | {' | '.join(sizes)} |", "|---|---|" + "---|" * len(sizes)]
     for name, of_network in document.items():

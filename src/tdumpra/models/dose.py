@@ -1,7 +1,7 @@
 """The dose curve: what 50, 100, 200, … local lesions bring, so that a hospital knows how many cases to label.
 
-Each fold of the local lesions is predicted by ways that were fitted on so many lesions of the other folds, with the dials
-that were chosen without it: no row has a say in what is applied to it, as in the estimate.
+Each fold of the local lesions is predicted by ways that were fitted on so many lesions of the other folds, with the
+dials that were chosen without it: no row has a say in what is applied to it, as in the estimate.
 """
 
 from __future__ import annotations
