@@ -39,6 +39,13 @@ def document(**changes: Any) -> dict[str, Any]:
     return {**made, **changes}
 
 
+@pytest.mark.parametrize(("objective", "columns"), [("accuracy", 1), ("balanced_accuracy", 2)])
+def test_a_figure_of_each_way_is_shown_once(objective, columns):
+    page = adaptation_page(document(objective=objective))
+    row = page.split("the model as it is</th>")[1].split("</tr>")[0]
+    assert row.count("0.500 (") == columns
+
+
 def test_it_shows_figures_charts_and_notes():
     page = adaptation_page(document())
     assert page.count("<svg") == 2
