@@ -1,11 +1,13 @@
 """What adapting brings at a hospital that the networks never saw: the figures behind docs/new-hospital.md.
 
     python -m benchmarks.new_hospital site_rosendahl_seed0.npz site_rosendahl_seed1.npz --out
+    python -m benchmarks.new_hospital site-vidir_modern-seed-0.npz site-vidir_molemax-seed-0.npz --out
     python -m benchmarks.new_hospital site_rosendahl_seed0.npz --ship
 
 Each file holds outputs of a network trained without the hospital: train and validation rows from home, test rows from
-there. Of the hospital's lesions 600 are drawn, three times; the ways are chosen and fitted on the first 50, 100, 200,
-400 and 600 of a draw, and judged on the lesions that were not drawn. Intervals draw those lesions again.
+there. Of the hospital's lesions 600 are drawn, three times; ``adapt`` runs on the first 50, 100, 200, 400 and 600 of a
+draw, and each way that it tried is judged on the lesions that were not drawn. Intervals draw those lesions again.
+Figures of other files stay as they are.
 """
 
 from __future__ import annotations
@@ -21,21 +23,28 @@ import numpy as np
 
 from tdumpra.artifacts import jsonable
 from tdumpra.core.bootstrap import group_weights, percentile_interval
-from tdumpra.core.groups import group_folds, lesion_numbers
+from tdumpra.core.groups import lesion_numbers
 from tdumpra.estimator import DualPathClassifier
 from tdumpra.method.record import BankRecipe, Record
 from tdumpra.method.rows import KeptRows
-from tdumpra.models.adapt import FOLDS, Part, adapt, choose, figures_of
+from tdumpra.models.adapt import adapt, figures_of
 from tdumpra.models.ways import Adapted, Workbench
 from tdumpra.tuning.goal import Goal
 
 SIZES = (50, 100, 200, 400, 600)
 DRAWS = 3
+CHECKED = (200, 600)  # sizes at which the first draw's estimate stands beside the truth
 SHOWN = ("accuracy", "balanced_accuracy", "macro_f1", "nll", "ece")
 OBJECTIVES = ("accuracy", "balanced_accuracy")
 SHIPPED_ROWS, SHIPPED_FEATURES = 300, 128  # training rows of each class, and principal components
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES, SHIPPED = ROOT / "docs" / "results" / "new-hospital.json", ROOT / "examples" / "rosendahl_outputs.npz"
+PAGE = ROOT / "docs" / "new-hospital.md"
+MAIN = "site_rosendahl"  # files of the page's first hospital begin like this
+HOSPITALS = {
+    "site-vidir_modern-seed-0": "Vienna, modern",
+    "site-vidir_molemax-seed-0": "Vienna, MoleMax",
+}
 _REPLICATES = 400
 _WAYS = {
     "keep": "as it is", "bias": "temperature and bias", "head": "linear head, replay", "bank": "local bank",
@@ -89,7 +98,7 @@ def study(path: Path, objective: str) -> dict[str, Any]:
     """Return what each way reaches at each size, at the hospital and at home, and how honest the estimate is."""
     model, record, local, names = read(path)
     goal = Goal.check(objective, n_classes=len(names))
-    member = lesion_numbers(local.groups, len(local))
+    member = lesion_numbers(local.kin, len(local))
     draws = [np.random.default_rng(draw).permutation(member.max() + 1) for draw in range(DRAWS)]
     weights = [np.ones((len(local), 1)), *group_weights(member, n_replicates=_REPLICATES, seed=0)]
     home_weights = [np.ones((len(record.validation), 1))]
@@ -99,24 +108,19 @@ def study(path: Path, objective: str) -> dict[str, Any]:
         home: dict[str, list[dict[str, np.ndarray]]] = {}
         winners = []
         for draw, order in enumerate(draws):
-            nested = draw == 0 and size in (200, 600)
             rest = np.flatnonzero(~np.isin(member, order[: max(SIZES)]))
             bench = Workbench(model.decision_, record, names, local.rows(np.isin(member, order[:size])))
-            if nested:
-                done = adapt(bench, goal)
-                choice = done.choice
-                result["estimates"].append({"lesions": size, "estimate": done.figures["chosen"][objective].value})
-            else:
-                fold = group_folds(bench.local.groups, bench.local.y, FOLDS, seed=0)
-                choice = choose(bench, [Part(fold != i, np.flatnonzero(fold == i)) for i in range(FOLDS)], goal)
-            winners.append(choice.winner)
-            fitted = {way: bench.fit(np.ones(len(bench.local), bool), plan) for way, plan in choice.plans.items()}
-            fitted["chosen"] = fitted[choice.winner]
+            done = adapt(bench, goal)
+            winners.append(done.choice.winner if done.survives else "keep")
+            fitted = {way: bench.fit(np.ones(len(bench.local), bool), plan) for way, plan in done.choice.plans.items()}
+            fitted["chosen"] = fitted[winners[-1]]
             for way, adapted in fitted.items():
                 there.setdefault(way, []).append(judged(adapted, local.rows(rest), [w[rest] for w in weights], goal))
                 home.setdefault(way, []).append(judged(adapted, record.validation, home_weights, goal))
-            if nested:
-                result["estimates"][-1]["truth"] = float(there["chosen"][-1][objective][0])
+            if draw == 0 and size in CHECKED:
+                truth = float(there[done.choice.winner][-1][objective][0])
+                estimate = done.figures["chosen"][objective].value
+                result["estimates"].append({"lesions": size, "estimate": estimate, "truth": truth})
         result["sizes"][size] = {
             "winners": winners,
             "there": {way: with_intervals(parts) for way, parts in there.items()},
@@ -143,11 +147,17 @@ def at_home_and_there(path: Path) -> dict[str, Any]:
     goal = Goal.check("accuracy", n_classes=len(names))
     found = {}
     for name, rows in (("home", record.validation), ("there", local)):
-        member = lesion_numbers(rows.groups, len(rows))
+        member = lesion_numbers(rows.kin, len(rows))
         weights = [np.ones((len(rows), 1)), *group_weights(member, n_replicates=_REPLICATES, seed=0)]
         found[name] = with_intervals([judged(Adapted(model.decision_), rows, weights, goal)])
         found[name] |= {"rows": len(rows), "lesions": int(member.max()) + 1}
     return found
+
+
+def figures(path: Path) -> dict[str, Any]:
+    """Return all figures of a file; of further hospitals with one objective."""
+    objectives = OBJECTIVES if path.stem.startswith(MAIN) else OBJECTIVES[:1]
+    return {"as_it_is": at_home_and_there(path), **{each: study(path, each) for each in objectives}}
 
 
 def ship(path: Path, out: Path) -> None:
@@ -168,14 +178,16 @@ def ship(path: Path, out: Path) -> None:
     print(f"{out}: {len(rows)} rows, {out.stat().st_size / 2**20:.2f} MiB")
 
 
-def drop(document: Mapping[str, Any]) -> list[str]:
+def drop(document: Mapping[str, Any], hospitals: Mapping[str, str] | None = None) -> list[str]:
     """Return the table of the model as it is, at home and there."""
-    lines = ["| network | where | lesions | accuracy | balanced accuracy | ECE |", "|---|---|---|---|---|---|"]
-    for number, of_network in enumerate(document.values()):
+    first = "network" if hospitals is None else "new hospital"
+    lines = [f"| {first} | where | lesions | accuracy | balanced accuracy | ECE |", "|---|---|---|---|---|---|"]
+    for number, (name, of_network) in enumerate(document.items()):
+        label = str(number) if hospitals is None else hospitals[name]
         for where in ("home", "there"):
             found = of_network["as_it_is"][where]
             figures = " | ".join(_span(found[metric]) for metric in ("accuracy", "balanced_accuracy", "ece"))
-            lines.append(f"| {number} | {where} | {found['lesions']:,} | {figures} |")
+            lines.append(f"| {label} | {where} | {found['lesions']:,} | {figures} |")
     return lines
 
 
@@ -226,15 +238,32 @@ def estimates(document: Mapping[str, Any], objective: str) -> list[str]:
     return lines
 
 
+def elsewhere(document: Mapping[str, Any]) -> list[str]:
+    """Return the table of what each way gains at further hospitals, by the number of local lesions."""
+    sizes = [str(size) for size in SIZES]
+    lines = [f"| new hospital | way | {' | '.join(sizes)} |", "|---|---|" + "---|" * len(sizes)]
+    for name, of_network in document.items():
+        found = of_network["accuracy"]["sizes"]
+        for way, words in _WAYS.items():
+            if way != "keep":
+                cells = [_span(found[size]["lead"][way]["accuracy"], signed=True) for size in sizes]
+                lines.append(f"| {HOSPITALS[name]} | {words} | {' | '.join(cells)} |")
+    return lines
+
+
 def tables(document: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return every table of the page."""
+    first = {name: each for name, each in document.items() if name.startswith(MAIN)}
+    others = {name: document[name] for name in HOSPITALS if name in document}
     return {
-        "drop": drop(document),
-        "accuracy": by_size(document, "accuracy"),
-        "leads": leads(document, "accuracy"),
-        "balanced": leads(document, "balanced_accuracy"),
-        "home": at_home(document, "accuracy"),
-        "estimates": estimates(document, "accuracy"),
+        "drop": drop(first),
+        "accuracy": by_size(first, "accuracy"),
+        "leads": leads(first, "accuracy"),
+        "balanced": leads(first, "balanced_accuracy"),
+        "home": at_home(first, "accuracy"),
+        "estimates": estimates(first, "accuracy"),
+        "drop_elsewhere": drop(others, HOSPITALS),
+        "elsewhere": elsewhere(others),
     }
 
 
@@ -247,20 +276,21 @@ def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--out", action="store_true", help=f"write {FIGURES.name} and print the page's tables")
+    parser.add_argument("--out", action="store_true", help=f"write {FIGURES.name} and the page's tables")
     parser.add_argument("--ship", action="store_true", help=f"write {SHIPPED.name} from the first file")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # small classes, small validation sets: the page says so
     if arguments.ship:
         ship(arguments.files[0], SHIPPED)
     if arguments.out:
-        document = jsonable({
-            path.stem: {"as_it_is": at_home_and_there(path), **{each: study(path, each) for each in OBJECTIVES}}
-            for path in arguments.files
-        })  # fmt: skip
-        FIGURES.write_text(json.dumps(document, separators=(",", ":")) + "\n", encoding="utf-8")
+        document = jsonable({path.stem: figures(path) for path in arguments.files})
+        known = json.loads(FIGURES.read_text(encoding="utf-8"))
+        before, document = tables(known), {**known, **document}
+        page = PAGE.read_text(encoding="utf-8")
         for name, lines in tables(document).items():
-            print(name, *lines, "", sep="\n")
+            page = page.replace("\n".join(before[name]), "\n".join(lines))
+        PAGE.write_text(page, encoding="utf-8")
+        FIGURES.write_text(json.dumps(document, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

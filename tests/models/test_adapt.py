@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from two_places import NAMES, arrays, home_model, kept
 
-from tdumpra.core.groups import group_folds
+from tdumpra.core.groups import group_folds, lesion_numbers
 from tdumpra.core.metrics import classification_metrics
 from tdumpra.models.adapt import FOLDS, Adaptation, Interval, Part, adapt, choose, nested
-from tdumpra.models.dose import dose_curve, sizes_of
+from tdumpra.models.dose import dose_curve, out_of_fold, sizes_of
 from tdumpra.models.ways import TILTS, WAYS, Adapted, Plan, Workbench, reading_plans
 from tdumpra.tuning.goal import Goal
 
@@ -98,6 +98,18 @@ def test_labels_of_a_fold_have_no_say_in_what_is_applied_to_it(bench):
         assert np.array_equal(first[1][way][fold == 2], second[1][way][fold == 2])
     assert any(not np.array_equal(first[1][way], second[1][way]) for way in first[1])
     assert first[0][2] == second[0][2]
+
+
+def test_labels_of_a_fold_have_no_say_in_its_dose_curve(bench, adaptation):
+    """Neither in dials, nor in what is fitted: others' labels have."""
+    member, order = lesion_numbers(bench.local.kin, len(bench.local)), np.arange(80)
+    y = np.where(adaptation.fold == 2, (bench.local.y + 1) % 4, bench.local.y)
+    other = replace(bench, local=replace(bench.local, y=y), _kept={})
+    chosen = replace(adaptation, by_fold=nested(other, adaptation.goal, adaptation.fold)[0])
+    first, second = (out_of_fold(*each, member, order, 50) for each in ((bench, adaptation), (other, chosen)))
+    for way in first:
+        assert np.array_equal(first[way][adaptation.fold == 2], second[way][adaptation.fold == 2])
+    assert not np.array_equal(first["head"], second["head"])
 
 
 def test_copies_under_other_names_do_not_judge_what_was_fitted_on_them():

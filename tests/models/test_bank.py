@@ -418,6 +418,27 @@ def test_what_stays_is_told_by_where_the_rows_come_from(path, tmp_path):
     assert "nothing else rests on these rows" in note
 
 
+def test_copies_of_a_removed_image_under_other_names_are_told(path):
+    model: Any = opened(path)
+    train = model.record.train
+    first, other = (int(np.flatnonzero(train.groups == name)[0]) for name in (GONE, "train-lesion-0005"))
+
+    def copies_told(**columns):
+        record = replace(model.record, train=replace(train, **columns))
+        model.content.record_ = record
+        return [note for note in remove(model, groups=[GONE]).notes if "copies" in note]
+
+    assert copies_told() == []
+    z = train.z.copy()
+    z[other] = z[first]
+    assert "in 1 rows" in copies_told(z=z)[0]
+    content = np.full(len(train), "", dtype="<U4")
+    assert copies_told(content=content) == []  # nobody knows the pixels of any
+    content[[first, other]] = "abcd"
+    (note,) = copies_told(content=content)
+    assert "train-" not in note
+
+
 def test_a_new_class_goes_with_its_last_row_and_later_ones_move_up(path, tmp_path):
     model, names = opened(path), (*CLASSES, "dun", "ecru")
     dun, ecru = local_rows([3] * 3, "dun", seed=7), local_rows([4] * 3, "ecru", seed=8)

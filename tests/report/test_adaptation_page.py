@@ -33,10 +33,17 @@ def document(**changes: Any) -> dict[str, Any]:
         "classes": {"<b>amber</b>": 160, "blue": 0}, "missing": ["blue"], "verdict": "linear head with replay wins",
         "wins": True, "way": "head", "shown": "head", "chosen_by_fold": ["head"] * 5, "estimate": figures(0.6),
         "ways": ways,
-        "home": {"rows": 200, "before": figures(0.9), "after": figures(0.85), "change": figures(-0.05)}, "draws": 3,
+        "home": {"rows": 200, "before": figures(0.9), "after": figures(0.85), "change": figures(-0.05)},
         "dose": [{"lesions": size, "figures": {}, "gains": gains} for size in (50, 100)], "notes": ["no blue there"],
     }  # fmt: skip
     return {**made, **changes}
+
+
+@pytest.mark.parametrize(("objective", "columns"), [("accuracy", 1), ("balanced_accuracy", 2)])
+def test_a_figure_of_each_way_is_shown_once(objective, columns):
+    page = adaptation_page(document(objective=objective))
+    row = page.split("the model as it is</th>")[1].split("</tr>")[0]
+    assert row.count("0.500 (") == columns
 
 
 def test_it_shows_figures_charts_and_notes():

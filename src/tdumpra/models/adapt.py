@@ -70,7 +70,8 @@ class Adaptation:
 
     goal: Goal
     choice: Choice  # on all local rows
-    by_fold: tuple[str, ...]  # the winner where each fold was left out
+    fold: Array  # of each local row
+    by_fold: tuple[Choice, ...]  # where each fold was left out
     posteriors: Mapping[str, Array]  # of the procedure ("chosen") and of each way, out of fold
     figures: Mapping[str, Mapping[str, Interval]]  # of each of them
     gains: Mapping[str, Mapping[str, Interval]]  # of the procedure over each way
@@ -114,7 +115,7 @@ class Adaptation:
             "wins": self.survives,
             "way": self.choice.winner if self.survives else "keep",
             "shown": self.choice.shown,
-            "chosen_by_fold": list(self.by_fold),
+            "chosen_by_fold": [choice.winner for choice in self.by_fold],
             "estimate": table(self.figures["chosen"]),
             "ways": {
                 way: {
@@ -144,6 +145,7 @@ def adapt(bench: Workbench, goal: Goal) -> Adaptation:
     return Adaptation(
         goal=goal,
         choice=choice,
+        fold=fold,
         by_fold=by_fold,
         posteriors=posteriors,
         figures=figures,
@@ -205,9 +207,9 @@ def _best(tried: Mapping[Plan, Score], base: Score) -> Plan:
     return max(harmless, key=lambda plan: round(harmless[plan].objective, 12))
 
 
-def nested(bench: Workbench, goal: Goal, fold: Array) -> tuple[tuple[str, ...], dict[str, Array]]:
-    """Return each fold's winner, chosen without it, and what the winners and all ways say of the rows left out."""
-    n, winners = len(fold), []
+def nested(bench: Workbench, goal: Goal, fold: Array) -> tuple[tuple[Choice, ...], dict[str, Array]]:
+    """Return what is chosen without each fold, and what the winners and all ways say of the rows left out."""
+    n, choices = len(fold), []
     posteriors: dict[str, Array] = {}
     for left_out in range(FOLDS):
         inner = [_part(fold, {left_out, j}, j) for j in range(FOLDS) if j != left_out]
@@ -217,8 +219,8 @@ def nested(bench: Workbench, goal: Goal, fold: Array) -> tuple[tuple[str, ...], 
             p = bench.predict(train, plan, rows)
             posteriors.setdefault(way, np.empty((n, p.shape[1])))[rows] = p
         posteriors.setdefault("chosen", np.empty_like(posteriors["keep"]))[rows] = posteriors[choice.winner][rows]
-        winners.append(choice.winner)
-    return tuple(winners), posteriors
+        choices.append(choice)
+    return tuple(choices), posteriors
 
 
 def _part(fold: Array, without: set[int], rows: int) -> Part:

@@ -17,7 +17,7 @@ from tdumpra.estimator import DualPathClassifier
 from tdumpra.method.record import Record
 from tdumpra.method.rows import KeptRows
 from tdumpra.models.adapt import Adaptation, Interval, adapt, compared
-from tdumpra.models.dose import DRAWS, dose_curve
+from tdumpra.models.dose import dose_curve
 from tdumpra.models.local_rows import LocalRows
 from tdumpra.models.opened import OpenedModel
 from tdumpra.models.ways import Adapted, Plan, Workbench
@@ -66,7 +66,6 @@ def _adapt(model: OpenedModel, local: LocalRows, source: str, goal: Goal) -> Out
         "missing": [name for name, count in zip(names, counts, strict=True) if not count],
         **adaptation.to_json(),
         "home": home,
-        "draws": DRAWS,
         "dose": [jsonable(dose.to_json()) for dose in dose_curve(bench, adaptation)],
         "notes": [*local.notes, *_notes(bench, counts), *home_note],
     }

@@ -1,26 +1,23 @@
 """The dose curve: what 50, 100, 200, … local lesions bring, so that a hospital knows how many cases to label.
 
-Each size is drawn several times from the local lesions, each way is fitted on the draw with the dials that were chosen
-on all of them, and the lesions that were not drawn are predicted. Intervals draw lesions again, and hold the mean over
-the draws.
+Each fold of the local lesions is predicted by ways that were fitted on so many lesions of the other folds, with the
+dials that were chosen without it: no row has a say in what is applied to it, as in the estimate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tdumpra.core.bootstrap import group_weights, percentile_interval
+from tdumpra.core.bootstrap import bootstrap_metrics, group_weights, percentile_interval
 from tdumpra.core.groups import lesion_numbers
-from tdumpra.models.adapt import LEVEL, Adaptation, Interval, figures_of, shown_metrics
-from tdumpra.models.ways import Plan, Workbench
+from tdumpra.models.adapt import FOLDS, LEVEL, Adaptation, Interval, figures_of, shown_metrics
+from tdumpra.models.ways import Workbench
 
 Array = np.ndarray
 FIRST = 50  # lesions; each size is twice the one before
-DRAWS = 3
-_MOST_SHARE = 0.8  # of the lesions, so that enough are left to be predicted
+_MOST_SHARE = (FOLDS - 1) / FOLDS  # of the lesions: one fold is left to be predicted
 _REPLICATES = 300
 _SEED = 1
 
@@ -44,7 +41,7 @@ class Dose(NamedTuple):
 
 
 def sizes_of(n_lesions: int) -> list[int]:
-    """Return the sizes that leave enough lesions to be predicted."""
+    """Return the sizes that leave a fold to be predicted."""
     sizes, size = [], FIRST
     while size <= _MOST_SHARE * n_lesions:
         sizes.append(size)
@@ -53,16 +50,36 @@ def sizes_of(n_lesions: int) -> list[int]:
 
 
 def dose_curve(bench: Workbench, adaptation: Adaptation) -> list[Dose]:
-    """Return the curve; empty where there are too few lesions to draw 50 and leave some."""
+    """Return the curve; empty where there are too few lesions to draw 50 and leave a fold."""
     member = lesion_numbers(bench.local.kin, len(bench.local))
-    rng = np.random.default_rng(_SEED)
-    orders = [rng.permutation(int(member.max()) + 1) for _ in range(DRAWS)]
-    return [_dose(bench, adaptation, member, orders, size) for size in sizes_of(int(member.max()) + 1)]
+    n_lesions = int(member.max()) + 1
+    order = np.random.default_rng(_SEED).permutation(n_lesions)
+    return [
+        _dose(bench, adaptation, member, out_of_fold(bench, adaptation, member, order, size), size)
+        for size in sizes_of(n_lesions)
+    ]
 
 
-def _dose(bench: Workbench, adaptation: Adaptation, member: Array, orders: Sequence[Array], size: int) -> Dose:
-    drawn = [np.isin(member, order[:size]) for order in orders]
-    by_way = {way: _figures(bench, adaptation, member, drawn, plan) for way, plan in adaptation.choice.plans.items()}
+def out_of_fold(bench: Workbench, adaptation: Adaptation, member: Array, order: Array, size: int) -> dict[str, Array]:
+    """Return each way's posterior of all rows: of each fold from the first ``size`` lesions of the other folds."""
+    posteriors: dict[str, Array] = {}
+    for left_out, choice in enumerate(adaptation.by_fold):
+        inside = adaptation.fold == left_out
+        others = order[~np.isin(order, member[inside])]
+        train, rows = np.isin(member, others[:size]), np.flatnonzero(inside)
+        for way, plan in choice.plans.items():
+            p = bench.predict(train, plan, rows)
+            posteriors.setdefault(way, np.empty((len(member), p.shape[1])))[rows] = p
+    return posteriors
+
+
+def _dose(bench: Workbench, adaptation: Adaptation, member: Array, posteriors: dict[str, Array], size: int) -> Dose:
+    by_way = {}
+    for way, p in posteriors.items():
+        of_weights = figures_of(p, bench.local.y, adaptation.goal)
+        once = of_weights(np.ones((len(member), 1)))
+        again = bootstrap_metrics(of_weights, group_weights(member, n_replicates=_REPLICATES, seed=_SEED))
+        by_way[way] = {metric: np.concatenate([once[metric], again[metric]]) for metric in once}
     shown = shown_metrics(adaptation.goal)
     figures = {way: {metric: _interval(found[metric]) for metric in shown} for way, found in by_way.items()}
     gains = {
@@ -70,20 +87,6 @@ def _dose(bench: Workbench, adaptation: Adaptation, member: Array, orders: Seque
         for way, found in by_way.items() if way != "keep"
     }  # fmt: skip
     return Dose(size, figures, gains)
-
-
-def _figures(
-    bench: Workbench, adaptation: Adaptation, member: Array, drawn: Sequence[Array], plan: Plan
-) -> dict[str, Array]:
-    """Return each figure's mean over the draws: on the rows as they are, then in each replicate."""
-    parts = []
-    for train in drawn:
-        rest = np.flatnonzero(~train)
-        of_weights = figures_of(bench.predict(train, plan, rest), bench.local.y[rest], adaptation.goal)
-        pieces = [of_weights(np.ones((len(rest), 1)))]
-        pieces += [of_weights(w[rest]) for w in group_weights(member, n_replicates=_REPLICATES, seed=_SEED)]
-        parts.append({metric: np.concatenate([piece[metric] for piece in pieces]) for metric in pieces[0]})
-    return {metric: np.mean([part[metric] for part in parts], axis=0) for metric in parts[0]}
 
 
 def _interval(values: Array) -> Interval:

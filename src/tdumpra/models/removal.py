@@ -9,7 +9,7 @@ import torch
 
 from tdumpra.method.record import Record
 from tdumpra.method.replay import REPLAY_ROWS
-from tdumpra.method.rows import KeptRows
+from tdumpra.method.rows import KeptRows, embedding_marks
 from tdumpra.models.opened import OpenedModel
 from tdumpra.networks.model_file import Model
 
@@ -38,7 +38,8 @@ def what_stays(model: OpenedModel, gone: Gone, left: Record) -> tuple[str, ...]:
     notes = [*_networks(model, gone), *_choices(model, gone)]
     if not notes:
         notes.append("nothing else rests on these rows: they came after training, tuning and adapting")
-    notes += [*_empty_places(model, left), *_halved_groups(gone, left), *_empty_classes(model, gone, left)]
+    notes += [*_empty_places(model, left), *_halved_groups(gone, left), *_copies(gone, left)]
+    notes += _empty_classes(model, gone, left)
     decision = model.decision
     if not torch.equal(decision.prior, model.record.prior(decision.bank.n_classes).to(decision.prior)):
         notes.append("class shares came from the rows of several seeds: they are now those of this model's own rows")
@@ -101,6 +102,26 @@ def _empty_places(model: OpenedModel, left: Record) -> list[str]:
 def _halved_groups(gone: Gone, left: Record) -> list[str]:
     stay = sum(int(rows.among(groups=gone.groups).sum()) for rows in (left.train, left.validation))
     return [f"{stay:,} other rows of the same groups stay: --group takes them too"] if stay else []
+
+
+def _copies(gone: Gone, left: Record) -> list[str]:
+    """Tell of rows of other groups that show an image that leaves: whoever withdraws is still in the model by them."""
+    count = 0
+    for rows in (left.train, left.validation):
+        same = np.zeros(len(rows), dtype=bool)
+        for away in gone:
+            if not len(away) or not len(rows):
+                continue
+            same |= np.isin(embedding_marks(rows.z), embedding_marks(away.z.astype(rows.z.dtype)))
+            if rows.content is not None and away.content is not None:
+                same |= (rows.content != "") & np.isin(rows.content, away.content)
+        count += int((same & ~rows.among(groups=gone.groups)).sum())
+    if not count:
+        return []
+    return [
+        f"other groups have the pixels or the embedding of removed images in {count:,} rows, which stay: if these are "
+        "copies, remove their groups too"
+    ]
 
 
 def _empty_classes(model: OpenedModel, gone: Gone, left: Record) -> list[str]:
