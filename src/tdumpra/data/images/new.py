@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from PIL import Image as Picture
 
-from tdumpra.data.images.decode import decode_file
+from tdumpra.data.images.decode import decode_bytes, decode_file
 from tdumpra.data.images.framing import Framing
 from tdumpra.data.images.workers import Died, in_order, most_ahead
 from tdumpra.data.manifest import Manifest, Record
@@ -32,7 +32,16 @@ Pixels: TypeAlias = "UInt8[np.ndarray, 'h w 3']"
 Read: TypeAlias = "Generator[Framed | BrokenImageError, None, None]"
 Batches: TypeAlias = "Iterator[list[Framed | BrokenImageError]]"
 
+CHANGED = "the shard was cut or changed after it was listed"
 _PICTURE_SIZE = 1024  # pixels of the longer side of the picture that a prediction keeps
+
+
+class Inside(NamedTuple):
+    """Where an image lies inside a larger file, such as a tar shard."""
+
+    start: int
+    size: int
+    suffix: str  # of its own name
 
 
 class Image(NamedTuple):
@@ -40,6 +49,7 @@ class Image(NamedTuple):
 
     path: Path
     mask: Path | None = None  # of the lesion, for networks that see it cut out
+    inside: Inside | None = None  # where ``path`` holds more than this image
 
 
 class Framed(NamedTuple):
@@ -203,7 +213,18 @@ class _Read:
 
 
 def _decode(image: Image) -> Pixels:
-    return decode_file(image.path)
+    if image.inside is None:
+        return decode_file(image.path)
+    start, size, suffix = image.inside
+    try:
+        with image.path.open("rb") as file:
+            file.seek(start)
+            data = file.read(size)
+    except (OSError, ValueError, OverflowError) as error:  # ValueError: a null character in the name
+        raise BrokenImageError(f"cannot be fetched: {getattr(error, 'strerror', None) or error}") from error
+    if len(data) != size:
+        raise BrokenImageError(CHANGED)
+    return decode_bytes(data, suffix)
 
 
 def _scaled_down(pixels: Pixels) -> Pixels:
