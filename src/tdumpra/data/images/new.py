@@ -63,9 +63,7 @@ class Framed(NamedTuple):
 def list_images(images: Any, masks: Any, *, cuts_out: bool) -> list[Image]:
     """Return files with their masks, one for each or ``None`` for all; ``cuts_out`` tells whether masks are needed."""
     paths = _listed(images)
-    outlines = [None] * len(paths) if masks is None else _listed(masks)
-    if len(outlines) != len(paths):
-        raise ValueError(f"masks needs one entry per image: {len(paths)}, not {len(outlines)}")
+    outlines = one_each(masks, "masks", len(paths))
     if cuts_out and None in outlines:
         warnings.warn(
             "the model was trained on lesions that were cut out along their masks: an image without a mask is seen "
@@ -75,6 +73,14 @@ def list_images(images: Any, masks: Any, *, cuts_out: bool) -> list[Image]:
     if not cuts_out and any(outlines):
         warnings.warn("the model looks at whole images: their masks change nothing", stacklevel=3)
     return [Image(Path(path), mask and Path(mask)) for path, mask in zip(paths, outlines, strict=True)]
+
+
+def one_each(values: Any, name: str, n: int) -> list[Any]:
+    """Return one value for each image, ``None`` for all where nothing was given."""
+    each = [None] * n if values is None else _listed(values)
+    if len(each) != n:
+        raise ValueError(f"{name} needs one entry per image: {n}, not {len(each)}")
+    return each
 
 
 def _listed(values: Any) -> list[Any]:
