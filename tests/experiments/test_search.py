@@ -106,10 +106,10 @@ def test_a_bad_training_is_ended_early(config):
     config = replace(config, search=asked, train=replace(config.train, epochs=2))
     (study,) = studies(config, None)
     opened = study._open()
-    for _ in range(search._BEFORE_PRUNING):  # trials that were as good as can be from the first epoch on
+    for _ in range(search._BEFORE_PRUNING):  # trials better than any can be: an easy task may earn 1
         opened.add_trial(
             optuna.create_trial(
-                params={"train.learning_rate": 1e-2}, value=1.0, intermediate_values={1: 1.0, 2: 1.0},
+                params={"train.learning_rate": 1e-2}, value=2.0, intermediate_values={1: 2.0, 2: 2.0},
                 distributions={"train.learning_rate": optuna.distributions.CategoricalDistribution((1e-3, 1e-2))},
             )
         )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ import pytest
 from tiny_models import make_model
 from tiny_runs import colours, embed_run, settings
 
+from tdumpra import artifacts
+from tdumpra.data.images.new import Image
+from tdumpra.errors import BrokenImageError
 from tdumpra.networks.predict import Predictor
-from tdumpra.scoring.fetch import fetch
+from tdumpra.scoring.fetch import fetch, read_found
 from tdumpra.scoring.folder import Plan, ScoreFolder
 from tdumpra.scoring.listing import list_source
 from tdumpra.scoring.score import score_parts
@@ -96,16 +100,43 @@ def test_a_file_that_vanished_has_a_row_with_its_reason(tmp_path, archive, predi
 
 
 def test_addresses_are_fetched(tmp_path, archive, predictor):
-    local, remote = job(tmp_path / "a", archive, predictor), list_source(f"file://{archive}")
-    files = fetch(remote, tmp_path / "fetched")
-    assert [Path(file).read_bytes() for file in files if isinstance(file, Path)] == [
-        Path(file).read_bytes() for file in fetch(local.entries, tmp_path / "same") if isinstance(file, Path)
-    ]
-    assert len(files) == 12
+    remote, local = list_source(f"file://{archive}"), list_source(str(archive))
+    brought = list(read_found(fetch(remote, tmp_path / "fetched"), predictor.framings))
+    assert len(list((tmp_path / "fetched").iterdir())) == len(brought) == 12
+    for mine, theirs in zip(brought, read_found(fetch(local, tmp_path / "same"), predictor.framings), strict=True):
+        if isinstance(mine, BrokenImageError) or isinstance(theirs, BrokenImageError):
+            assert str(mine) == str(theirs)
+        else:
+            np.testing.assert_array_equal(mine.first, theirs.first)
 
 
 def test_an_address_that_is_gone_says_so(tmp_path, archive):
     entries = list_source(f"file://{archive}")
     (archive / "3.png").unlink()
-    (reason,) = [file for file in fetch(entries, tmp_path / "fetched") if isinstance(file, str)]
-    assert reason.startswith("cannot be fetched")
+    (reason,) = [each for each in fetch(entries, tmp_path / "fetched") if isinstance(each, BrokenImageError)]
+    assert str(reason).startswith("cannot be fetched")
+
+
+def test_an_image_on_this_machine_costs_no_file_and_no_thread(tmp_path, archive, monkeypatch):
+    begun: list[threading.Thread] = []
+    monkeypatch.setattr(threading.Thread, "start", begun.append)
+    found = fetch(list_source(str(archive)), tmp_path / "fetched")
+    inside = [entry.id.startswith("more") for entry in list_source(str(archive))]
+    assert [isinstance(each, Image) and each.inside is not None for each in found] == inside
+    assert not begun
+    assert not list((tmp_path / "fetched").iterdir())
+
+
+def test_each_part_is_written_once_and_nothing_else_as_an_archive_grows(tmp_path, archive, predictor, monkeypatch):
+    """What is written for a part depends on its rows alone: else an image would cost more in a larger archive."""
+    written: list[str] = []
+
+    def write(path: Path, data: bytes) -> None:
+        written.append(path.name)
+        artifacts.write_bytes(path, data)
+
+    folder = job(tmp_path / "out", archive, predictor)
+    monkeypatch.setattr("tdumpra.scoring.folder.write_bytes", write)
+    score_parts(predictor, folder, folder.parts())
+    assert sorted(written) == sorted(path.name for path in folder.finished().values())
+    assert len(written) == len(folder.parts()) == 3

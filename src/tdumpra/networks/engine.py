@@ -139,11 +139,13 @@ class Engine:
                     self._collect(wait=len(waiting) > _MOST_WAITING)
                 while waiting and not waiting[0].missing:
                     yield self._finish(waiting.popleft())
-            waiting.extend(self._settle(each) for each in seen)
+            for each in seen:  # in this way, so that the same rows go together however many were ahead
+                waiting.append(self._settle(each))
+                self._match(all_rows=self._has_waited_long())
             self._match(all_rows=True)
             self._collect(wait=True)
-            for each in waiting:
-                yield self._finish(each)
+            for decided in waiting:
+                yield self._finish(decided)
 
     def encode(self, batches: Iterable[list[Framed]]) -> Iterator[Encoding]:
         """Yield what the networks give before any decision: the classifier's logits and features, the bank's z."""

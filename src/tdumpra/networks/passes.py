@@ -94,3 +94,18 @@ def open_lanes(count: int) -> Lanes:
             return Lanes(count, partial(torch.set_num_threads, max(1, own // count)))
         finally:
             torch.set_num_threads(own)  # threads that start later would otherwise have the lanes' number
+
+
+def check_device(asked: str | torch.device) -> torch.device:
+    """Return a device that can compute here; PyTorch knows the names of many that cannot."""
+    try:
+        device = torch.device(asked)
+    except RuntimeError as error:
+        raise ValueError(f"device must be 'cpu', 'cuda' or the like, not {asked!r}") from error
+    try:
+        torch.empty(0, device=device)
+    except Exception as error:  # each backend that is missing raises its own
+        raise ValueError(f"PyTorch cannot compute on the device {str(device)!r} here: use 'cpu'") from error
+    if device.type == "meta":  # shapes without numbers
+        raise ValueError("the device 'meta' holds no numbers: use 'cpu'")
+    return device

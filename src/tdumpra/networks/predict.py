@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from tdumpra import checks
 from tdumpra.core.gate import GateSignals
+from tdumpra.data.images import new
 from tdumpra.data.images.framing import EvalTransform, Framing
-from tdumpra.data.images.new import Batches, Framed, Image, Pixels, Read, list_images, read_batches, record_batches
+from tdumpra.data.images.new import Batches, Framed, Image, Pixels, Read
 from tdumpra.data.manifest import Manifest
 from tdumpra.errors import BrokenImageError
 from tdumpra.method.bank import Exemplar
@@ -30,7 +31,7 @@ from tdumpra.method.evidence import Evidence, explain
 from tdumpra.networks.build import Encoding
 from tdumpra.networks.engine import Batch, Engine, usual_batch_size
 from tdumpra.networks.model_file import Encoder, Model
-from tdumpra.networks.passes import NetworkPass, most_lanes
+from tdumpra.networks.passes import NetworkPass, check_device, most_lanes
 from tdumpra.networks.settings import Precision
 from tdumpra.networks.shared import Shared
 from tdumpra.runtime.prediction import NOT_FINITE, Prediction, failed
@@ -79,7 +80,7 @@ class Predictor(Shared):
         if precision is not None and precision not in get_args(Precision):
             raise ValueError(f"precision must be 'float32' or 'bfloat16', not {precision!r}")
         self.model, self.mode, self.precision = model, mode, precision
-        self.device = _check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._classifier, self._retrieval = model.build(self.device, trusted=trusted)
         self.rows_seen = self.rows_matched = 0
 
@@ -116,11 +117,10 @@ class Predictor(Shared):
         """
         if batch_size is not None:
             checks.check_count(batch_size, "batch_size")
-        cases = list_images(images, masks, cuts_out=self.cuts_out)
-        own = _one_each(groups, "groups", len(cases))
-        wanted = _Wanted(evidence, embeddings, recognise)
-        size = batch_size or usual_batch_size(self.device)
-        batches = read_batches(cases, *self.framings, batch_size=size, picture=evidence, read=read)
+        cases = new.list_images(images, masks, cuts_out=self.cuts_out)
+        own = new.one_each(groups, "groups", len(cases))
+        size, wanted = batch_size or usual_batch_size(self.device), _Wanted(evidence, embeddings, recognise)
+        batches = new.read_batches(cases, *self.framings, batch_size=size, picture=evidence, read=read)
         engine = self._engine(size, eager=evidence or embeddings, features=embeddings, n=len(cases))
         yield from self._predict(engine, cases, own, batches, wanted)
 
@@ -134,7 +134,7 @@ class Predictor(Shared):
             evidence: as in :meth:`predict`.
             groups: as in :meth:`predict`.
         """
-        own = _one_each(groups, "groups", len(framed))
+        own = new.one_each(groups, "groups", len(framed))
         if not framed:
             return []
         size = max(len(framed), usual_batch_size(self.device))  # so that a GPU sees few sizes, whatever comes
@@ -193,7 +193,7 @@ class Predictor(Shared):
         under_way: deque[list[Framed | BrokenImageError]] = deque()
 
         def batches() -> Iterator[list[Framed]]:
-            for read in record_batches(manifest, *self.framings, batch_size=size):
+            for read in new.record_batches(manifest, *self.framings, batch_size=size):
                 under_way.append(read)
                 framed = [each for each in read if isinstance(each, Framed)]
                 if framed:
@@ -297,26 +297,3 @@ class Predictor(Shared):
         p, opened, signals, p_cls, p_sim = batch.decided
         decided = Decided(p[row], opened[row], GateSignals(*(each[row] for each in signals)), p_cls[row], p_sim[row])
         return explain(self.model.decision, p[row], batch.z[row], class_names=names, group=group, decided=decided)
-
-
-def _one_each(values: Any, name: str, n: int) -> list[Any]:
-    """Return one value for each image, ``None`` for all where nothing was given."""
-    each = [None] * n if values is None else [values] if isinstance(values, str) else list(values)
-    if len(each) != n:
-        raise ValueError(f"{name} needs one entry per image: {n}, not {len(each)}")
-    return each
-
-
-def _check_device(asked: str | torch.device) -> torch.device:
-    """Return a device that can compute here; PyTorch knows the names of many that cannot."""
-    try:
-        device = torch.device(asked)
-    except RuntimeError as error:
-        raise ValueError(f"device must be 'cpu', 'cuda' or the like, not {asked!r}") from error
-    try:
-        torch.empty(0, device=device)
-    except Exception as error:  # each backend that is missing raises its own
-        raise ValueError(f"PyTorch cannot compute on the device {str(device)!r} here: use 'cpu'") from error
-    if device.type == "meta":  # shapes without numbers
-        raise ValueError("the device 'meta' holds no numbers: use 'cpu'")
-    return device

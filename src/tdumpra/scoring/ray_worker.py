@@ -7,7 +7,6 @@ import os
 import socket
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from functools import cached_property
 from itertools import cycle
 from pathlib import Path
@@ -16,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tdumpra import __version__
 from tdumpra.data.images.framing import Framing
-from tdumpra.data.images.new import Framed, Image, Read, read_images
+from tdumpra.data.images.new import Framed, Read
 from tdumpra.errors import BrokenImageError, SourceError, TdumpraError
 from tdumpra.limits import VARIABLE
-from tdumpra.scoring.fetch import fetch
+from tdumpra.scoring.fetch import fetch, read_found
 from tdumpra.scoring.listing import Entry, is_address
 from tdumpra.scoring.score import rows_of
 
@@ -139,11 +138,7 @@ def decode(
             "same path; or give an address, as of a bucket"
         )
     with TemporaryDirectory(prefix="tdumpra-score-") as folder:
-        files = fetch(entries, Path(folder) / "files")
-        here = [Image(file) for file in files if isinstance(file, Path)]
-        with closing(read_images(here, *framings, picture=False, workers=1)) as read:
-            for file in files:
-                yield next(read) if isinstance(file, Path) else BrokenImageError(file)
+        yield from read_found(fetch(entries, Path(folder) / "files"), framings, workers=1)
 
 
 def to_ipc(table: pa.Table) -> bytes:

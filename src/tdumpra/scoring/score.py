@@ -10,8 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
-from tdumpra.runtime.prediction import Prediction, failed
-from tdumpra.scoring.fetch import fetch
+from tdumpra.runtime.prediction import Prediction
+from tdumpra.scoring.fetch import Found, fetch, read_found
 from tdumpra.scoring.folder import Part, ScoreFolder
 from tdumpra.scoring.listing import Entry
 from tdumpra.scoring.rows import predictions_table
@@ -46,10 +46,10 @@ def score_parts(
 
         coming = [ahead.submit(fetch, folder.entries_of(part), place(part)) for part in todo[:1]]
         for part, following in zip_longest(todo, todo[1:]):
-            files = coming.pop().result()
+            found = coming.pop().result()
             if following is not None:
                 coming.append(ahead.submit(fetch, folder.entries_of(following), place(following)))
-            table = score_entries(predictor, folder.entries_of(part), files, folder.plan.embeddings, on_image)
+            table = score_entries(predictor, folder.entries_of(part), found, folder.plan.embeddings, on_image)
             shutil.rmtree(place(part))
             folder.write_part(part, table)
             on_part(PartDone(part, len(table) - table["error"].null_count))
@@ -58,15 +58,14 @@ def score_parts(
 def score_entries(
     predictor: Predictor,
     entries: Sequence[Entry],
-    files: Sequence[Path | str],
+    found: Found,
     embeddings: bool,
     on_image: Callable[[], object] = lambda: None,
 ) -> pa.Table:
-    """Return the rows of some images whose files are here; a text in place of a file says why it is not."""
-    found = predictor.predict([file for file in files if isinstance(file, Path)], embeddings=embeddings)
-    predictions: list[Prediction] = []
-    for entry, file in zip(entries, files, strict=True):
-        predictions.append(next(found) if isinstance(file, Path) else failed(Path(entry.id), file))
+    """Return the rows of some images, which were found."""
+    names, predictions = [Path(entry.id) for entry in entries], []
+    for each in predictor.predict(names, embeddings=embeddings, read=read_found(found, predictor.framings)):
+        predictions.append(each)
         on_image()
     return rows_of(predictor, entries, predictions, embeddings)
 

@@ -17,6 +17,7 @@ animation, many pages  the first frame
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import re
@@ -26,7 +27,7 @@ import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 DECODER_VERSION = 1  # raised when the same file comes out as other pixels; caches made by an older one are not used
 MASK_VERSION = 2  # the same for masks
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")  # Pillow would try some forty, several of them risky
+EMPTY = "the file is empty"
 MIN_SIDE = 8  # pixels; nothing smaller shows a lesion
 BACKGROUND = (255, 255, 255)  # behind transparent pixels: what an image viewer shows
 
@@ -73,37 +75,50 @@ def decode_file(path: Path, *, formats: Collection[str] | None = None) -> UInt8[
 
     Of ``formats``, if they are named, the header decides before anything else is read.
     """
-    with _reasons(path, formats):
-        if is_dicom(path):
-            _refuse_format("DICOM", formats)
-            with _quiet():
-                _refuse_dicom(path)
-                return decode_dicom(path)
-        with _open(path) as image:
-            _refuse_format(image.format or "?", formats)
-            image.load()
-            return np.array(_upright(_to_rgb(image), image))  # a copy, which torch may share
+    with _opened(path, formats) as file:
+        return _decode(file, path.suffix, formats)
+
+
+def decode_bytes(data: bytes, suffix: str) -> UInt8[np.ndarray, "h w 3"]:
+    """Decode the contents of a file whose name had this suffix, as :func:`decode_file` does."""
+    with _reasons():
+        if not data:
+            raise BrokenImageError(EMPTY)
+        _refuse("image_bytes", len(data), "bytes")
+        return _decode(io.BytesIO(data), suffix)
 
 
 def probe_file(path: Path) -> ImageProbe:
     """Read size, mode and format from the header, or raise ``BrokenImageError``."""
-    with _reasons(path):
-        if is_dicom(path):
+    with _opened(path) as file:
+        if is_dicom(file, path.suffix):
             with _quiet():
-                return _refuse_dicom(path)
-        with _open(path) as image:
+                return _refuse_dicom(file)
+        with _open(file) as image:
             return ImageProbe(image.width, image.height, image.mode, image.format or "?")
 
 
 def decode_mask(path: Path) -> UInt8[np.ndarray, "h w"]:
     """Decode a lesion mask to 255 inside: pixels that are not zero or, in a file with transparency, not transparent."""
-    with _reasons(path):
-        if is_dicom(path):
-            return np.asarray(decode_file(path).max(axis=2))
-        with _open(path) as image:
+    with _opened(path) as file:
+        if is_dicom(file, path.suffix):
+            return np.asarray(_decode(file, path.suffix).max(axis=2))
+        with _open(file) as image:
             image.load()
             marked = Image.fromarray(np.where(_marked(image), 255, 0).astype(np.uint8))
             return np.array(_upright(marked, image))
+
+
+def _decode(file: BinaryIO, suffix: str, formats: Collection[str] | None = None) -> UInt8[np.ndarray, "h w 3"]:
+    if is_dicom(file, suffix):
+        _refuse_format("DICOM", formats)
+        with _quiet():
+            _refuse_dicom(file)
+            return decode_dicom(file)
+    with _open(file) as image:
+        _refuse_format(image.format or "?", formats)
+        image.load()
+        return np.array(_upright(_to_rgb(image), image))  # a copy, which torch may share
 
 
 def _marked(image: Image.Image) -> np.ndarray:
@@ -131,7 +146,7 @@ def refuse_unreadable(path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):  # opening a named pipe would wait for ever
         raise BrokenImageError("not a regular file")
     if status.st_size == 0:
-        raise BrokenImageError("the file is empty")
+        raise BrokenImageError(EMPTY)
     if not os.access(path, os.R_OK):
         raise BrokenImageError("no permission to read the file")
     _refuse("image_bytes", status.st_size, "bytes")
@@ -148,9 +163,16 @@ def _refuse_format(kind: str, formats: Collection[str] | None) -> None:
 
 
 @contextmanager
-def _reasons(path: Path, formats: Collection[str] | None = None) -> Iterator[None]:
-    """Turn whatever a decoder raises into ``BrokenImageError``."""
+def _opened(path: Path, formats: Collection[str] | None = None) -> Iterator[BinaryIO]:
+    """Open a file that may be read; whatever a decoder raises of it becomes ``BrokenImageError``."""
     refuse_unreadable(path)
+    with _reasons(formats), path.open("rb") as file:
+        yield file
+
+
+@contextmanager
+def _reasons(formats: Collection[str] | None = None) -> Iterator[None]:
+    """Turn whatever a decoder raises into ``BrokenImageError``."""
     try:
         yield
     except (BrokenImageError, MissingExtraError):
@@ -177,19 +199,20 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[Image.Image]:
+def _open(file: BinaryIO) -> Iterator[Image.Image]:
     """Read the header and check what it promises; Pillow's own limit and warning are put aside."""
+    file.seek(0)
     with _quiet():
         theirs, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:
-            opened = Image.open(path, formats=FORMATS)
+            opened = Image.open(file, formats=FORMATS)
         finally:
             Image.MAX_IMAGE_PIXELS = theirs
     with opened as image:
         _refuse_size(image.width, image.height)
         _refuse("image_frames", _count_frames(image), "frames")
         if image.format == "JPEG":
-            _refuse("image_scans", _count_scans(path, limits().image_scans), "scans")
+            _refuse("image_scans", _count_scans(file, limits().image_scans), "scans")
         yield image
 
 
@@ -200,8 +223,8 @@ def _refuse_size(width: int, height: int) -> None:
         raise BrokenImageError(f"{width}×{height} pixels show nothing: the least side is {MIN_SIDE}")
 
 
-def _refuse_dicom(path: Path) -> ImageProbe:
-    width, height, kind, frames = probe_dicom(path)
+def _refuse_dicom(file: BinaryIO) -> ImageProbe:
+    width, height, kind, frames = probe_dicom(file)
     _refuse_size(width, height)
     _refuse("image_frames", frames, "frames")
     return ImageProbe(width, height, kind, "DICOM")
@@ -216,10 +239,10 @@ def _count_frames(image: Image.Image) -> int:
         return 1
 
 
-def _count_scans(path: Path, enough: float) -> int:
+def _count_scans(file: BinaryIO, enough: float) -> int:
     """Count the scans of a JPEG up to its end, without decoding any."""
     scans, position = 0, 0
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with _mapped(file) as data:
         while scans <= enough and (marker := _MARKER.search(data, position)):
             code, position = marker[1][0], marker.end()
             if code == 0xD9:  # the end
@@ -229,6 +252,11 @@ def _count_scans(path: Path, enough: float) -> int:
             scans += code == 0xDA
             position += int.from_bytes(data[position : position + 2], "big")
     return scans
+
+
+def _mapped(file: BinaryIO) -> mmap.mmap | memoryview:
+    """Return the contents without a copy of them."""
+    return file.getbuffer() if isinstance(file, io.BytesIO) else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

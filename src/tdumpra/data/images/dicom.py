@@ -7,9 +7,8 @@ value, as viewers do. MONOCHROME1, where large values are dark, is turned round.
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -22,21 +21,21 @@ DICOM_SUFFIXES = frozenset({".dcm", ".dicom", ".ima"})
 RASTER_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 
 
-def is_dicom(path: Path) -> bool:
+def is_dicom(file: BinaryIO, suffix: str) -> bool:
     """Recognise DICOM by its suffix or, where that says nothing (it is often a number), by the first bytes."""
-    suffix = path.suffix.lower()
-    return suffix in DICOM_SUFFIXES or (suffix not in RASTER_SUFFIXES and starts_as_dicom(path))
+    suffix = suffix.lower()
+    return suffix in DICOM_SUFFIXES or (suffix not in RASTER_SUFFIXES and starts_as_dicom(file))
 
 
-def starts_as_dicom(path: Path) -> bool:
+def starts_as_dicom(file: BinaryIO) -> bool:
     """Return whether a file has the letters DICM after DICOM's preamble of 128 bytes."""
-    with path.open("rb") as file:
-        return file.read(132)[128:] == b"DICM"
+    file.seek(0)
+    return file.read(132)[128:] == b"DICM"
 
 
-def probe_dicom(path: Path) -> tuple[int, int, str, int]:
+def probe_dicom(file: BinaryIO) -> tuple[int, int, str, int]:
     """Read width, height, photometric interpretation and number of frames from the header."""
-    header = _read(path, stop_before_pixels=True)
+    header = _read(file, stop_before_pixels=True)
     try:
         frames = int(header.get("NumberOfFrames") or 1)
         return int(header.Columns), int(header.Rows), str(header.PhotometricInterpretation), frames
@@ -44,10 +43,10 @@ def probe_dicom(path: Path) -> tuple[int, int, str, int]:
         raise BrokenImageError("a DICOM file without an image") from None
 
 
-def decode_dicom(path: Path) -> UInt8[np.ndarray, "h w 3"]:
-    """Decode the first frame of ``path`` with the window and colours of its header."""
+def decode_dicom(file: BinaryIO) -> UInt8[np.ndarray, "h w 3"]:
+    """Decode the first frame of a file with the window and colours of its header."""
     pixels = _pydicom().pixels
-    dataset = _read(path)
+    dataset = _read(file)
     photometric = str(dataset.PhotometricInterpretation)
     frame = pixels.pixel_array(dataset, index=0)  # YBR arrives as RGB
     if photometric.startswith("MONOCHROME"):
@@ -104,10 +103,11 @@ def _first(value: Any) -> float:
     return float(value[0] if hasattr(value, "__len__") and not isinstance(value, str) else value)
 
 
-def _read(path: Path, *, stop_before_pixels: bool = False) -> Any:
+def _read(file: BinaryIO, *, stop_before_pixels: bool = False) -> Any:
     pydicom = _pydicom()
+    file.seek(0)
     try:
-        return pydicom.dcmread(path, stop_before_pixels=stop_before_pixels)
+        return pydicom.dcmread(file, stop_before_pixels=stop_before_pixels)
     except pydicom.errors.InvalidDicomError:
         raise BrokenImageError("named like a DICOM file, but is none") from None
 

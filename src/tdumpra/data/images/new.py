@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from PIL import Image as Picture
 
-from tdumpra.data.images.decode import decode_file
+from tdumpra.data.images.decode import decode_bytes, decode_file
 from tdumpra.data.images.framing import Framing
 from tdumpra.data.images.workers import Died, in_order, most_ahead
 from tdumpra.data.manifest import Manifest, Record
@@ -32,7 +32,16 @@ Pixels: TypeAlias = "UInt8[np.ndarray, 'h w 3']"
 Read: TypeAlias = "Generator[Framed | BrokenImageError, None, None]"
 Batches: TypeAlias = "Iterator[list[Framed | BrokenImageError]]"
 
+CHANGED = "the shard was cut or changed after it was listed"
 _PICTURE_SIZE = 1024  # pixels of the longer side of the picture that a prediction keeps
+
+
+class Inside(NamedTuple):
+    """Where an image lies inside a larger file, such as a tar shard."""
+
+    start: int
+    size: int
+    suffix: str  # of its own name
 
 
 class Image(NamedTuple):
@@ -40,6 +49,7 @@ class Image(NamedTuple):
 
     path: Path
     mask: Path | None = None  # of the lesion, for networks that see it cut out
+    inside: Inside | None = None  # where ``path`` holds more than this image
 
 
 class Framed(NamedTuple):
@@ -53,9 +63,7 @@ class Framed(NamedTuple):
 def list_images(images: Any, masks: Any, *, cuts_out: bool) -> list[Image]:
     """Return files with their masks, one for each or ``None`` for all; ``cuts_out`` tells whether masks are needed."""
     paths = _listed(images)
-    outlines = [None] * len(paths) if masks is None else _listed(masks)
-    if len(outlines) != len(paths):
-        raise ValueError(f"masks needs one entry per image: {len(paths)}, not {len(outlines)}")
+    outlines = one_each(masks, "masks", len(paths))
     if cuts_out and None in outlines:
         warnings.warn(
             "the model was trained on lesions that were cut out along their masks: an image without a mask is seen "
@@ -65,6 +73,14 @@ def list_images(images: Any, masks: Any, *, cuts_out: bool) -> list[Image]:
     if not cuts_out and any(outlines):
         warnings.warn("the model looks at whole images: their masks change nothing", stacklevel=3)
     return [Image(Path(path), mask and Path(mask)) for path, mask in zip(paths, outlines, strict=True)]
+
+
+def one_each(values: Any, name: str, n: int) -> list[Any]:
+    """Return one value for each image, ``None`` for all where nothing was given."""
+    each = [None] * n if values is None else _listed(values)
+    if len(each) != n:
+        raise ValueError(f"{name} needs one entry per image: {n}, not {len(each)}")
+    return each
 
 
 def _listed(values: Any) -> list[Any]:
@@ -203,7 +219,18 @@ class _Read:
 
 
 def _decode(image: Image) -> Pixels:
-    return decode_file(image.path)
+    if image.inside is None:
+        return decode_file(image.path)
+    start, size, suffix = image.inside
+    try:
+        with image.path.open("rb") as file:
+            file.seek(start)
+            data = file.read(size)
+    except (OSError, ValueError, OverflowError) as error:  # ValueError: a null character in the name
+        raise BrokenImageError(f"cannot be fetched: {getattr(error, 'strerror', None) or error}") from error
+    if len(data) != size:
+        raise BrokenImageError(CHANGED)
+    return decode_bytes(data, suffix)
 
 
 def _scaled_down(pixels: Pixels) -> Pixels:

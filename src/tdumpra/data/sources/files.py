@@ -46,8 +46,11 @@ def is_image(path: Path) -> bool:
     """Return whether a file counts as an image: by its suffix or, without one, by DICOM's first bytes."""
     if path.suffix:
         return path.suffix.lower() in IMAGE_SUFFIXES
+    if not is_file(path):  # opening a named pipe would wait for ever
+        return False
     try:
-        return is_file(path) and starts_as_dicom(path)  # opening a named pipe would wait for ever
+        with path.open("rb") as file:
+            return starts_as_dicom(file)
     except OSError:
         return False
 
