@@ -91,8 +91,9 @@ def retrieved_and_gated(folder: Path, p: Array, z: Array, shares: Array) -> tupl
 def folder_of(evaluation: Path, path: Path) -> Path:
     """Return the folder with the bank and the gate of a file, below that of the evaluation."""
     seed, fold = (re.search(rf"{what}-?(\d+)", path.stem) for what in ("seed", "fold"))
-    below = f"*_seed{seed[1] if seed else 0}/" + (f"fold-{fold[1]}/" if fold else "")
-    (found,) = evaluation.parent.glob(f"{below}gate.json")
+    below = f"fold-{fold[1]}/" if fold else ""
+    of_seeds = list(evaluation.parent.glob(f"*_seed{seed[1] if seed else 0}/{below}gate.json"))
+    (found,) = of_seeds or [evaluation.parent / below / "gate.json"]  # of a single seed, there is no folder for each
     return found.parent
 
 
@@ -149,7 +150,7 @@ def main(evaluation: Path, *files: Path) -> int:
         parts = [posteriors(path, folder_of(evaluation, path)) for path in paths]
         y, names = np.concatenate([part[1] for part in parts]), parts[0][2]
         melanoma = names.index("mel")
-        of_seed = document["by_seed"][seed]
+        of_seed = document.get("by_seed", {seed: document})[seed]
         right, before = (np.concatenate([part[0][who].argmax(1) for part in parts]) == y for who in ("gate", "student"))
         moved = [int((right & ~before).sum()), int((before & ~right).sum())]
         same = moved == [of_seed["gate"][name] for name in ("fixed", "broken")]
