@@ -1,16 +1,13 @@
-"""Tables of the study on HAM10000: other sites, cost, mixtures of opinions, outer folds and the paper's recipe.
-
-``python -m sitegen.study EVALUATION.json`` prints the tables of outer folds from any evaluation, to look at before its
-compact form (:mod:`sitegen.compact_results`) takes its place beside the page.
-"""
+"""Tables of the study on HAM10000: outer folds, other sites, cost, mixtures of opinions, and the paper's recipe."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from benchmarks.cost import times
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 FOLDS = RESULTS / "ham10000" / "folds" / "evaluation.json"
@@ -19,6 +16,7 @@ RECIPES = {
     "by lesion": RESULTS / "ham10000" / "recipe-paper-grouped" / "evaluation.json",
 }
 Rows = list[list[str]]  # the first is the heading
+BAR = ("accuracy", "balanced_accuracy", "melanoma_at_90")
 
 SITE_ROWS = {
     "classifier": "classifier", "calibrated": "classifier, calibrated at home", "second": "second network",
@@ -26,11 +24,11 @@ SITE_ROWS = {
     "gate": "gate",
 }  # fmt: skip
 HEADLINE = {
-    "student": "classifier (Lite0)", "logit_adjusted": "classifier ÷ prior", "second": "second network (Lite2)",
-    "second_adjusted": "second network ÷ prior", "ensemble": "mean of both networks",
-    "ensemble_adjusted": "mean of both networks ÷ prior", "similarity": "retrieval alone",
-    "average_adjusted": "mean of classifier and retrieval ÷ prior", "ungated": "the gate's dials on every image",
-    "gate": "gate",
+    "temperature": "classifier (Lite0)", "eight": "classifier, eight views", "second_temperature": "second network (Lite2)",
+    "ensemble": "mean of both networks", "ensemble_adjusted": "mean of both networks ÷ prior",
+    "asked": "second network asked below θ", "similarity": "bank alone",
+    "average": "mean of classifier and bank", "average_adjusted": "mean of classifier and bank ÷ prior",
+    "ungated": "the gate's dials on every image", "gate": "gate",
 }  # fmt: skip
 
 
@@ -103,29 +101,29 @@ def opinions() -> Rows:
     return rows
 
 
-def headline(found: Mapping[str, Any]) -> Rows:
-    """Return every rival of an evaluation over outer folds, and how far the gate is ahead of it."""
-    heading = ["accuracy", "balanced accuracy", "macro-F1", "melanoma found at 90 % specificity", "ECE"]
-    rows = [["row", *heading, "gate's lead: accuracy", "gate's lead: balanced accuracy"]]
+def headline() -> Rows:
+    """Return the rows of the outer folds, without a bank and with one, and what each costs."""
+    heading = ["accuracy", "balanced accuracy", "melanoma found at 90 % specificity", "ECE", "asked", "time, GPU / CPU"]
+    found, rows = document("ham10000/folds/headline"), [["row", *heading]]
     for key, words in HEADLINE.items():
-        if key not in found["comparators"]:
-            continue
-        scores, spread = (found[part][key] for part in ("comparators", "comparators_std"))
-        three = ("accuracy", "balanced_accuracy", "macro_f1")
-        figures = [f"{scores[metric]:.4f} ± {spread[metric]:.4f}" for metric in three]
-        paired = found["paired"].get(key)
-        leads = ["", ""] if paired is None else [_lead(paired[metric]) for metric in three[:2]]
-        rows.append([words, *figures, f"{_melanoma(found, key):.3f}", f"{scores['ece']:.3f}", *leads])
+        figures = [span(found["rows"][key][metric]) for metric in BAR]
+        rows.append([_bold(words, key), *figures, f"{found['rows'][key]['ece'][0]:.3f}", *_cost(key, found["asked"])])
     return rows
 
 
-def _lead(paired: Mapping[str, Any]) -> str:
-    return span([paired["difference"], *paired["interval"]], points=True)
+def _bold(words: str, key: str) -> str:
+    return f"**{words}**" if key == "gate" else words
 
 
-def _melanoma(found: Mapping[str, Any], key: str) -> float:
-    """Return the sensitivity for melanoma, from a whole evaluation or its compact form."""
-    return float(found["operating_points"][key]["mel"]["0.9"]["sensitivity"])
+def _cost(key: str, asked: Mapping[str, float]) -> list[str]:
+    """Return the share of images that the second network sees, and the time over the classifier's alone."""
+    if key == "eight":
+        return ["0 %", "8 passes, not timed"]
+    if key == "second_temperature":
+        return ["it alone", "not timed alone"]
+    share = asked.get(key, 0.0 if key == "temperature" else 1.0)
+    known = " (continued)" if share > 0.45 else ""
+    return [f"{100 * share:.0f} %", " / ".join(f"{times(machine, share):.2f}" for machine in ("h200", "cpu")) + known]
 
 
 def per_thousand(found: Mapping[str, Any]) -> Rows:
@@ -152,6 +150,20 @@ def recipe() -> Rows:
     return rows
 
 
+def in_short() -> Rows:
+    """Return the README's four rows."""
+    found = document("ham10000/folds/headline")["rows"]
+    rows = [["every image tested once", "accuracy", "balanced accuracy", "melanoma found at 90 % specificity"]]
+    for key, words in {
+        "temperature": "classifier alone (EfficientNet-Lite0)",
+        "gate": "with a bank in a second network's space (Lite2), gated",
+        "average_adjusted": "mean of classifier and bank ÷ prior, no gate",
+        "ensemble": "mean of both networks, no bank",
+    }.items():
+        rows.append([words, *(f"{found[key][metric][0]:.3f}" for metric in BAR)])
+    return rows
+
+
 def _folds() -> dict[str, Any]:
     return json.loads(FOLDS.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
@@ -161,14 +173,8 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "site-gates": site_gates,
     "cost": cost,
     "opinions": opinions,
+    "folds": headline,
+    "folds-per-1000": lambda: per_thousand(_folds()),
+    "folds-in-short": in_short,
+    "recipe": recipe,
 }
-if FOLDS.exists():  # the tables of files that are still to be made have no place on a page
-    TABLES |= {"folds": lambda: headline(_folds()), "folds-per-1000": lambda: per_thousand(_folds())}
-if all(path.exists() for path in RECIPES.values()):
-    TABLES["recipe"] = recipe
-
-
-if __name__ == "__main__":
-    whole = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    for table in (headline(whole), per_thousand(whole)):
-        sys.stdout.write("\n".join("| " + " | ".join(row) + " |" for row in table) + "\n\n")
