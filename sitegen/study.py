@@ -19,7 +19,7 @@ Rows = list[list[str]]  # the first is the heading
 BAR = ("accuracy", "balanced_accuracy", "melanoma_at_90")
 
 SITE_ROWS = {
-    "classifier": "classifier", "calibrated": "classifier, calibrated at home", "second": "second network",
+    "calibrated": "classifier, calibrated at home", "second": "second network",
     "networks": "mean of both networks", "retrieval": "retrieval", "average": "mean of classifier and retrieval",
     "gate": "gate",
 }  # fmt: skip
@@ -45,13 +45,17 @@ def span(interval: Sequence[float], *, points: bool = False) -> str:
 
 def sites() -> Rows:
     """Return what each row reaches at home and at a site that it never saw."""
-    rows = [["site", "row", "where", "accuracy", "balanced accuracy", "melanoma found at 90 % specificity", "ECE"]]
-    metrics = ("accuracy", "balanced_accuracy", "melanoma_at_90", "ece")
+    rows = [["site", "row", "accuracy", "drop", "balanced accuracy", "melanoma found at 90 % specificity", "ECE"]]
     for name, found in document("sites")["sites"].items():
-        for key, of_row in found["rows"].items():
-            for place in ("home", "there", "drop"):
-                figures = [span(of_row[place][metric], points=place == "drop") for metric in metrics]
-                rows.append([name, SITE_ROWS[key], place, *figures])
+        for key, words in SITE_ROWS.items():
+            if key not in found["rows"]:
+                continue
+            of_row = found["rows"][key]
+            both = [
+                " → ".join(f"{of_row[place][metric][0]:.3f}" for place in ("home", "there"))
+                for metric in ("accuracy", "balanced_accuracy", "melanoma_at_90", "ece")
+            ]
+            rows.append([name, words, both[0], span(of_row["drop"]["accuracy"], points=True), *both[1:]])
     return rows
 
 

@@ -30,8 +30,13 @@ _CURVES = {
 @styled
 def sites(found: Mapping[str, Any]) -> Chart:
     """Draw accuracy and balanced accuracy at home and at each site, row by row, with their intervals."""
-    places = [(site, name) for site, of_site in found["sites"].items() for name in of_site["rows"]]
-    figure = new_figure(_WIDTH, 0.32 * len(places) + 1.1)
+    places = [
+        (site, name)
+        for site, of_site in found["sites"].items()
+        for name in ("calibrated", "networks", "retrieval", "gate")
+        if name in of_site["rows"]
+    ]
+    figure = new_figure(_WIDTH, 0.26 * len(places) + 1.1)
     data: list[dict[str, Any]] = []
     panels = figure.subplots(1, 2, sharey=True)
     for axes, metric in zip(panels, ("accuracy", "balanced_accuracy"), strict=True):
@@ -45,7 +50,7 @@ def sites(found: Mapping[str, Any]) -> Chart:
                 data.append({"site": site, "row": name, "metric": metric, "place": place, "value": value})
         axes.set_title(metric.replace("_", " "))
         axes.set(xlim=(0.3, 1.0))
-        axes.set_yticks(range(len(places)), [f"{site}: {SITE_ROWS[name]}" for site, name in places])
+        axes.set_yticks(range(len(places)), [f"{site}: {SITE_ROWS[name].removesuffix(', calibrated at home')}" for site, name in places])
         axes.grid(False, axis="y")
     panels[0].invert_yaxis()
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
