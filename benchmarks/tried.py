@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from scipy.special import log_softmax
+from scipy.stats import norm
 
 from benchmarks.headline import replicates, span
 from benchmarks.opinions import KAPPA, Rows, joined, powered, read, stacked
@@ -29,7 +31,7 @@ from tdumpra.core.groups import group_folds, lesion_numbers
 from tdumpra.method.bank import PrototypeBank
 
 Array = np.ndarray
-BAR = ("accuracy", "balanced_accuracy", "melanoma_at_90")
+BAR, KINDS = ("accuracy", "balanced_accuracy", "melanoma_at_90"), ("fitted", "over_prior")
 FOLDS, BOTH, EIGHT = 5, ("p", "p_second"), ("eight_classifier", "eight_second")
 
 
@@ -57,6 +59,8 @@ ATTEMPTS = {
     "lesion": Tried("bank of the second network on the lesion's box", (*BOTH, "lesion_bank"),
                     (*BOTH, "lesion_second")),
     "eight": Tried("eight views on both sides", (*EIGHT, "eight_bank"), EIGHT),
+    "eight_and_one": Tried("the same, against the eight views and the plain one, no more passes",
+                           (*EIGHT, "eight_bank"), (*EIGHT, *BOTH)),
 }  # fmt: skip
 
 
@@ -135,6 +139,11 @@ def posteriors(files: Sequence[Path]) -> tuple[dict[tuple[str, ...], tuple[Array
     return joined_parts, joined([test for _, test, _ in read_files])
 
 
+def chance(drawn: Array) -> float:
+    """Return how likely so large a difference would be by chance: two-sided, normal with the replicates' deviation."""
+    return float(2 * norm.sf(abs(drawn[0]) / max(drawn[1:].std(), 1e-12)))
+
+
 def main() -> None:
     """Write the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -142,21 +151,25 @@ def main() -> None:
     parser.add_argument("--melanoma", type=int, default=4, help="number of the class whose sensitivity is given")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
+    warnings.simplefilter("ignore")  # banks of validation rows have classes of few lesions
     found, rows = posteriors(arguments.outputs)
     drawn = group_weights(lesion_numbers(rows.group, len(rows.y)), n_replicates=REPLICATES, seed=0)
     weights = [np.ones((len(rows.y), 1)), *drawn]
-    figures = {names: [replicates(p, rows.y, weights, arguments.melanoma) for p in both] for names, both in found.items()}
+    figures = {
+        names: [replicates(p, rows.y, weights, arguments.melanoma) for p in both] for names, both in found.items()
+    }
     table: dict[str, Any] = {}
     for key, (words, opinions, rival) in ATTEMPTS.items():
         table[key] = {"words": words, "opinions": opinions, "rival": rival}
-        for place, name in enumerate(("fitted", "over_prior")):
+        for place, name in enumerate(KINDS):
             with_bank, without = figures[opinions][place], figures[rival][place]
             table[key][name] = {
                 metric: {"with_bank": float(with_bank[metric][0]), "without": float(without[metric][0]),
-                         "lead": span(with_bank[metric] - without[metric])}
+                         "lead": span(with_bank[metric] - without[metric]),
+                         "p": chance(with_bank[metric] - without[metric])}
                 for metric in BAR
             }  # fmt: skip
-        print(key, {m: [round(100 * v, 2) for v in table[key][n][m]["lead"]] for n in ("fitted", "over_prior") for m in BAR})
+        print(key, {n: [round(100 * v, 2) for v in table[key][n]["balanced_accuracy"]["lead"]] for n in KINDS})
     command = f"python -m benchmarks.tried {' '.join(path.name for path in arguments.outputs)} --out {arguments.out}"
     document = {"command": command, "test_rows": len(rows.y), "tried": table}
     arguments.out.write_text(json.dumps(jsonable(document), indent=1) + "\n", encoding="utf-8")
