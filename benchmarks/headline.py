@@ -5,8 +5,9 @@
 CONFIG names the saved outputs of outer folds, OUT the folder of their evaluation (``tdumpra evaluate CONFIG --out
 OUT``), VIEWS the other views of each fold, in the same order (:mod:`benchmarks.other_views`). Two files are written to
 ``--folder``: ``headline.json`` with figures and differences, and ``posteriors.npz`` with every row's probabilities on
-every test image in half precision, from which :mod:`benchmarks.recount` makes the table again. Half precision keeps each
-label: where rounding would tie two classes, the first choice is raised by one step. Intervals are 95 % and draw lesions.
+every test image in half precision, from which :mod:`benchmarks.recount` makes the table again. Half precision keeps
+each label: where rounding would tie two classes, the first choice is raised by one step. Intervals are 95 % and draw
+lesions.
 """
 
 from __future__ import annotations
@@ -132,7 +133,9 @@ def main() -> None:
     parser.add_argument("config", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("views", nargs="+", type=Path)
-    parser.add_argument("--theta", type=float, required=True, help="asks the second network below, chosen on validation")
+    parser.add_argument(
+        "--theta", type=float, required=True, help="asks the second network below, chosen on validation"
+    )
     parser.add_argument("--folder", type=Path, required=True)
     arguments = parser.parse_args()
     cases = cases_of(arguments.config, arguments.out)

@@ -24,7 +24,8 @@ SITE_ROWS = {
     "gate": "gate",
 }  # fmt: skip
 HEADLINE = {
-    "temperature": "classifier (Lite0)", "eight": "classifier, eight views", "second_temperature": "second network (Lite2)",
+    "temperature": "classifier (Lite0)", "eight": "classifier, eight views",
+    "second_temperature": "second network (Lite2)",
     "ensemble": "mean of both networks", "ensemble_adjusted": "mean of both networks ÷ prior",
     "asked": "second network asked below θ", "similarity": "bank alone",
     "average": "mean of classifier and bank", "average_adjusted": "mean of classifier and bank ÷ prior",
@@ -105,6 +106,18 @@ def opinions() -> Rows:
     return rows
 
 
+def tried() -> Rows:
+    """Return other banks, views and stacks, each against the same stack without a bank."""
+    heading = ["accuracy, points", "balanced accuracy, points", "melanoma at 90 %, points"]
+    rows = [["tried", "judged", *heading, "balanced accuracy: with bank / without"]]
+    for found in document("tried")["tried"].values():
+        for kind, words in {"fitted": "as fitted", "over_prior": "÷ prior"}.items():
+            leads = [span(found[kind][metric]["lead"], points=True) for metric in BAR]
+            level = found[kind]["balanced_accuracy"]
+            rows.append([found["words"], words, *leads, f"{level['with_bank']:.3f} / {level['without']:.3f}"])
+    return rows
+
+
 def headline() -> Rows:
     """Return the rows of the outer folds, without a bank and with one, and what each costs."""
     heading = ["accuracy", "balanced accuracy", "melanoma found at 90 % specificity", "ECE", "asked", "time, GPU / CPU"]
@@ -177,6 +190,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "site-gates": site_gates,
     "cost": cost,
     "opinions": opinions,
+    "tried": tried,
     "folds": headline,
     "folds-per-1000": lambda: per_thousand(_folds()),
     "folds-in-short": in_short,

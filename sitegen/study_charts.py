@@ -50,7 +50,10 @@ def sites(found: Mapping[str, Any]) -> Chart:
                 data.append({"site": site, "row": name, "metric": metric, "place": place, "value": value})
         axes.set_title(metric.replace("_", " "))
         axes.set(xlim=(0.3, 1.0))
-        axes.set_yticks(range(len(places)), [f"{site}: {SITE_ROWS[name].removesuffix(', calibrated at home')}" for site, name in places])
+        axes.set_yticks(
+            range(len(places)),
+            [f"{site}: {SITE_ROWS[name].removesuffix(', calibrated at home')}" for site, name in places],
+        )
         axes.grid(False, axis="y")
     panels[0].invert_yaxis()
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)

@@ -1,4 +1,4 @@
-"""The supplement of the HAM10000 page agrees with its files: tables are made of them, and the text's main figures are theirs."""
+"""The supplement agrees with its files: tables are made of them, and the text's main figures are theirs."""
 
 from __future__ import annotations
 
