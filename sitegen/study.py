@@ -19,7 +19,7 @@ Rows = list[list[str]]  # the first is the heading
 BAR = ("accuracy", "balanced_accuracy", "melanoma_at_90")
 
 SITE_ROWS = {
-    "calibrated": "classifier, calibrated at home", "second": "second network",
+    "calibrated": "classifier", "second": "second network",
     "networks": "mean of both networks", "retrieval": "retrieval", "average": "mean of classifier and retrieval",
     "gate": "gate",
 }  # fmt: skip
@@ -46,7 +46,7 @@ def span(interval: Sequence[float], *, points: bool = False) -> str:
 
 def sites() -> Rows:
     """Return what each row reaches at home and at a site that it never saw."""
-    rows = [["site", "row", "accuracy", "drop", "balanced accuracy", "melanoma found at 90 % specificity", "ECE"]]
+    rows = [["site", "row", "accuracy", "drop", "balanced accuracy", "melanoma at 90 %", "ECE"]]
     for name, found in document("sites")["sites"].items():
         for key, words in SITE_ROWS.items():
             if key not in found["rows"]:
@@ -56,7 +56,9 @@ def sites() -> Rows:
                 " → ".join(f"{of_row[place][metric][0]:.3f}" for place in ("home", "there"))
                 for metric in ("accuracy", "balanced_accuracy", "melanoma_at_90", "ece")
             ]
-            rows.append([name, words, both[0], span(of_row["drop"]["accuracy"], points=True), *both[1:]])
+            rows.append(
+                [name, words, both[0], span(of_row["drop"]["accuracy"], points=True).replace(" (", "<br>("), *both[1:]]
+            )
     return rows
 
 
@@ -120,10 +122,10 @@ def tried() -> Rows:
 
 def headline() -> Rows:
     """Return the rows of the outer folds, without a bank and with one, and what each costs."""
-    heading = ["accuracy", "balanced accuracy", "melanoma found at 90 % specificity", "ECE", "asked", "time, GPU / CPU"]
+    heading = ["accuracy", "balanced accuracy", "melanoma at 90 %", "ECE", "asked", "time, GPU / CPU"]
     found, rows = document("ham10000/folds/headline"), [["row", *heading]]
     for key, words in HEADLINE.items():
-        figures = [span(found["rows"][key][metric]) for metric in BAR]
+        figures = [span(found["rows"][key][metric]).replace(" (", "<br>(") for metric in BAR]
         rows.append([_bold(words, key), *figures, f"{found['rows'][key]['ece'][0]:.3f}", *_cost(key, found["asked"])])
     return rows
 
@@ -136,10 +138,10 @@ def _cost(key: str, asked: Mapping[str, float]) -> list[str]:
     """Return the share of images that the second network sees, and the time over the classifier's alone."""
     if key == "eight":
         return ["0 %", "8 passes, not timed"]
-    if key == "second_temperature":
+    if key in ("second_temperature", "similarity"):
         return ["it alone", "not timed alone"]
     share = asked.get(key, 0.0 if key == "temperature" else 1.0)
-    known = " (continued)" if share > 0.45 else ""
+    known = "<br>(continued)" if share > 0.45 else ""
     return [f"{100 * share:.0f} %", " / ".join(f"{times(machine, share):.2f}" for machine in ("h200", "cpu")) + known]
 
 

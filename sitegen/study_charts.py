@@ -52,7 +52,7 @@ def sites(found: Mapping[str, Any]) -> Chart:
         axes.set(xlim=(0.3, 1.0))
         axes.set_yticks(
             range(len(places)),
-            [f"{site}: {SITE_ROWS[name].removesuffix(', calibrated at home')}" for site, name in places],
+            [f"{site}: {SITE_ROWS[name]}" for site, name in places],
         )
         axes.grid(False, axis="y")
     panels[0].invert_yaxis()
