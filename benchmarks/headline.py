@@ -63,7 +63,7 @@ def eight_views(case: Case, path: Path) -> Array:
     with np.load(path, allow_pickle=False) as file:
         p, ids = softmax(file["eight_classifier_logits"].astype(np.float64), axis=1), file["id"]
     place = {name: i for i, name in enumerate(ids[len(ids) - len(p) :].tolist())}
-    of_validation, of_test = (p[[place[name] for name in rows.ids]] for rows in (validation, test))
+    of_validation, of_test = (p[[place[name] for name in each.tolist()]] for each in (validation.ids, test.ids))
     return calibrated(of_validation, validation.y.numpy(), of_test)
 
 
@@ -156,9 +156,14 @@ def main() -> None:
     told = {"theta": arguments.theta, **found}
     path = arguments.folder / "headline.json"
     path.write_text(json.dumps(jsonable(told), separators=(",", ":")) + "\n", encoding="utf-8")
-    numbers = {name: np.char.rpartition(each, "_")[:, 2].astype(np.int32)
+    numbers: dict[str, Array] = {name: np.char.rpartition(each, "_")[:, 2].astype(np.int32)
                for name, each in (("image", ids), ("lesion", group))}  # fmt: skip
-    kept = {**numbers, "y": y.astype(np.uint8), "fold": fold.astype(np.uint8), "classes": np.array(names)}
+    kept: dict[str, Array] = {
+        **numbers,
+        "y": y.astype(np.uint8),
+        "fold": fold.astype(np.uint8),
+        "classes": np.array(names),
+    }
     write(arguments.folder / "posteriors.npz", {**kept, **{name: halved(p) for name, p in posteriors.items()}})
 
 

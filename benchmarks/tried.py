@@ -66,8 +66,7 @@ ATTEMPTS = {
 
 def unit(z: Array) -> torch.Tensor:
     """Return rows of length one."""
-    wide = torch.from_numpy(z.astype(np.float32))
-    return wide / wide.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    return torch.nn.functional.normalize(torch.from_numpy(z.astype(np.float32)), dim=1)
 
 
 def scores(z_bank: Array, y_bank: Array, group: Array, z: Array, n_classes: int) -> Array:
@@ -100,7 +99,7 @@ def read_views(path: Path) -> tuple[Rows, Rows, Array]:
     def column(name: str) -> Array:
         """Return a column in the order of the outputs; training rows that were left out are not numbers."""
         values = views[name].astype(np.float64)
-        return np.concatenate([np.full((n - len(values), values.shape[1]), np.nan), values])[order]
+        return np.asarray(np.concatenate([np.full((n - len(values), values.shape[1]), np.nan), values])[order])
 
     train, n_classes = split == 0, found[0].opinions["p"].shape[1]
     spaces = {"features": own["features"], "features_second": own["features_second"]}

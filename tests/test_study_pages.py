@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import cost, recount, sites
+from benchmarks import cost, recount, sites, tried
 from benchmarks.headline import WITH_BANK, WITHOUT_BANK, halved
+from benchmarks.opinions import Rows, stacked
 from benchmarks.train_study import KINDS
 
 from sitegen import study, study_charts
@@ -230,6 +232,57 @@ def test_half_precision_keeps_labels():
     p = np.array([[0.49999, 0.50001, 0.0]])  # both are a half in half precision
     assert p.astype(np.float16).argmax(1).tolist() == [0]
     assert halved(p).argmax(1).tolist() == [1]
+
+
+def planted(n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Outputs of a fold, as the study saves them: a classifier that is often right, a second one in a space."""
+    y = np.tile(np.arange(7), n // 7)
+    p = rng.dirichlet(np.ones(7), n) + 0.7 * np.eye(7)[y]
+    p_second = rng.dirichlet(np.ones(7), n) + 0.7 * np.eye(7)[y]
+    z = (np.eye(7)[y] + 0.3 * rng.normal(size=(n, 7))).astype(np.float16)
+    names = np.array([f"image_{i}" for i in range(n)])
+    return {
+        "id": names, "group": names, "y": y.astype(np.int8), "split": np.repeat([0, 1, 2], n // 3).astype(np.int8),
+        "p": p / p.sum(1, keepdims=True), "p_second": p_second / p_second.sum(1, keepdims=True),
+        "z": z, "features": z, "features_second": z,
+    }  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:n_prototypes")
+def test_views_are_read_by_the_names_of_images(tmp_path):
+    rng = np.random.default_rng(0)
+    own = planted(420, rng)
+    n_train = int((own["split"] == 0).sum())
+    order = np.concatenate([np.arange(n_train), n_train + rng.permutation(420 - n_train)])  # another order
+    views = {"id": own["id"][order], **{stage: own["z"][order] for stage in ("stage3", "stage5")}}
+    for view, who in itertools.product(("eight", "grey", "zoom", "lesion"), ("classifier", "second")):
+        whole = view in ("grey", "lesion")
+        views[f"{view}_{who}_logits"] = np.log(own["p_second"])[order][n_train:]
+        views[f"{view}_{who}_z"] = own["z"][order][0 if whole else n_train :]
+    np.savez(tmp_path / "fold-0-seed-0.npz", **own)
+    np.savez(tmp_path / "views-fold-0-seed-0.npz", **views)
+    for rows in tried.read_views(tmp_path / "fold-0-seed-0.npz")[:2]:
+        assert np.allclose(rows.opinions["eight_second"], rows.opinions["p_second"], atol=1e-6)
+        for name in ("stage3", "features", "grey_bank", "zoom_bank", "unseen"):
+            assert (rows.opinions[name].argmax(1) == rows.y).mean() > 0.9, name
+    wanted = {name for each in tried.ATTEMPTS.values() for name in (*each.opinions, *each.rival)}
+    assert wanted <= rows.opinions.keys()
+
+
+def test_chance_of_a_difference():
+    drawn = np.concatenate([[1.96], np.random.default_rng(0).normal(1.96, 1, 100_000)])
+    assert tried.chance(drawn) == pytest.approx(0.05, abs=0.002)
+
+
+def test_stacks_take_rows_of_choice_without_a_class():
+    rng = np.random.default_rng(3)
+    own = planted(420, rng)
+    opinions = {"p": np.log(own["p"])}
+    rows = Rows(opinions, own["y"].astype(int), own["group"])
+    p = stacked(rows.take(rows.y != 3), ("p",), rows)
+    assert p.shape == (420, 7)
+    assert np.allclose(p.sum(1), 1)
+    assert (p.argmax(1) != 3).all()
 
 
 def test_a_wrong_headline_is_found(tmp_path):
