@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import cost, recount, sites, tried
+from benchmarks import cost, recount, saved_outputs, sites, tried
 from benchmarks.headline import WITH_BANK, WITHOUT_BANK, halved
 from benchmarks.opinions import Rows, stacked
 from benchmarks.train_study import KINDS
@@ -254,13 +254,13 @@ def test_views_are_read_by_the_names_of_images(tmp_path):
     own = planted(420, rng)
     n_train = int((own["split"] == 0).sum())
     order = np.concatenate([np.arange(n_train), n_train + rng.permutation(420 - n_train)])  # another order
-    views = {"id": own["id"][order], **{stage: own["z"][order] for stage in ("stage3", "stage5")}}
+    views = {"id": own["id"][order], **dict.fromkeys(("stage3", "stage5"), own["z"][order])}
     for view, who in itertools.product(("eight", "grey", "zoom", "lesion"), ("classifier", "second")):
         whole = view in ("grey", "lesion")
         views[f"{view}_{who}_logits"] = np.log(own["p_second"])[order][n_train:]
         views[f"{view}_{who}_z"] = own["z"][order][0 if whole else n_train :]
-    np.savez(tmp_path / "fold-0-seed-0.npz", **own)
-    np.savez(tmp_path / "views-fold-0-seed-0.npz", **views)
+    saved_outputs.write(tmp_path / "fold-0-seed-0.npz", own)
+    saved_outputs.write(tmp_path / "views-fold-0-seed-0.npz", views)
     for rows in tried.read_views(tmp_path / "fold-0-seed-0.npz")[:2]:
         assert np.allclose(rows.opinions["eight_second"], rows.opinions["p_second"], atol=1e-6)
         for name in ("stage3", "features", "grey_bank", "zoom_bank", "unseen"):
