@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GroupKFold, cross_val_score
+from sklearn.metrics import log_loss
+from sklearn.model_selection import StratifiedGroupKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -116,21 +117,29 @@ def stacked(chosen_on: Rows, names: Sequence[str], rows: Rows) -> Array:
     def design(each: Rows) -> Array:
         return np.concatenate([np.maximum(each.opinions[name], -12.0) for name in names], 1)
 
-    x, folds = design(chosen_on), GroupKFold(5)
+    x, n_classes = design(chosen_on), rows.opinions["p"].shape[1]
+    folds = list(StratifiedGroupKFold(5).split(x, chosen_on.y, chosen_on.group))
 
     def model(strength: float) -> Any:
         return make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=2000))
 
-    def score(strength: float) -> float:
-        scores = cross_val_score(
-            model(strength), x, chosen_on.y, groups=chosen_on.group, cv=folds, scoring="neg_log_loss"
-        )
-        return float(scores.mean())
+    def predicted(fitted: Any, of: Array) -> Array:
+        p = np.full((len(of), n_classes), TINY)  # a rare class may be missing from the rows of choice
+        p[:, fitted.classes_] = fitted.predict_proba(of)
+        return np.asarray(p / p.sum(1, keepdims=True))
 
-    fitted = model(max((0.001, 0.01, 0.1), key=score)).fit(x, chosen_on.y)
-    p = np.full((len(rows.y), rows.opinions["p"].shape[1]), TINY)
-    p[:, fitted.classes_] = fitted.predict_proba(design(rows))
-    return np.asarray(p / p.sum(1, keepdims=True))
+    def score(strength: float) -> float:
+        losses = [
+            log_loss(
+                chosen_on.y[judged],
+                predicted(model(strength).fit(x[taken], chosen_on.y[taken]), x[judged]),
+                labels=range(n_classes),
+            )
+            for taken, judged in folds
+        ]
+        return -float(np.mean(losses))
+
+    return predicted(model(max((0.001, 0.01, 0.1), key=score)).fit(x, chosen_on.y), design(rows))
 
 
 def powered(p_choice: Array, chosen_on: Rows, p: Array, shares: Array) -> Array:

@@ -4,7 +4,8 @@
 
 Probabilities are the first run's student's and the second run's teacher's, embeddings the second run's teacher's in
 half precision; pooled features of both are kept as their first 128 principal components of the training rows. Of one
-run alone, both of its spaces are kept. ``tdumpra attach`` and configurations with ``outputs`` read the file.
+run alone, both of its spaces are kept. ``tdumpra attach`` and configurations with ``outputs`` read the file. Where the
+split is by image, lesions that cross it are no groups: each image counts by itself.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from tdumpra.artifacts import make_folder, write_bytes
+from tdumpra.data.leakage import audit_leakage
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.tables import OutputsTable, read_tables
 
@@ -56,6 +58,8 @@ def arrays_of(classifier: Path, second: Path | None) -> dict[str, np.ndarray]:
     }
     for name in own["test"].metadata:
         found[name] = np.array([value for part in PARTS for value in own[part].metadata[name]])
+    if audit_leakage(found["split"], found["group"])["crossing_groups"]:
+        del found["group"]
     if second is None:
         spaces = {"z": "z_student", "zt": "z_teacher"}
         return found | {name: column(own, space, here).half().numpy() for name, space in spaces.items()}

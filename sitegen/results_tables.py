@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = ROOT / "docs" / "results" / "ham10000"
 ON_A_GPU = ROOT / "docs" / "results" / "h200"
 PAGES = (
+    ROOT / "docs" / "results" / "ham10000-supplement.md",
     ROOT / "docs" / "results" / "ham10000.md",
     ON_A_GPU / "README.md",
     ROOT / "README.md",
@@ -302,22 +303,6 @@ def captured_steps() -> Rows:
     return rows
 
 
-def in_short() -> Rows:
-    """The README's table."""
-    own, found = evaluation("lite0-preset-default"), evaluation("system")
-    rows = [["test, mean over seeds", "seeds", "Lite0 alone: accuracy", "accuracy", "macro-F1", "balanced accuracy"]]
-    for title, of_one, who in (
-        ("EfficientNet-Lite0 alone (cross-entropy)", found, "baseline"),
-        ("Lite0 and a bank in its own space, preset free", own, "gate"),
-        ("Lite0 and a bank in the space of a second network (Lite2), gated", found, "gate"),
-        ("the mean of Lite0 and Lite2, no bank", found, "ensemble"),
-    ):
-        scores = of_one["comparators"]
-        figures = [f"{scores[who][metric]:.3f}" for metric in METRICS[:3]]
-        rows.append([title, str(len(of_one["seeds"])), f"{scores['baseline']['accuracy']:.3f}", *figures])
-    return rows
-
-
 def points(lead: dict[str, Any], digits: int = 2) -> str:
     """A difference with its interval, in hundredths."""
     low, high = lead["interval"]
@@ -340,7 +325,6 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "backbones": backbones,
     "steps": steps,
     "captured": captured_steps,
-    "in-short": in_short,
     "reliability": reliability,
     "archive-costs": archive_costs,
     "large-arrays": large_arrays,

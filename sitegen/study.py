@@ -1,16 +1,13 @@
-"""Tables of the study on HAM10000: other sites, cost, mixtures of opinions, outer folds and the paper's recipe.
-
-``python -m sitegen.study EVALUATION.json`` prints the tables of outer folds from any evaluation, to look at before its
-compact form (:mod:`sitegen.compact_results`) takes its place beside the page.
-"""
+"""Tables of the study on HAM10000: outer folds, other sites, cost, mixtures of opinions, and the paper's recipe."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from benchmarks.cost import times
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 FOLDS = RESULTS / "ham10000" / "folds" / "evaluation.json"
@@ -19,18 +16,20 @@ RECIPES = {
     "by lesion": RESULTS / "ham10000" / "recipe-paper-grouped" / "evaluation.json",
 }
 Rows = list[list[str]]  # the first is the heading
+BAR = ("accuracy", "balanced_accuracy", "melanoma_at_90")
 
 SITE_ROWS = {
-    "classifier": "classifier", "calibrated": "classifier, calibrated at home", "second": "second network",
+    "calibrated": "classifier", "second": "second network",
     "networks": "mean of both networks", "retrieval": "retrieval", "average": "mean of classifier and retrieval",
     "gate": "gate",
 }  # fmt: skip
 HEADLINE = {
-    "student": "classifier (Lite0)", "logit_adjusted": "classifier ÷ prior", "second": "second network (Lite2)",
-    "second_adjusted": "second network ÷ prior", "ensemble": "mean of both networks",
-    "ensemble_adjusted": "mean of both networks ÷ prior", "similarity": "retrieval alone",
-    "average_adjusted": "mean of classifier and retrieval ÷ prior", "ungated": "the gate's dials on every image",
-    "gate": "gate",
+    "temperature": "classifier (Lite0)", "eight": "classifier, eight views",
+    "second_temperature": "second network (Lite2)",
+    "ensemble": "mean of both networks", "ensemble_adjusted": "mean of both networks ÷ prior",
+    "asked": "mean of both below θ, else classifier", "similarity": "bank alone",
+    "average": "mean of classifier and bank", "average_adjusted": "mean of classifier and bank ÷ prior",
+    "ungated": "the gate's dials on every image", "gate": "gate",
 }  # fmt: skip
 
 
@@ -47,13 +46,19 @@ def span(interval: Sequence[float], *, points: bool = False) -> str:
 
 def sites() -> Rows:
     """Return what each row reaches at home and at a site that it never saw."""
-    rows = [["site", "row", "where", "accuracy", "balanced accuracy", "melanoma found at 90 % specificity", "ECE"]]
-    metrics = ("accuracy", "balanced_accuracy", "melanoma_at_90", "ece")
+    rows = [["site", "row", "accuracy", "drop", "balanced accuracy", "melanoma at 90 %", "ECE"]]
     for name, found in document("sites")["sites"].items():
-        for key, of_row in found["rows"].items():
-            for place in ("home", "there", "drop"):
-                figures = [span(of_row[place][metric], points=place == "drop") for metric in metrics]
-                rows.append([name, SITE_ROWS[key], place, *figures])
+        for key, words in SITE_ROWS.items():
+            if key not in found["rows"]:
+                continue
+            of_row = found["rows"][key]
+            both = [
+                " → ".join(f"{of_row[place][metric][0]:.3f}" for place in ("home", "there"))
+                for metric in ("accuracy", "balanced_accuracy", "melanoma_at_90", "ece")
+            ]
+            rows.append(
+                [name, words, both[0], span(of_row["drop"]["accuracy"], points=True).replace(" (", "<br>("), *both[1:]]
+            )
     return rows
 
 
@@ -103,29 +108,43 @@ def opinions() -> Rows:
     return rows
 
 
-def headline(found: Mapping[str, Any]) -> Rows:
-    """Return every rival of an evaluation over outer folds, and how far the gate is ahead of it."""
-    heading = ["accuracy", "balanced accuracy", "macro-F1", "melanoma found at 90 % specificity", "ECE"]
-    rows = [["row", *heading, "gate's lead: accuracy", "gate's lead: balanced accuracy"]]
-    for key, words in HEADLINE.items():
-        if key not in found["comparators"]:
-            continue
-        scores, spread = (found[part][key] for part in ("comparators", "comparators_std"))
-        three = ("accuracy", "balanced_accuracy", "macro_f1")
-        figures = [f"{scores[metric]:.4f} ± {spread[metric]:.4f}" for metric in three]
-        paired = found["paired"].get(key)
-        leads = ["", ""] if paired is None else [_lead(paired[metric]) for metric in three[:2]]
-        rows.append([words, *figures, f"{_melanoma(found, key):.3f}", f"{scores['ece']:.3f}", *leads])
+def tried() -> Rows:
+    """Return other banks, views and stacks, each against the same stack without a bank."""
+    heading = ["accuracy, points", "balanced accuracy, points", "melanoma at 90 %, points"]
+    rows = [["tried", "judged", *heading, "balanced accuracy: with bank / without"]]
+    for found in document("tried")["tried"].values():
+        for kind, words in {"fitted": "as fitted", "over_prior": "÷ prior"}.items():
+            leads = [span(found[kind][metric]["lead"], points=True) for metric in BAR]
+            level = found[kind]["balanced_accuracy"]
+            rows.append([found["words"], words, *leads, f"{level['with_bank']:.3f} / {level['without']:.3f}"])
     return rows
 
 
-def _lead(paired: Mapping[str, Any]) -> str:
-    return span([paired["difference"], *paired["interval"]], points=True)
+def headline() -> Rows:
+    """Return the rows of the outer folds, without a bank and with one, and what each costs."""
+    heading = ["accuracy", "balanced accuracy", "melanoma at 90 %", "ECE", "time, GPU / CPU"]
+    found, rows = document("ham10000/folds/headline"), [["row", *heading]]
+    for key, words in HEADLINE.items():
+        figures = [span(found["rows"][key][metric]).replace(" (", "<br>(") for metric in BAR]
+        share = f" ({100 * found['asked'][key]:.0f} % asked)" if key in found["asked"] else ""
+        time = _time(key, found["asked"])
+        rows.append([_bold(words, key) + share, *figures, f"{found['rows'][key]['ece'][0]:.3f}", time])
+    return rows
 
 
-def _melanoma(found: Mapping[str, Any], key: str) -> float:
-    """Return the sensitivity for melanoma, from a whole evaluation or its compact form."""
-    return float(found["operating_points"][key]["mel"]["0.9"]["sensitivity"])
+def _bold(words: str, key: str) -> str:
+    return f"**{words}**" if key == "gate" else words
+
+
+def _time(key: str, asked: Mapping[str, float]) -> str:
+    """Return the time over the classifier's alone."""
+    if key == "eight":
+        return "8 passes"
+    if key in ("second_temperature", "similarity"):
+        return "not timed"
+    share = asked.get(key, 0.0 if key == "temperature" else 1.0)
+    known = " \\*" if share > 0.45 else ""
+    return " / ".join(f"{times(machine, share):.2f}" for machine in ("h200", "cpu")) + known
 
 
 def per_thousand(found: Mapping[str, Any]) -> Rows:
@@ -152,6 +171,20 @@ def recipe() -> Rows:
     return rows
 
 
+def in_short() -> Rows:
+    """Return the README's four rows."""
+    found = document("ham10000/folds/headline")["rows"]
+    rows = [["every image tested once", "accuracy", "balanced accuracy", "melanoma found at 90 % specificity"]]
+    for key, words in {
+        "temperature": "classifier alone (EfficientNet-Lite0)",
+        "gate": "with a bank in a second network's space (Lite2), gated",
+        "average_adjusted": "mean of classifier and bank ÷ prior, no gate",
+        "ensemble": "mean of both networks, no bank",
+    }.items():
+        rows.append([words, *(f"{found[key][metric][0]:.3f}" for metric in BAR)])
+    return rows
+
+
 def _folds() -> dict[str, Any]:
     return json.loads(FOLDS.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
@@ -161,14 +194,9 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "site-gates": site_gates,
     "cost": cost,
     "opinions": opinions,
+    "tried": tried,
+    "folds": headline,
+    "folds-per-1000": lambda: per_thousand(_folds()),
+    "folds-in-short": in_short,
+    "recipe": recipe,
 }
-if FOLDS.exists():  # the tables of files that are still to be made have no place on a page
-    TABLES |= {"folds": lambda: headline(_folds()), "folds-per-1000": lambda: per_thousand(_folds())}
-if all(path.exists() for path in RECIPES.values()):
-    TABLES["recipe"] = recipe
-
-
-if __name__ == "__main__":
-    whole = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    for table in (headline(whole), per_thousand(whole)):
-        sys.stdout.write("\n".join("| " + " | ".join(row) + " |" for row in table) + "\n\n")

@@ -1,29 +1,42 @@
 """Figures of the study on HAM10000, drawn as the reports are: ``python -m sitegen.study_charts``.
 
-Writes ``sites.png`` and ``cost.png`` to ``docs/results``, and ``classes.png`` once the outer folds are
-there.
+Writes ``leads.png``, ``melanoma.png``, ``cost.png`` and ``sites.png`` to ``docs/results``.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from sitegen.study import FOLDS, RESULTS, SITE_ROWS, document
+from sitegen.study import BAR, RESULTS, SITE_ROWS, document
 from tdumpra.report.drawing import COLOURS, Chart, new_figure, styled
 
 _WIDTH = 7.2
-_GAINS = {"ensemble": ("mean of both networks", "c1"), "similarity": ("retrieval", "c2"), "gate": ("gate", "c0")}
+_METRICS = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "melanoma_at_90": "melanoma at 90 %"}
+_RIVALS = {"ensemble": "the mean of both", "ensemble_adjusted": "that mean ÷ prior"}
+_WITH_BANK = {
+    "similarity": "bank alone", "average": "mean with bank", "average_adjusted": "that ÷ prior",
+    "ungated": "dials, no gate", "gate": "gate",
+}  # fmt: skip
+_CURVES = {
+    "temperature": ("classifier", "muted", "-"), "ensemble": ("mean of both networks", "c1", "-"),
+    "average_adjusted": ("mean with bank ÷ prior", "c2", "--"), "gate": ("gate", "c0", "-"),
+    "asked": ("asked below θ", "c3", ":"),
+}  # fmt: skip
 
 
 @styled
 def sites(found: Mapping[str, Any]) -> Chart:
     """Draw accuracy and balanced accuracy at home and at each site, row by row, with their intervals."""
-    places = [(site, name) for site, of_site in found["sites"].items() for name in of_site["rows"]]
-    figure = new_figure(_WIDTH, 0.32 * len(places) + 1.1)
+    places = [
+        (site, name)
+        for site, of_site in found["sites"].items()
+        for name in ("calibrated", "networks", "retrieval", "gate")
+        if name in of_site["rows"]
+    ]
+    figure = new_figure(_WIDTH, 0.26 * len(places) + 1.1)
     data: list[dict[str, Any]] = []
     panels = figure.subplots(1, 2, sharey=True)
     for axes, metric in zip(panels, ("accuracy", "balanced_accuracy"), strict=True):
@@ -37,7 +50,10 @@ def sites(found: Mapping[str, Any]) -> Chart:
                 data.append({"site": site, "row": name, "metric": metric, "place": place, "value": value})
         axes.set_title(metric.replace("_", " "))
         axes.set(xlim=(0.3, 1.0))
-        axes.set_yticks(range(len(places)), [f"{site}: {SITE_ROWS[name]}" for site, name in places])
+        axes.set_yticks(
+            range(len(places)),
+            [f"{site}: {SITE_ROWS[name]}" for site, name in places],
+        )
         axes.grid(False, axis="y")
     panels[0].invert_yaxis()
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
@@ -78,37 +94,55 @@ def cost(found: Mapping[str, Any]) -> Chart:
 
 
 @styled
-def classes(found: Mapping[str, Any]) -> Chart:
-    """Draw what each class gains in recall over the classifier alone, a dot for each seed."""
-    seeds = [seed["recall"] for seed in found["by_seed"].values()]
-    names = list(seeds[0]["student"])
-    figure = new_figure(_WIDTH, 3.0)
-    axes = figure.subplots()
-    axes.axhline(0, color=COLOURS["muted"], linewidth=0.9)
-    data = []
-    for place, (who, (words, colour)) in enumerate(_GAINS.items()):
-        gains = np.array([[100 * (seed[who][name] - seed["student"][name]) for name in names] for seed in seeds])
-        at = np.arange(len(names)) + 0.25 * (place - 1)
-        axes.bar(at, gains.mean(0), 0.22, color=COLOURS[colour], label=words)
-        for of_seed in gains:
-            axes.plot(at, of_seed, ".", color=COLOURS["ink"], markersize=3)
-        data += [{"row": who, "class": name, "gain": gain} for name, gain in zip(names, gains.mean(0), strict=True)]
-    axes.set_xticks(range(len(names)), names)
-    axes.set_ylabel("recall over the classifier, points")
-    axes.grid(False, axis="x")
-    axes.legend(loc="upper right")
-    best = max(data, key=lambda row: row["gain"])
-    return Chart(
-        figure, f"Recall gained by class over the classifier; most, {best['gain']:.1f}, by {best['class']}.", data
-    )
+def leads(found: Mapping[str, Any]) -> Chart:
+    """Draw how far each row with a bank is ahead of the best without one, with a dot for each fold."""
+    rows = [name for name in found["leads"] if name in _WITH_BANK]
+    figure, data = new_figure(_WIDTH, 2.9), []
+    panels = figure.subplots(1, 3, sharey=True)
+    for axes, metric in zip(panels, BAR, strict=True):
+        rival = found["best_without_bank"][metric]
+        axes.axvline(0, color=COLOURS["muted"], linewidth=0.9)
+        for number, name in enumerate(rows):
+            lead = found["leads"][name][rival]
+            value, low, high = (100 * each for each in lead[metric])
+            axes.plot([low, high], [number, number], color=COLOURS["c0"], linewidth=2, solid_capstyle="butt")
+            axes.plot(value, number, "o", color=COLOURS["c0"], markersize=5)
+            folds = [100 * each for each in lead["by_fold"].get(metric, ())]
+            axes.plot(folds, [number + 0.25] * len(folds), ".", color=COLOURS["muted"], markersize=4)
+            data.append({"row": name, "rival": rival, "metric": metric, "lead": value, "low": low, "high": high})
+        axes.set_title(_METRICS[metric])
+        axes.set_xlabel(f"points over {_RIVALS[rival]}")
+        axes.set_yticks(range(len(rows)), [_WITH_BANK[name] for name in rows])
+        axes.grid(False, axis="y")
+    panels[0].invert_yaxis()
+    ahead = [row for row in data if row["low"] > 0]
+    told = "; ".join(f"{_WITH_BANK[row['row']]} in {_METRICS[row['metric']]}" for row in ahead) or "none"
+    return Chart(figure, f"Leads of rows with a bank over the best without; intervals above zero: {told}.", data)
+
+
+@styled
+def melanoma(found: Mapping[str, Any]) -> Chart:
+    """Draw the sensitivity for melanoma over specificities from 80 to 95 %."""
+    figure = new_figure(_WIDTH * 0.6, 3.0)
+    axes, data = figure.subplots(), []
+    at = [100 * each for each in found["specificities"]]
+    for name, (words, colour, line) in _CURVES.items():
+        axes.plot(at, found["roc"][name], line, color=COLOURS[colour], label=words)
+        data += [{"row": name, "specificity": x, "sensitivity": y} for x, y in zip(at, found["roc"][name], strict=True)]
+    axes.set_xlabel("specificity, %")
+    axes.set_ylabel("sensitivity for melanoma")
+    axes.legend(loc="lower left")
+    at_90 = found["specificities"].index(0.9)
+    told = ", ".join(f"{words} {found['roc'][name][at_90]:.3f}" for name, (words, _, _) in _CURVES.items())
+    return Chart(figure, f"Sensitivity for melanoma between 80 and 95 % specificity; at 90 %: {told}.", data)
 
 
 def main() -> None:
     """Write the figures."""
-    sites(document("sites")).write_png(RESULTS / "sites.png")
-    cost(document("cost")).write_png(RESULTS / "cost.png")
-    if FOLDS.exists():
-        classes(json.loads(FOLDS.read_text(encoding="utf-8"))).write_png(RESULTS / "classes.png")
+    folds = document("ham10000/folds/headline")
+    drawn = {"sites": sites(document("sites")), "cost": cost(document("cost")), "leads": leads(folds)}
+    for name, chart in {**drawn, "melanoma": melanoma(folds)}.items():
+        chart.write_png(RESULTS / f"{name}.png")
 
 
 if __name__ == "__main__":

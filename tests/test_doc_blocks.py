@@ -32,7 +32,15 @@ pytestmark = [  # the notes that miniature data earn
     pytest.mark.filterwarnings("ignore:validation is small"),
 ]
 
-SLOW = ("deploying.md", "own-model.md", "new-hospital.md", "report.md", "ham10000.md", "several-machines.md")
+SLOW = (
+    "deploying.md",
+    "own-model.md",
+    "new-hospital.md",
+    "report.md",
+    "ham10000.md",
+    "ham10000-supplement.md",
+    "several-machines.md",
+)
 BLOCKS = {page: blocks(page) for page in PAGES}
 RUNNING = [page for page, found in BLOCKS.items() if any(each.language in ("python", "console") for each in found)]
 

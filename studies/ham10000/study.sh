@@ -40,7 +40,13 @@ tables)
   done
   "$PYTHON" -m sitegen.compact_results $results/whole docs/results/ham10000
   "$PYTHON" -m benchmarks.cost "$OUT"/fold-*.npz --out docs/results/cost.json
+  # headline.json and posteriors.npz; theta is what benchmarks.cost chose on validation
+  theta=$("$PYTHON" -c 'import json; found = json.load(open("docs/results/cost.json")); print(found["theta"][found["chosen"]])')
+  "$PYTHON" -m benchmarks.headline studies/ham10000/folds-saved.toml $results/folds "$OUT"/views-fold-*.npz --theta "$theta" \
+    --folder docs/results/ham10000/folds
+  "$PYTHON" -m benchmarks.recount docs/results/ham10000/folds/{headline.json,posteriors.npz}
   "$PYTHON" -m benchmarks.opinions "$OUT"/fold-*.npz --out docs/results/opinions.json
+  "$PYTHON" -m benchmarks.tried "$OUT"/fold-*.npz --out docs/results/tried.json
   sites=()
   for file in "$OUT"/site-*.npz; do
     name=$(basename "$file" | sed 's/^site-\(.*\)-seed-.*$/\1/')
