@@ -57,6 +57,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service, self._settings = app, service, service.settings
+        self._hosts = service.settings.hosts
         self._rates = _Rates(service.settings.rate, service.settings.burst)
         self._open = self._strangers = 0  # requests under way: all, and those of nobody who is known
 
@@ -135,7 +136,7 @@ class Guard:
         most = _LONGEST_CALLBACK if scope["path"] == CALLBACK else _LONGEST_PATH
         if len(scope["path"]) + len(scope["query_string"]) > most:
             raise RefusedError(414, "the address is too long")
-        if len(headers.getlist("host")) != 1 or headers["host"].lower() not in self._settings.hosts:
+        if len(headers.getlist("host")) != 1 or headers["host"].lower() not in self._hosts:
             raise RefusedError(421, "this server does not answer under that name")
 
     def _who(self, headers: Headers) -> Person | None:
@@ -159,7 +160,7 @@ class Guard:
 
     def _is_ours(self, origin: str) -> bool:
         scheme, _, host = origin.lower().partition("://")
-        return scheme == urlsplit(self._settings.address).scheme and host in self._settings.hosts
+        return scheme == urlsplit(self._settings.address).scheme and host in self._hosts
 
     def _check_length(self, scope: Scope, headers: Headers) -> None:
         said = headers.get("content-length")
