@@ -2,8 +2,9 @@
 
 The server is a process of its own, as people start it; the clients run here and share the machine with it. The bare
 loop neither decodes nor answers: it runs one prepared image after the other through the network, on all cores, or on
-one and counted for each of them, whichever is faster. Both are measured in turns, and the best of each counts. It needs
-a quiet machine.
+one and counted for each of them, whichever is faster. The server joins up to four images that wait; the loop runs one
+at a time, as whoever writes such a loop for requests would. Both are measured in turns, and the best of each counts. It
+needs a quiet machine.
 """
 
 from __future__ import annotations

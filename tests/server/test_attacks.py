@@ -18,8 +18,10 @@ import pytest
 from hostile_images import large_and_blank, many_scans, png
 from PIL import Image
 from server_world import ADDRESS, PASSWORD, picture
+from sqlalchemy import update
 
 from tdumpra.server import accounts
+from tdumpra.server.tables import Answer
 
 SCRIPT = "<script>alert(1)</script>"
 NO_IMAGES = (b"<html><script>alert(1)</script></html>", b"%PDF-1.4", b"GIF89a" + b"\0" * 40, b"\xff\xd8\xff", b"PK\3\4")
@@ -241,23 +243,52 @@ def test_strangers_who_try_passwords_keep_nobody_from_writing(world, monkeypatch
         assert stranger.result().status_code == 401
 
 
+def slow_login() -> dict[str, Any]:
+    headers = [
+        (b"host", ADDRESS.removeprefix("http://").encode()),
+        (b"origin", ADDRESS.encode()),
+        (b"content-type", b"multipart/form-data; boundary=x"),
+    ]
+    return {
+        "type": "http", "method": "POST", "path": "/login", "query_string": b"", "client": ("127.0.0.1", 1),
+        "headers": headers,
+    }  # fmt: skip
+
+
+async def silence() -> None:
+    await asyncio.Event().wait()
+
+
+def test_somebody_who_logs_in_takes_the_place_of_a_slow_stranger(make_world, monkeypatch):
+    monkeypatch.setattr("tdumpra.server.guards._SLOW", 0.05)
+    world = make_world(open_requests=8, body_seconds=60)
+    parts = {"name": "ada", "password": PASSWORD}
+    form = "".join(f'--x\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in parts.items())
+
+    async def at_once() -> dict[str, Any]:
+        return {"type": "http.request", "body": f"{form}--x--\r\n".encode()}
+
+    async def attack() -> list[int]:
+        codes: list[int] = []
+
+        async def send(message: dict[str, Any]) -> None:
+            if "status" in message:
+                codes.append(message["status"])
+
+        slow = [asyncio.create_task(world.app(slow_login(), silence, send)) for _ in range(2)]
+        await asyncio.sleep(0.2)  # both places are taken
+        await world.app(slow_login(), at_once, send)
+        done, rest = await asyncio.wait(slow, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+        assert (len(done), len(rest)) == (1, 1)  # the other stranger may go on
+        rest.pop().cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        return sorted(codes)
+
+    assert asyncio.run(asyncio.wait_for(attack(), 30)) == [303, 408]
+
+
 def test_strangers_with_slow_bodies_leave_places_to_everyone_else(make_world):
     world = make_world(open_requests=8, body_seconds=60)
-    host = ADDRESS.removeprefix("http://").encode()
-
-    def login() -> dict[str, Any]:
-        headers = [
-            (b"host", host),
-            (b"origin", ADDRESS.encode()),
-            (b"content-type", b"multipart/form-data; boundary=x"),
-        ]
-        return {
-            "type": "http", "method": "POST", "path": "/login", "query_string": b"", "client": ("127.0.0.1", 1),
-            "headers": headers,
-        }  # fmt: skip
-
-    async def silence() -> None:
-        await asyncio.Event().wait()
 
     async def attack() -> list[int]:
         codes: list[int] = []
@@ -265,7 +296,7 @@ def test_strangers_with_slow_bodies_leave_places_to_everyone_else(make_world):
         async def send(message: dict[str, Any]) -> None:
             codes.append(message.get("status", 0))
 
-        slow = [asyncio.create_task(world.app(login(), silence, send)) for _ in range(20)]
+        slow = [asyncio.create_task(world.app(slow_login(), silence, send)) for _ in range(20)]
         while len(codes) < 2 * 18:  # the beginning and the end of each refusal
             await asyncio.sleep(0.01)
         answer = await asyncio.to_thread(world.client("rita").get, "/v1/cases")
@@ -495,6 +526,18 @@ def test_an_unforeseen_failure_tells_nothing(world, monkeypatch, caplog):
 
 
 # --- writes that are sent twice
+
+
+def test_old_answers_are_forgotten(world):
+    """A key is remembered for some days, and then it is as if it had never been."""
+    client, keys = world.client("ada"), [{"Idempotency-Key": name} for name in ("old", "new")]
+    first, new = (client.post("/v1/cases", content=picture(), headers=each).json() for each in keys)
+    with world.service.database.write() as session:
+        session.execute(update(Answer).where(Answer.key == "old").values(created_at="2020-01-01"))
+    client.post("/v1/cases", content=picture(), headers={"Idempotency-Key": "another"})
+    again, still = (client.post("/v1/cases", content=picture(), headers=each).json() for each in keys)
+    assert again != first
+    assert still == new
 
 
 def test_a_replayed_write_is_done_once(world):

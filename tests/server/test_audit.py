@@ -6,14 +6,14 @@ import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from server_world import TRUSTED, picture
+from server_world import ADDRESS, TRUSTED, picture
 from sqlalchemy import select, text
 
 from tdumpra.errors import InputFileError
 from tdumpra.server import audit
 from tdumpra.server.audit import Head
 from tdumpra.server.replay import replay
-from tdumpra.server.tables import Entry
+from tdumpra.server.tables import Account, Entry
 
 
 @pytest.fixture
@@ -53,6 +53,21 @@ def test_what_nobody_touched_verifies(full):
     with full.service.database.read() as session:
         kinds = set(session.scalars(select(Entry.kind)))
     assert kinds == {"accounts", "tokens", "models", "promotions", "cases", "opinions", "readings", "decisions"}
+
+
+def test_logins_are_in_the_trail_and_what_strangers_type_is_not(world):
+    stranger = world.client()
+    stranger.headers["Origin"] = ADDRESS
+    for name in ("rita", "my secret password"):
+        assert stranger.post("/login", data={"name": name, "password": "wrong"}).status_code == 401
+    assert world.browser("rita").post("/logout", headers={"Origin": ADDRESS}).status_code == 303
+    with world.service.database.read() as session:
+        rita = session.scalars(select(Account).where(Account.name == "rita")).one().id
+        entries = session.execute(select(Entry.actor, Entry.action, Entry.subject).order_by(Entry.number)).all()
+    assert [tuple(each) for each in entries[-3:]] == [
+        ("stranger", "wrong password", rita), (rita, "log in", rita), (rita, "log out", rita)
+    ]  # fmt: skip
+    assert faults(world) == []
 
 
 @pytest.mark.parametrize("column", ["at", "actor", "action", "kind", "subject", "digest", "previous", "hash"])

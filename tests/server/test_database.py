@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -195,3 +196,13 @@ def _fail(error: Exception) -> Any:
         raise error
 
     return fail
+
+
+def test_figures_whose_port_is_taken_are_told_in_a_sentence(tdumpra, tmp_path, model_files):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = ("--port", free_port(), "--metrics-port", port, *(f"--trust-code={each}" for each in TRUSTED))
+        done = tdumpra("serve", model_files[0], "--folder", tmp_path / "s", *words)
+    assert done.code == 2
+    assert f"port {port}" in done.err
+    assert len(done.err.strip().splitlines()) == 1

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from served import free_port
 from server_world import picture
 
@@ -33,17 +34,19 @@ def stand_in(sizes: list[int], *, hold: threading.Event | None = None) -> Any:
         sizes.append(len(framed))
         return [Prediction("", str(group), {}, evidence, None, None) for group in groups]
 
-    return SimpleNamespace(decide=decide)
+    return SimpleNamespace(decide=decide, device=torch.device("cpu"))
 
 
-@pytest.mark.parametrize(("batch", "largest"), [(1, 1), (4, 4)])
-def test_batches_are_for_devices_that_gain_from_them(batch, largest):
+@pytest.mark.parametrize(
+    ("batch", "evidence", "largest"), [(1, False, 1), (4, False, 4), (4, True, 1)]
+)  # what is recorded is computed alone
+def test_what_waits_is_joined_up_to_a_batch(batch, evidence, largest):
     inference, hold = Inference(threads=1, waiting=20, batch=batch), threading.Event()
     sizes: list[int] = []
     predictor = stand_in(sizes, hold=hold)
 
     def ask(pool: ThreadPoolExecutor, i: int) -> Any:
-        return pool.submit(inference.predict, predictor, FRAMED, group=str(i), evidence=False)
+        return pool.submit(inference.predict, predictor, FRAMED, group=str(i), evidence=evidence)
 
     def wait_for(waiting: int) -> None:
         deadline = time.monotonic() + 8
@@ -104,10 +107,46 @@ def test_many_at_once_get_the_answers_that_one_alone_gets(make_world, tmp_path: 
     assert together == alone
 
 
+@pytest.mark.parametrize(("threads", "joined"), [(1, [2]), (2, [1, 1])])
+def test_the_last_free_thread_waits_for_what_is_being_decoded(threads, joined, monkeypatch):
+    """Where another thread is free, nobody waits for company."""
+    monkeypatch.setattr("tdumpra.server.inference._MOMENT", 5.0)
+    inference, sizes, first = Inference(threads=threads, waiting=20, batch=2), list[int](), threading.Event()
+    predictor = stand_in(sizes)
+
+    def decoded_late() -> None:
+        with inference.place():
+            first.wait(5)
+            time.sleep(0.1)
+            inference.predict(predictor, FRAMED, group=None, evidence=False)
+
+    with ThreadPoolExecutor(2) as pool:
+        late = pool.submit(decoded_late)
+        while not inference.under_way:
+            time.sleep(0.01)
+        with inference.place():
+            first.set()
+            inference.predict(predictor, FRAMED, group=None, evidence=False)
+        late.result()
+    inference.close()
+    assert sizes == joined
+
+
+def test_images_in_company_get_the_answers_that_one_alone_gets(make_world):
+    world = make_world(threads=1, waiting=30, batch=4)
+    images = [picture(colour, seed) for seed in range(4) for colour in ("amber", "blue")]
+    alone = [world.client("sam").post("/v1/predict", content=each).json() for each in images]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda each: world.client("sam").post("/v1/predict", content=each).json(), images))
+    for one, other in zip(alone, together, strict=True):
+        assert (one["label"], one["gate"]) == (other["label"], other["gate"])
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+
+
 @pytest.mark.parametrize(
-    ("has_gpu", "words", "threads", "batch"), [(True, (), 1, 16), (True, ("--device", "cpu"), 3, 1), (False, (), 3, 1)]
+    ("has_gpu", "words", "threads", "batch"), [(True, (), 1, 16), (True, ("--device", "cpu"), 3, 4), (False, (), 3, 4)]
 )
-def test_images_are_joined_on_a_gpu_alone(tdumpra, tmp_path, monkeypatch, model_files, has_gpu, words, threads, batch):
+def test_more_images_are_joined_on_a_gpu(tdumpra, tmp_path, monkeypatch, model_files, has_gpu, words, threads, batch):
     seen: list[Settings] = []
 
     def stop(settings: Settings, *_: object, **__: object) -> None:

@@ -94,7 +94,7 @@ def _serve(
     settings = Settings(
         folder=folder, database=database, host=host, port=port, metrics_port=metrics_port, origin=origin, login=login,
         oidc=oidc, blind=login if blind is None else blind, readers=readers or (2 if login else 1),
-        queue=cast(Queue, queue), threads=threads or (1 if on_gpu else available_cores()), batch=16 if on_gpu else 1,
+        queue=cast(Queue, queue), threads=threads or (1 if on_gpu else available_cores()), batch=16 if on_gpu else 4,
     )  # fmt: skip
     settings.refuse_open_door()
     with listen(settings) as listener:

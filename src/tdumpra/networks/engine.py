@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,8 @@ _BATCH, _GPU_BATCH = 16, 64  # rows: on a CPU larger ones are no faster, and tak
 _SMALL = (1, 8)  # sizes of batches that are not full
 _UNDER_WAY = 2  # batches of the classifier whose results nobody has looked at yet, beside those in lanes
 _MOST_WAITING = 8  # batches that wait for the second network, before it runs on fewer rows than a batch
+
+_keep_freed_memory = cache(keep_freed_memory)  # each call tidies the whole heap, and a server makes engines all day
 
 
 def usual_batch_size(device: torch.device) -> int:
@@ -124,7 +127,7 @@ class Engine:
         self._matching: deque[_Matching] = deque()
         self._sizes = sorted({min(size, batch_size) for size in (*_SMALL, batch_size)})
         if device.type == "cpu":
-            keep_freed_memory()
+            _keep_freed_memory()
 
     def decide(self, batches: Iterable[list[Framed]]) -> Iterator[Batch]:
         """Yield each batch as it is decided, in order."""

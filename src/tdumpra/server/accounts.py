@@ -190,12 +190,28 @@ def _new_login(session: Session, row: Account, hours: float) -> str:
     ends = (datetime.now(UTC) + timedelta(hours=hours)).isoformat(timespec="milliseconds")
     session.execute(delete(Login).where(Login.expires_at < now()))
     session.add(Login(digest=_digest(secret), account_id=row.id, expires_at=ends))
+    audit.record(session, row.id, "log in", row)
     return secret
 
 
 def log_out(session: Session, secret: str) -> None:
     """End a login."""
-    session.execute(delete(Login).where(Login.digest == _digest(secret)))
+    found = Login.digest == _digest(secret)
+    row = session.scalars(select(Account).join(Login).where(found)).first()
+    if row is not None:
+        session.execute(delete(Login).where(found))
+        audit.record(session, row.id, "log out", row)
+
+
+def note_wrong_password(database: Database, name: str) -> None:
+    """Record a failed login of an account. A name that nobody has may be a password in the wrong field: it is not kept.
+
+    Call this once the answer is out: the time it takes would tell which names there are.
+    """
+    with database.write() as session:
+        row = session.scalars(select(Account).where(Account.name == name, Account.active)).first()
+        if row is not None:
+            audit.record(session, _STRANGER, "wrong password", row)
 
 
 class Attempts:
@@ -228,6 +244,7 @@ class Attempts:
             self._times[name] = [each for each in self._times.get(name, ()) if each != at]
 
 
+_STRANGER = "stranger"  # somebody who is not known, in the audit trail
 _SHELL = "shell"  # whoever can run commands on the server's machine, in the audit trail
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from tdumpra.server.refusals import RefusedError
 from tdumpra.server.tables import Answer
 
+REMEMBERED_DAYS = 7  # of a key: whoever tries again does so within minutes
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 
 
@@ -43,4 +46,9 @@ class Once:
         """Remember the answer, in the transaction of the write itself."""
         if self._key is not None:
             text = json.dumps(body, ensure_ascii=False)
+            session.execute(delete(Answer).where(Answer.created_at < _days_ago(REMEMBERED_DAYS)))
             session.add(Answer(account_id=self._account, key=self._key, request=self._request, body=text))
+
+
+def _days_ago(days: int) -> str:
+    return (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="milliseconds")

@@ -47,6 +47,7 @@ _CLOSED = b"default-src 'none'; frame-ancestors 'none'"  # the policy of whateve
 _LONGEST_PATH = 2048
 _LONGEST_CALLBACK = 8192  # providers of logins send long codes
 _MOST_BUCKETS = 10_000
+_SLOW = 1.0  # seconds for the few bytes of a login, where others wait for its place
 _OURS = str(Path(__file__).parents[1])
 
 log = logging.getLogger("tdumpra.server")
@@ -57,8 +58,10 @@ class Guard:
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service, self._settings = app, service, service.settings
+        self._hosts = service.settings.hosts
         self._rates = _Rates(service.settings.rate, service.settings.burst)
-        self._open = self._strangers = 0  # requests under way: all, and those of nobody who is known
+        self._open = 0  # requests under way
+        self._strangers: dict[str, _Limited] = {}  # those of nobody who is known, the longest first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -70,15 +73,15 @@ class Guard:
         answer = _Answer(send, self._headers(request_id))
         self._open += 1
         try:
-            response = await self._refusal(scope)
+            incoming = _Limited(receive, self._most_bytes(scope), self._settings.body_seconds)
+            response = await self._refusal(scope, incoming)
             if response is None:
-                incoming = _Limited(receive, self._most_bytes(scope), self._settings.body_seconds)
                 await self._attempt(scope, incoming, answer)
             else:
                 await response(scope, receive, answer)
         finally:
             self._open -= 1
-            self._strangers -= scope["state"].get("stranger", False)
+            self._strangers.pop(request_id, None)
             self._note(scope, request_id, answer.status, time.monotonic() - began)
 
     async def _attempt(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
@@ -94,7 +97,7 @@ class Guard:
                 failed = RefusedError(500, f"the server failed; its log names the place beside {request_id}")
                 await views.problem(Request(scope), failed)(scope, receive, answer)
 
-    async def _refusal(self, scope: Scope) -> Response | None:
+    async def _refusal(self, scope: Scope, incoming: _Limited) -> Response | None:
         """Return the answer to a request that goes no further; the person who asks is in the scope otherwise."""
         request = Request(scope)
         try:
@@ -111,7 +114,7 @@ class Guard:
                     return RedirectResponse("/login", 303)
                 raise RefusedError(401, "this needs a login or a token")
             if person is None and scope["path"] not in HEALTH:
-                self._admit_stranger(scope)
+                self._admit_stranger(scope["state"]["request_id"], incoming)
             self._check_origin(scope, request.headers, person)
             self._check_length(scope, request.headers)
         except RefusedError as error:
@@ -121,12 +124,14 @@ class Guard:
             return views.problem(request, away)
         return None
 
-    def _admit_stranger(self, scope: Scope) -> None:
-        """Leave most places to people who are known: a stranger can make a login last as long as a body may."""
-        if self._strangers >= max(1, self._settings.open_requests // 4):
-            raise RefusedError(503, "too many people log in at once: try again", retry_after=1)
-        self._strangers += 1
-        scope["state"]["stranger"] = True
+    def _admit_stranger(self, request_id: str, incoming: _Limited) -> None:
+        """Leave most places to people who are known. A stranger who sends a login slowly makes room for the next."""
+        if len(self._strangers) >= max(1, self._settings.open_requests // 4):
+            slow = next((name for name, each in self._strangers.items() if each.is_slow()), None)
+            if slow is None:
+                raise RefusedError(503, "too many people log in at once: try again", retry_after=1)
+            self._strangers.pop(slow).end()
+        self._strangers[request_id] = incoming
 
     def _check_shape(self, scope: Scope, headers: Headers) -> None:
         size = sum(len(name) + len(value) for name, value in scope["headers"])
@@ -135,7 +140,7 @@ class Guard:
         most = _LONGEST_CALLBACK if scope["path"] == CALLBACK else _LONGEST_PATH
         if len(scope["path"]) + len(scope["query_string"]) > most:
             raise RefusedError(414, "the address is too long")
-        if len(headers.getlist("host")) != 1 or headers["host"].lower() not in self._settings.hosts:
+        if len(headers.getlist("host")) != 1 or headers["host"].lower() not in self._hosts:
             raise RefusedError(421, "this server does not answer under that name")
 
     def _who(self, headers: Headers) -> Person | None:
@@ -159,7 +164,7 @@ class Guard:
 
     def _is_ours(self, origin: str) -> bool:
         scheme, _, host = origin.lower().partition("://")
-        return scheme == urlsplit(self._settings.address).scheme and host in self._settings.hosts
+        return scheme == urlsplit(self._settings.address).scheme and host in self._hosts
 
     def _check_length(self, scope: Scope, headers: Headers) -> None:
         said = headers.get("content-length")
@@ -216,23 +221,37 @@ class _Limited:
 
     def __init__(self, receive: Receive, most: int, seconds: float) -> None:
         self._receive, self._left, self._most = receive, most, most
-        self._until = asyncio.get_running_loop().time() + seconds
+        self._began = asyncio.get_running_loop().time()
+        self._until = self._began + seconds
+        self._timeout: asyncio.Timeout | None = None  # while a piece is waited for
         self._done = False
 
     async def __call__(self) -> Message:
         if self._done:  # only the end of the connection can come
             return await self._receive()
         try:
-            async with asyncio.timeout_at(self._until):  # without a task of its own for each piece
+            async with asyncio.timeout_at(self._until) as self._timeout:  # without a task of its own for each piece
                 message = await self._receive()
         except TimeoutError:
             raise RefusedError(408, "the request took too long to arrive") from None
+        finally:
+            self._timeout = None
         if message["type"] == "http.request":
             self._left -= len(message.get("body", b""))
             self._done = not message.get("more_body", False)
             if self._left < 0:
                 raise RefusedError(413, f"the request has more than the {self._most:,} bytes that are taken")
         return message
+
+    def is_slow(self) -> bool:
+        """Return whether the body should have been here by now: a form comes with its headers."""
+        return self._timeout is not None and asyncio.get_running_loop().time() - self._began > _SLOW
+
+    def end(self) -> None:
+        """Wait no longer."""
+        self._until = asyncio.get_running_loop().time()
+        if self._timeout is not None:
+            self._timeout.reschedule(self._until)
 
 
 class _Rates:

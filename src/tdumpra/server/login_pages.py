@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
+from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 
 from tdumpra.server import accounts
@@ -40,7 +41,9 @@ async def log_in(request: Request, service: Serves) -> Response:
         name, password = str(form.get("name", ""))[:80], str(form.get("password", ""))
     secret = await run_in_threadpool(_log_in, service, name, password)
     if secret is None:
-        return _form(request, service, status=401, problem="Name and password do not go together.")
+        refused = _form(request, service, status=401, problem="Name and password do not go together.")
+        refused.background = BackgroundTask(accounts.note_wrong_password, service.database, name)
+        return refused
     response = RedirectResponse("/", 303)
     _keep(response, service, secret)
     return response

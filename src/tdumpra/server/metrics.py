@@ -7,6 +7,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, start_http_server
 
+from tdumpra.errors import InputFileError
+
 
 class Metrics:
     """What is counted."""
@@ -45,4 +47,8 @@ class Metrics:
 
     def serve(self, host: str, port: int) -> Any:
         """Answer on a port of their own; return the server."""
-        return start_http_server(port, addr=host, registry=self.registry)[0]
+        try:
+            return start_http_server(port, addr=host, registry=self.registry)[0]
+        except OSError as error:
+            said = f"cannot serve figures at {host}, port {port}: {error.strerror or error}"
+            raise InputFileError(f"{said}; try another --metrics-port") from error

@@ -31,7 +31,12 @@ def run(service: Service, listener: socket.socket) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     figures = None
     if settings.metrics_port is not None:
-        figures = service.metrics.serve(settings.host if settings.is_loopback else "127.0.0.1", settings.metrics_port)
+        host = settings.host if settings.is_loopback else "127.0.0.1"
+        try:
+            figures = service.metrics.serve(host, settings.metrics_port)
+        except InputFileError:
+            service.close()
+            raise
     try:
         config = uvicorn.Config(
             make_app(service),

@@ -59,7 +59,7 @@ class Settings:
     queue: Queue = "all"
     threads: int = 2  # that run networks, and processes that decode
     waiting: int = 16  # images that may wait for them; more are turned away
-    batch: int = 1  # images that one thread takes at once; more than one pays on a GPU only
+    batch: int = 1  # images that one thread takes at once, of those that wait
     image_bytes: int = 32 * MIB  # of one upload
     form_bytes: int = 128 * MIB  # of one form with several images
     form_files: int = 20

@@ -168,7 +168,7 @@ class Answer(Base):
     key: Mapped[str] = mapped_column(String(200), primary_key=True)
     request: Mapped[str] = mapped_column(String(64))  # SHA-256 of what was asked
     body: Mapped[str] = mapped_column(Text)
-    created_at: Mapped[str] = mapped_column(String(40), default=now)
+    created_at: Mapped[str] = mapped_column(String(40), index=True, default=now)
 
 
 class Entry(Base):
