@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdumpra.artifacts import make_folder, write_bytes
 from tdumpra.data.leakage import audit_leakage
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.tables import OutputsTable, read_tables
+from tdumpra.writing import make_folder, write_bytes
 
 PARTS, WIDTH = ("train", "val", "test"), 128
 Tables = Mapping[str, OutputsTable]

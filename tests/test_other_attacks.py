@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from tdumpra import PrototypeBank, seals
-from tdumpra.artifacts import read_json, write_artifact, write_bytes, write_json
+from tdumpra.artifacts import read_json, write_artifact, write_json
 from tdumpra.data.images.cache import build
 from tdumpra.data.images.framing import Framing
 from tdumpra.data.manifest import Manifest, Record
@@ -34,6 +34,7 @@ from tdumpra.runtime.description import BLANK, seal
 from tdumpra.runtime.exported import read_exported
 from tdumpra.scoring.folder import ScoreFolder
 from tdumpra.scoring.listing import Entry, list_source
+from tdumpra.writing import write_bytes
 from tests.fuzz.sound_files import PLAN, description
 
 posix = pytest.mark.skipif(os.name != "posix", reason="pipes and links of POSIX")

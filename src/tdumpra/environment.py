@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from tdumpra.artifacts import write_bytes
+from tdumpra.writing import write_bytes
 
 _PACKAGES = (
     "torch",

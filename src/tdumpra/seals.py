@@ -13,9 +13,9 @@ import json
 import re
 from pathlib import Path
 
-from tdumpra.artifacts import write_bytes
 from tdumpra.errors import ArtifactError, InputFileError
 from tdumpra.foreign import cannot_read, reading, refuse_endless
+from tdumpra.writing import write_bytes
 
 SUFFIX = ".seal"
 LEAST_KEY = 16  # bytes

@@ -18,7 +18,7 @@ from tests.campaigns.children import contents
 from tests.campaigns.record import Tally, attempts, refusal
 from tests.campaigns.world import save_arrays, write_images_config
 
-from tdumpra import artifacts
+from tdumpra import writing
 from tdumpra.cli.run import run_stages
 from tdumpra.runs import steps
 from tdumpra.runs.attach import array_model_step, attach_config
@@ -126,7 +126,7 @@ def test_no_file_of_another_run_is_used(tmp_path, monkeypatch, kind, attempts):
     while tally.tried < attempts and not tally.is_late:
         shutil.rmtree(own)
         shutil.copytree(kept, own)
-        artifacts._swept.clear()
+        writing._swept.clear()
         donor = donors[int(rng.integers(len(donors)))]
         swapped = swap(own, folders[donor], rng)
         if not swapped:

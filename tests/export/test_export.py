@@ -103,7 +103,7 @@ class TestNothingIsWritten:
             if len(calls) == 2:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr("tdumpra.artifacts.os.fsync", full)
+        monkeypatch.setattr("tdumpra.writing.os.fsync", full)
         graphs = [graph._replace(path=tmp_path / graph.path.name) for graph in read_exported(two.exported)]
         with pytest.raises(ArtifactError, match="No space left"):
             module._write(graphs)

@@ -17,7 +17,7 @@ from typing import Any
 import tiny_runs
 import torch
 
-from tdumpra import artifacts
+from tdumpra import artifacts, writing
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder
 
@@ -79,16 +79,16 @@ def hold(config: Config, root: Path) -> None:
 
 def _die_while_writing(number: int, moment: str) -> None:
     """Arrange for SIGKILL at one of ``WRITE_MOMENTS`` of the checkpoint write with that number."""
-    real_write, writes = artifacts.write_together, []
+    real_write, writes = writing.write_together, []
 
-    def write_together(files: Mapping[Path, Sequence[artifacts.Bytes]]) -> None:
+    def write_together(files: Mapping[Path, Sequence[writing.Bytes]]) -> None:
         if any(path.parent.name == "checkpoints" for path in files):
             writes.append(files)
             if len(writes) == number + 1:
                 _arm(moment)
         real_write(files)
 
-    artifacts.write_together = write_together
+    setattr(artifacts, "write_together", write_together)  # noqa: B010, as it is known to its callers
 
 
 def _arm(moment: str) -> None:
@@ -104,7 +104,7 @@ def _arm(moment: str) -> None:
 
             def __exit__(self, *_: Any) -> None: ...
 
-            def writelines(self, parts: Sequence[artifacts.Bytes]) -> None:
+            def writelines(self, parts: Sequence[writing.Bytes]) -> None:
                 data = b"".join(parts)
                 real(data[: len(data) // 2])
                 file.flush()

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from tdumpra.artifacts import write_bytes
+from tdumpra.writing import write_bytes
 
 _SHARES = np.array([0.03, 0.05, 0.11, 0.03, 0.12, 0.63, 0.03])
 _LESIONS, _MODES, _LATENT, _WIDTH = 2600, 3, 12, 64

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from parsed_page import parse
 
-from tdumpra import artifacts
+from tdumpra import writing
 from tdumpra.report.runs import MADE_FROM, write_report
 
 MARK = "<!-- not written again -->"
@@ -44,7 +44,7 @@ def test_a_report_that_is_left_as_it_is_loses_what_a_killed_writer_left(folder, 
     left = folder / "report" / "cases" / ".one.html.abcd1234.part"
     left.touch()
     os.utime(left, (0, 0))
-    monkeypatch.setattr(artifacts, "_swept", set())  # as in another process
+    monkeypatch.setattr(writing, "_swept", set())  # as in another process
     assert is_kept(write_report(folder))
     assert not left.exists()
 

@@ -14,7 +14,7 @@ import pytest
 from tiny_models import make_model
 from tiny_runs import colours, embed_run, settings
 
-from tdumpra import artifacts
+from tdumpra import writing
 from tdumpra.data.images.new import Image
 from tdumpra.errors import BrokenImageError
 from tdumpra.networks.predict import Predictor
@@ -133,7 +133,7 @@ def test_each_part_is_written_once_and_nothing_else_as_an_archive_grows(tmp_path
 
     def write(path: Path, data: bytes) -> None:
         written.append(path.name)
-        artifacts.write_bytes(path, data)
+        writing.write_bytes(path, data)
 
     folder = job(tmp_path / "out", archive, predictor)
     monkeypatch.setattr("tdumpra.scoring.folder.write_bytes", write)

@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tdumpra.artifacts import make_folder, write_bytes, write_json
+from tdumpra.artifacts import write_json
 from tdumpra.cli.predict import model_file
 from tdumpra.errors import ArtifactError
 from tdumpra.evaluation.metrics_table import METRICS
@@ -19,6 +19,7 @@ from tdumpra.models.opened import open_model, refuse_existing
 from tdumpra.report import kit
 from tdumpra.report.adaptation_page import adaptation_page
 from tdumpra.screen import plain, print_json, progress, say, show_notes
+from tdumpra.writing import make_folder, write_bytes
 
 KIND, SCHEMA = "adaptation", 1
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import typer
 
-from tdumpra.artifacts import write_bytes
 from tdumpra.cli.predict import model_file
 from tdumpra.errors import InputFileError
 from tdumpra.models.card import card_of
 from tdumpra.models.opened import open_model
 from tdumpra.screen import say
+from tdumpra.writing import write_bytes
 
 
 def card_command(model: Path, out: Path | None, name: str | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tdumpra.artifacts import make_folder, write_bytes, write_json
+from tdumpra.artifacts import write_json
 from tdumpra.checks import SPLITS
 from tdumpra.data.audit import Audit
 from tdumpra.data.duplicates import find_near_duplicates
@@ -24,6 +24,7 @@ from tdumpra.data.splits import make_split
 from tdumpra.errors import NoImagesError
 from tdumpra.report.duplicates_page import duplicates_page
 from tdumpra.screen import csv_text, plain, print_json, progress, say, show_notes
+from tdumpra.writing import make_folder, write_bytes
 
 _SHOWN = 10  # lines of broken files, and of sizes, on the screen; --json has all
 

@@ -35,7 +35,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tdumpra.artifacts import write_bytes
 from tdumpra.checks import check_count
 from tdumpra.cli.demo_story import BEST_POSSIBLE, demo_results, prior_for_balance
 from tdumpra.cli.experiments import write
@@ -60,6 +59,7 @@ from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.outputs import all_outputs
 from tdumpra.runs.table_stages import tune_step
 from tdumpra.screen import print_json, say, show_notes
+from tdumpra.writing import write_bytes
 
 SETTINGS = "demo.toml"
 PICTURES = "pictures"

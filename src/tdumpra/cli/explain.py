@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tdumpra.artifacts import make_folder, write_bytes
 from tdumpra.cli.predict import Failures, expand, load_predictor
 from tdumpra.data.images.masks import find_masks, without_masks
 from tdumpra.data.images.new import Image, Pixels
@@ -20,6 +19,7 @@ from tdumpra.report import kit
 from tdumpra.report.evidence_page import Heatmap, evidence_page
 from tdumpra.runtime.prediction import Prediction
 from tdumpra.screen import print_json_list, printable, say
+from tdumpra.writing import make_folder, write_bytes
 
 FOLDER = Path("evidence")
 

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tdumpra.artifacts import make_folder, read_json, write_json
+from tdumpra.artifacts import read_json, write_json
 from tdumpra.cli.predict import model_file
 from tdumpra.errors import ArtifactError, TdumpraError
 from tdumpra.evaluation.metrics_table import HEADINGS
@@ -23,6 +23,7 @@ from tdumpra.networks.model_file import Model
 from tdumpra.report.kit import number, sentence
 from tdumpra.report.validation_page import write_validation_page
 from tdumpra.screen import complain, print_json, progress, say, show_notes
+from tdumpra.writing import make_folder
 
 _COLUMNS = {"student": "classifier", "similarity": "retrieval", "gate": "gate"}
 

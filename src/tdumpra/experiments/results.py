@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tdumpra.artifacts import jsonable, write_bytes
+from tdumpra.artifacts import jsonable
 from tdumpra.evaluation.metrics_table import HEADINGS
 from tdumpra.evaluation.over_seeds import Figure, mean_and_deviation
 from tdumpra.evaluation.undefined import in_words
 from tdumpra.screen import csv_text
+from tdumpra.writing import write_bytes
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from tdumpra.artifacts import fingerprint, make_folder, write_bytes
+from tdumpra.artifacts import fingerprint
 from tdumpra.errors import MissingExtraError, TdumpraError
 from tdumpra.experiments.results import ResultTable
 from tdumpra.locks import exclusive
@@ -29,6 +29,7 @@ from tdumpra.runs.outputs import TrainedOutputs, variant_outputs
 from tdumpra.toml import from_plain
 from tdumpra.tuning.fit import fit
 from tdumpra.tuning.goal import LOSSES, objective_name, shown_value
+from tdumpra.writing import make_folder, write_bytes
 
 if TYPE_CHECKING:
     import optuna

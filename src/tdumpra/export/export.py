@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from tdumpra import __version__
-from tdumpra.artifacts import read_seal, write_together
+from tdumpra.artifacts import read_seal
 from tdumpra.errors import ArtifactError
 from tdumpra.export.compare import TOLERANCE, Comparison, Reference
 from tdumpra.export.graph import blank, graphs_of
@@ -27,6 +27,7 @@ from tdumpra.runtime.description import Description, Precision, Role
 from tdumpra.runtime.exported import SUFFIXES, Format, Graph, read_exported, retrieval_path, weights_path
 from tdumpra.runtime.sessions import Engine
 from tdumpra.values import check_choice
+from tdumpra.writing import write_together
 
 ANOTHER_MODEL = (
     "it is another model than the one that was tuned: its temperature, bank and thresholds must be tuned again on its "

@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from tdumpra.artifacts import jsonable, make_folder, write_bytes
+from tdumpra.artifacts import jsonable
 from tdumpra.errors import InputFileError
 from tdumpra.networks.predict import Predictor
 from tdumpra.runtime.prediction import Prediction
+from tdumpra.writing import make_folder, write_bytes
 
 _VERSION = "0.24.0"  # of FiftyOne, whose layout this is; later ones bring it up to date as they read it
 _FIELDS = "fiftyone.core.fields"

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from tdumpra import __version__
-from tdumpra.artifacts import write_bytes
 from tdumpra.errors import InputFileError
 from tdumpra.networks.model_file import Model
+from tdumpra.writing import write_bytes
 
 # The address by which MONAI's own tools find the rules; nothing is fetched here.
 SCHEMA = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"

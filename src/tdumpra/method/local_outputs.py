@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdumpra import checks
-from tdumpra.artifacts import write_bytes
 from tdumpra.errors import InputFileError
 from tdumpra.method.output_files import NETWORK, read_arrays
 from tdumpra.method.outputs import are_names
 from tdumpra.method.probabilities import probabilities
 from tdumpra.method.rows import UNLABELLED, KeptRows
+from tdumpra.writing import write_bytes
 
 SUFFIXES = (".npz", ".csv", ".parquet")
 _TAKEN = frozenset(

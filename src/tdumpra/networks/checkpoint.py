@@ -22,16 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tdumpra.artifacts import (
-    Artifact,
-    fingerprint,
-    jsonable,
-    prefixed,
-    read_artifact,
-    unprefixed,
-    write_artifact,
-    write_bytes,
-)
+from tdumpra.artifacts import Artifact, fingerprint, jsonable, prefixed, read_artifact, unprefixed, write_artifact
 from tdumpra.checks import check_count
 from tdumpra.core.ema import EmaTeacher
 from tdumpra.errors import ArtifactError, TdumpraError
@@ -39,6 +30,7 @@ from tdumpra.foreign import reading, refuse_endless
 from tdumpra.limits import refuse_above
 from tdumpra.networks.settings import WITHOUT_EFFECT, TrainConfig
 from tdumpra.values import check_table, check_text
+from tdumpra.writing import write_bytes
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric  # takes a second to import, and most commands train nothing

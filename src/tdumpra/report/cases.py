@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tdumpra.artifacts import make_folder, write_bytes
 from tdumpra.errors import ArtifactError
 from tdumpra.method.decision import Decided, Decision
 from tdumpra.method.evidence import Evidence, explain
@@ -18,6 +17,7 @@ from tdumpra.report import kit
 from tdumpra.report.drawing import csv_text
 from tdumpra.report.evidence_page import evidence_page
 from tdumpra.report.material import Material
+from tdumpra.writing import make_folder, write_bytes
 
 SHOWN = 96  # evidence pages
 FOLDER = "cases"

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from tdumpra import screen
-from tdumpra.artifacts import write_bytes
 from tdumpra.errors import MissingExtraError
+from tdumpra.writing import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

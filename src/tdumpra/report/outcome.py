@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tdumpra.artifacts import make_folder
 from tdumpra.errors import MissingExtraError
 from tdumpra.evaluation.story import gate_story, without_groups
 from tdumpra.experiments import ablate as ablation
@@ -26,6 +25,7 @@ from tdumpra.runs.outputs import Outputs, TrainedOutputs, all_outputs, folds_of_
 from tdumpra.runs.steps import Step
 from tdumpra.runs.table_stages import evaluate_step, gate_of, over_models, refit_step, tune_step, write_overall
 from tdumpra.tuning.goal import objective_name
+from tdumpra.writing import make_folder
 
 Results = Mapping[str, Any]
 

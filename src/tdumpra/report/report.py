@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tdumpra.artifacts import make_folder, write_bytes
 from tdumpra.report import cases, charts, gate_sections, kit, operating, sections
 from tdumpra.report.material import Material
 from tdumpra.report.qualitative import qualitative
 from tdumpra.report.subgroups import subgroups
 from tdumpra.report.summary import summarise
+from tdumpra.writing import make_folder, write_bytes
 
 FOLDER, INDEX = "report", "index.html"
 _CARDS_PER_PAGE = 24

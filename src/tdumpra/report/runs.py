@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from tdumpra import __version__
-from tdumpra.artifacts import make_folder, sweep, write_bytes
 from tdumpra.errors import ArtifactError
 from tdumpra.report import kit, operating, sections
 from tdumpra.report.cases import SHOWN
@@ -20,6 +19,7 @@ from tdumpra.runs.config import Config, read_config
 from tdumpra.runs.folder import RunFolder, file_digest, fold_places
 from tdumpra.runs.outputs import Outputs, TrainedOutputs, all_outputs, folds_of_seeds, place_of
 from tdumpra.runs.steps import digest, read_document, read_kept, write_kept
+from tdumpra.writing import make_folder, sweep, write_bytes
 
 MADE_FROM = "report.json"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tdumpra.artifacts import jsonable, make_folder, write_bytes
+from tdumpra.artifacts import jsonable
 from tdumpra.evaluation.comparators import words_of
 from tdumpra.evaluation.metrics_table import METRICS
 from tdumpra.evaluation.undefined import in_words
@@ -14,6 +14,7 @@ from tdumpra.report import kit, operating, sections
 from tdumpra.report.kit import number, percent, sentence, signed
 from tdumpra.report.report import INDEX, calibration, coverage
 from tdumpra.report.summary import Tile
+from tdumpra.writing import make_folder, write_bytes
 
 _CONTENTS = {
     "summary": "Summary", "shift": "Shift", "results": "Results", "classes": "By class",

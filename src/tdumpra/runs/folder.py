@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tdumpra.artifacts import fingerprint, make_folder, read_json, sweep, write_bytes
+from tdumpra.artifacts import fingerprint, read_json
 from tdumpra.checks import SPLITS
 from tdumpra.environment import write_environment
 from tdumpra.errors import ArtifactError, TdumpraError
@@ -19,6 +19,7 @@ from tdumpra.networks.checkpoint import RunFolderError as RunFolderError
 from tdumpra.networks.checkpoint import TrainingFiles
 from tdumpra.networks.settings import WITHOUT_EFFECT
 from tdumpra.runs.config import Config, config_text, read_config
+from tdumpra.writing import make_folder, sweep, write_bytes
 
 _TRAINED_WITH = ("data", "augment", "network", "train")  # parts of the configuration that a checkpoint depends on
 _MAY_CHANGE = {  # what has no bearing on weights and outputs

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tdumpra.artifacts import make_folder
 from tdumpra.core.calibration import class_prior
 from tdumpra.data.dataset import Dataset
 from tdumpra.errors import ArtifactError
@@ -30,6 +29,7 @@ from tdumpra.runs.tables import (
     scored_rows,
     train_rows,
 )
+from tdumpra.writing import make_folder
 
 TO_BE_MADE = "to be made"
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from lightning_fabric import Fabric
 
-from tdumpra.artifacts import make_folder, write_bytes
 from tdumpra.networks.checkpoint import RunFolderError
 from tdumpra.runs.folder import RunFolder, file_digest
+from tdumpra.writing import make_folder, write_bytes
 
 
 def share_state(folder: RunFolder, fabric: Fabric) -> None:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from tdumpra.artifacts import fingerprint, jsonable, make_folder, read_json, write_json
+from tdumpra.artifacts import fingerprint, jsonable, read_json, write_json
 from tdumpra.errors import ArtifactError
 from tdumpra.foreign import reading
 from tdumpra.runs.document_schema import check_document
+from tdumpra.writing import make_folder
 
 COMPUTATION = 5  # raise it whenever the same inputs would give other figures: kept results are then made again
 SCHEMA = 1  # of the JSON files

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from tdumpra.artifacts import Artifact, make_folder, read_artifact, write_artifact
+from tdumpra.artifacts import Artifact, read_artifact, write_artifact
 from tdumpra.errors import ArtifactError
 from tdumpra.evaluation.over_seeds import SeedResult, over_seeds, with_holm
 from tdumpra.foreign import reading
@@ -31,6 +31,7 @@ from tdumpra.runs.tables import OutputsTable, run_in_use, tables_fingerprint
 from tdumpra.runs.trainings import seconds_to_train
 from tdumpra.tuning.fit import Fitted, cluster, fit
 from tdumpra.tuning.presets import Preset
+from tdumpra.writing import make_folder
 
 GATE_KIND, GATE_SCHEMA = "gate", 1
 MODEL_ONLY = ("thumbnails", "record")  # settings of [bank] that only the model file depends on

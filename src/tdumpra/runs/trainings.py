@@ -8,11 +8,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tdumpra.artifacts import fingerprint, jsonable, make_folder, write_bytes
+from tdumpra.artifacts import fingerprint, jsonable
 from tdumpra.errors import ArtifactError
 from tdumpra.runs.config import Config
 from tdumpra.runs.folder import RunFolder, file_digest, fold_place, run_root, settings_of_outputs
 from tdumpra.runs.tables import OutputsTable, how_made
+from tdumpra.writing import make_folder, write_bytes
 
 
 def place(config: Config, seed: int) -> Path:

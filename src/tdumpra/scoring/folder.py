@@ -15,13 +15,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tdumpra.artifacts import fingerprint, make_folder, read_json, write_bytes, write_json
+from tdumpra.artifacts import fingerprint, read_json, write_json
 from tdumpra.errors import ArtifactError, MissingExtraError
 from tdumpra.foreign import cannot_read, is_fault, open_parquet, reading, refuse_endless
 from tdumpra.limits import refuse_above
 from tdumpra.locks import exclusive
 from tdumpra.scoring.listing import Entry
 from tdumpra.values import check_count, check_text
+from tdumpra.writing import make_folder, write_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa

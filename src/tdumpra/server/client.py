@@ -75,7 +75,7 @@ class Client:
 
     def export(self, path: str | Path) -> Path:
         """Write the decided cases to a ZIP."""
-        from tdumpra.artifacts import write_bytes  # loads torch, which nothing else here needs
+        from tdumpra.writing import write_bytes  # loads torch, which nothing else here needs
 
         write_bytes(path, self._send("GET", "/v1/export"))
         return Path(path)

@@ -8,10 +8,10 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from tdumpra.artifacts import make_folder, write_bytes
 from tdumpra.errors import ArtifactError
 from tdumpra.foreign import cannot_read
 from tdumpra.server.refusals import RefusedError, disk_full, not_found
+from tdumpra.writing import make_folder, write_bytes
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 _LEAST_FREE = 64 * 2**20  # bytes of the disk that must be free before an image is taken

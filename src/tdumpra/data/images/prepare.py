@@ -15,13 +15,14 @@ from typing import NamedTuple
 import numpy as np
 
 from tdumpra import screen
-from tdumpra.artifacts import fingerprint, write_bytes
+from tdumpra.artifacts import fingerprint
 from tdumpra.data.images.cache import build, cache_folder
 from tdumpra.data.images.framing import Framing
 from tdumpra.data.images.store import CachedImages, ImageStore, StreamedImages
 from tdumpra.data.images.workers import available_cores
 from tdumpra.data.manifest import Manifest
 from tdumpra.errors import SourceError
+from tdumpra.writing import write_bytes
 
 QUARANTINE = "quarantine.csv"
 
