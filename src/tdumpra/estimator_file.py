@@ -92,4 +92,6 @@ def _head(fitted: Fitted, head: Mapping[str, Tensor]) -> LinearHead | None:
 def read_made_from(path: str | Path) -> tuple[str, str]:
     """Return the names that a saved classifier carries for what it, and what its evaluation, was made from."""
     meta = read_meta(path, kind=KIND, schema=SCHEMA)
-    return str(meta.get("made_from", "")), str((meta.get("evaluation") or {}).get("made_from", ""))
+    with reading(path, f"tdumpra {KIND}", ArtifactError):
+        figures = check_table(meta.get("evaluation") or {}, "evaluation")
+        return str(meta.get("made_from", "")), str(figures.get("made_from", ""))

@@ -40,11 +40,12 @@ from tests.support import splits_of
 from tests.test_trust_boundary import TREES
 
 from tdumpra import DualPathClassifier, PrototypeBank, errors, seals
-from tdumpra.artifacts import fingerprint, read_artifact, read_json, write_json
+from tdumpra.artifacts import fingerprint, read_artifact, read_json, read_meta, write_json
 from tdumpra.data.images.decode import decode_file, decode_mask
 from tdumpra.data.images.identity import KnownFiles
 from tdumpra.data.sources import open_source
 from tdumpra.data.splits import Split
+from tdumpra.estimator_file import read_made_from
 from tdumpra.foreign import open_npz, reading
 from tdumpra.integrations import mlflow
 from tdumpra.method.decision import Decision
@@ -210,7 +211,10 @@ READERS: dict[str, list[tuple[str, Reader, st.SearchStrategy[bytes]]]] = {
     "data/sources/medmnist.py": [("m.npz", read_medmnist, any_bytes | archives())],
     "data/images/decode.py": [("i.png", decode_file, image_bytes), ("m.png", decode_mask, image_bytes)],
     "data/images/dicom.py": [("i.dcm", decode_file, any_bytes.map(lambda data: bytes(128) + b"DICM" + data))],
-    "artifacts.py": [("a", lambda path: read_json(path, kind="a", schema=1), any_bytes | sealed_json("a"))],
+    "artifacts.py": [
+        ("a", lambda path: read_json(path, kind="a", schema=1), any_bytes | sealed_json("a")),
+        ("a", lambda path: read_meta(path, kind="a", schema=1), any_bytes | sealed_artifact("a", 1)),
+    ],
     "seals.py": [
         ("k", seals.read_key, any_bytes),
         ("f", lambda path: seals.verify_file(path.with_name("k"), bytes(32)), any_bytes),
@@ -222,6 +226,7 @@ READERS: dict[str, list[tuple[str, Reader, st.SearchStrategy[bytes]]]] = {
     "estimator_file.py": [
         ("c", DualPathClassifier.load, sealed_artifact(*CLASSIFIER) | any_bytes),
         ("c", DualPathClassifier.load, spoilt_artifact(CLASSIFIER, sound_files.classifier)),
+        ("c", read_made_from, sealed_artifact(*CLASSIFIER) | spoilt_artifact(CLASSIFIER, sound_files.classifier)),
     ],
     "networks/model_file.py": [
         ("m", Model.read, sealed_artifact(*MODEL) | any_bytes),
