@@ -99,7 +99,7 @@ def explain_images(
     stems = Counter(image.path.stem for image in images)
     names = [image.path.stem if stems[image.path.stem] == 1 else str(image.path) for image in images]
     training = TrainingImages.of(predictor, sources)
-    paths, masks = zip(*images, strict=True)
+    paths, masks = [each.path for each in images], [each.mask for each in images]
     predictions = predictor.predict(
         paths, batch_size=_BATCH, evidence=True, groups=[group] * len(paths), masks=masks, recognise=training.find
     )
