@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from tdumpra import DualPathClassifier, GateThresholds, PrototypeBank
 from tdumpra.artifacts import jsonable, write_artifact
 from tdumpra.errors import ArtifactError
-from tdumpra.estimator_file import KIND, SCHEMA
+from tdumpra.estimator_file import KIND, SCHEMA, read_made_from
 from tdumpra.evaluation.settings import EvaluateConfig
 from tdumpra.method import outputs
 from tdumpra.tuning.presets import PRESETS, Preset
@@ -711,3 +711,10 @@ def test_a_part_of_many_validation_rows_is_searched_and_that_is_said(monkeypatch
     with pytest.warns(UserWarning, match="validation has 200 rows: everything was chosen on 1[45][0-9] of them"):
         model.tune(*problem.val[:4])
     assert model.tuning_.n_rows <= 150
+
+
+def test_figures_of_another_type_are_refused_where_only_their_origin_is_asked_for(tmp_path):
+    path = tmp_path / "model.safetensors"
+    write_artifact(path, kind=KIND, schema=SCHEMA, tensors={}, meta={"made_from": "a", "evaluation": ["b"]})
+    with pytest.raises(ArtifactError, match="evaluation"):
+        read_made_from(path)

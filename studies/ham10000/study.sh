@@ -47,7 +47,7 @@ tables)
   "$PYTHON" -m benchmarks.recount docs/results/ham10000/folds/{headline.json,posteriors.npz}
   "$PYTHON" -m benchmarks.opinions "$OUT"/fold-*.npz --out docs/results/opinions.json
   "$PYTHON" -m benchmarks.tried "$OUT"/fold-*.npz --out docs/results/tried.json
-  sites=()
+  sites=(${SITES:-})  # further NAME=FILE, such as those that docs/results/sites.md gives
   for file in "$OUT"/site-*.npz; do
     name=$(basename "$file" | sed 's/^site-\(.*\)-seed-.*$/\1/')
     sites+=("$name=$file")
