@@ -16,11 +16,11 @@ train() {
 }
 
 case "${1:-}" in
-folds)  # ten jobs of two trainings; then the second network that memorises less, on the first seed's folds
-  train fold-{0..4}-seed-0 fold-{0..4}-seed-1 && train regular-{0..4}-seed-0
+folds)  # ten jobs of two trainings; then the second network that memorises less, on the second seed's folds
+  train fold-{0..4}-seed-0 fold-{0..4}-seed-1 && train regular-{0..4}-seed-1
   ;;
 views)  # other views of the folds' networks, where their checkpoints still are
-  train fold-{0..4}-seed-0 --views
+  train fold-{0..4}-seed-{0,1} --views
   ;;
 sites)  # vidir_molemax and vienna_dias show no akiec; every class is left to train on without any of the four
   train site-{rosendahl,vidir_modern,vidir_molemax,vienna_dias}-seed-{0,1}
