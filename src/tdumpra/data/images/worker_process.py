@@ -8,6 +8,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any
@@ -16,11 +17,16 @@ from tdumpra.allocator import keep_little_freed_memory
 from tdumpra.limits import VARIABLE, limits
 
 CAN_FORK = sys.platform == "linux"
+_REPORT_EVERY = 0.02  # seconds
 NO_MEMORY = 77  # the exit status of a worker whose task asked for more memory than it may have
 
 
 def serve(work: Callable[[Any], Any], pipe: Any, parents: Any, limited: bool, said: str) -> None:
-    """Report on one task after another until the parent ends this process; ``said`` are the limits that it has."""
+    """Report on tasks until the parent ends this process; ``said`` are the limits that it has.
+
+    Tasks that come together are reported together, as far as they take no time to speak of: each report wakes the
+    parent.
+    """
     os.environ[VARIABLE] = said
     if parents is not None:
         parents.close()
@@ -33,8 +39,15 @@ def serve(work: Callable[[Any], Any], pipe: Any, parents: Any, limited: bool, sa
         keep_little_freed_memory()  # what a large image leaves behind must not count against the next
         _limit_memory()
     while True:
+        reports: list[tuple[Exception | None, Any]] = []
+        begun = time.monotonic()
         for task in pipe.recv():
-            pipe.send(_attempt(work, task, limited and CAN_FORK))
+            reports.append(_attempt(work, task, limited and CAN_FORK))
+            if time.monotonic() - begun > _REPORT_EVERY:
+                pipe.send(reports)
+                reports, begun = [], time.monotonic()
+        if reports:
+            pipe.send(reports)
 
 
 def _attempt(work: Callable[[Any], Any], task: Any, limited: bool) -> tuple[Exception | None, Any]:

@@ -1,8 +1,8 @@
 """Spread work over processes that may die: of a decoder's crash, or because an image asks for too much.
 
-Each process reports task by task, so that the one that killed it is known. A task that kills two processes is reported
-and left out, a new process takes over the rest, and the run goes on. Where tasks are ``limited``, one that takes more
-computing time or memory than :mod:`tdumpra.limits` allows dies too; this needs Linux.
+Where a process dies, others work on what it has not reported, one task at a time, so that the one that kills is known.
+A task that kills alone, and does so twice, is reported and left out, and the run goes on. Where tasks are ``limited``,
+one that takes more computing time or memory than :mod:`tdumpra.limits` allows dies too; this needs Linux.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import signal
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import connection
 from typing import Any, Generic, TypeVar
@@ -30,6 +30,7 @@ R = TypeVar("R")
 CHUNK = 32  # tasks per message to a process: some milliseconds of work each
 _AHEAD = 64  # results that may wait for an earlier one
 _SHORT = 4  # tasks per message where results are wanted in order
+_MESSAGES = 2  # that a process has at once, so that it need not wait for the next
 CRASHED = "decoding it kills the process"
 _START = "fork" if CAN_FORK else None  # of processes; None is the system's usual way
 _THREADS = min(32, os.cpu_count() or 1)
@@ -73,7 +74,7 @@ def scan(
 
 def most_ahead() -> int:
     """Return how many tasks :func:`in_order` may have begun beyond those whose results the caller has taken."""
-    return _AHEAD + _SHORT * available_cores()
+    return _AHEAD + _MESSAGES * _SHORT * available_cores()
 
 
 def in_order(
@@ -88,21 +89,22 @@ def in_order(
         yield from _in_threads(work, tasks)
         return
 
-    def numbered(task: tuple[int, T]) -> tuple[int, R]:
-        return task[0], work(task[1])
+    def numbered(i: int) -> tuple[int, R]:  # processes inherit the tasks, and are told numbers
+        return i, work(tasks[i])
 
     due, early = 0, dict[int, R | Died[T]]()
     for results in run_tasks(
         numbered,
-        list(enumerate(tasks)),
+        list(range(len(tasks))),
         workers=min(workers or available_cores(), len(tasks)),
         limited=True,
         chunk=_SHORT,
+        messages=_MESSAGES,
         has_room=lambda: len(early) < _AHEAD,
     ):
         for result in results:
             if isinstance(result, Died):
-                early[result.task[0]] = Died(result.task[1], result.reason)
+                early[result.task] = Died(tasks[result.task], result.reason)
             else:
                 early[result[0]] = result[1]
         while due in early:
@@ -132,12 +134,14 @@ def run_tasks(
     workers: int,
     limited: bool = False,
     chunk: int = CHUNK,
+    messages: int = 1,
     has_room: Callable[[], bool] = lambda: True,
 ) -> Iterator[list[R | Died[T]]]:
     """Yield results in the order in which they finish. Without workers the work is done in this process.
 
     ``work`` reaches a worker once, by inheritance where processes are forked; exceptions that it raises come out here.
-    Tasks are handed out ``chunk`` at a time, and none while the caller has no room for results.
+    Tasks are handed out ``chunk`` at a time, and none while the caller has no room for results. A worker has as many
+    ``messages`` at once; where it has several they must be short, as both sides may be writing.
     """
     chunks = deque(list(tasks[i : i + chunk]) for i in range(0, len(tasks), chunk))
     if workers == 0:
@@ -152,10 +156,11 @@ def run_tasks(
             while chunks and len(staff) < workers:
                 staff.append(Worker(work, limited))
                 watch.add(staff[-1])
-            for worker in staff:
-                idle = not any(each.pending for each in staff)  # the result that is waited for may be still to hand out
-                if chunks and not worker.pending and (idle or has_room()):
-                    worker.give(chunks.popleft())
+            for has in range(messages):
+                for worker in staff:
+                    idle = not any(each.pending for each in staff)  # what is waited for may be still to hand out
+                    if chunks and len(worker.pending) <= has * chunk and (idle or has_room()):
+                        worker.give(chunks.popleft())
             found: list[R | Died[T]] = []
             for worker, ended in watch.wait():
                 for result in worker.take(ended):
@@ -167,9 +172,7 @@ def run_tasks(
                 if worker.is_dead:
                     staff.remove(worker)
                     watch.drop(worker)
-                    if worker.pending:
-                        chunks.appendleft(list(worker.pending))
-                        worker.pending.clear()
+                    chunks.extendleft([task] for task in reversed(worker.pending))
             yield found
     finally:
         watch.close()
@@ -195,31 +198,32 @@ class Worker(Generic[T, R]):
         self.pending: deque[T] = deque()
         self.is_dead = False
 
-    def give(self, tasks: Iterable[T]) -> None:
+    def give(self, tasks: list[T]) -> None:
         """Hand tasks over."""
         self.pending.extend(tasks)
         try:
-            self.pipe.send(list(self.pending))
+            self.pipe.send(tasks)
         except OSError:  # it is gone, which take() finds
             return
 
     def take(self, ended: bool) -> list[R | Died[T]]:
-        """Return the report that waits; of an ended process all of them, and the task that killed it."""
+        """Return the results that wait; of an ended process all of them, and its task if that is the only one left."""
         found: list[R | Died[T]] = []
         self.is_dead = ended
         while self.pending and (self.pipe.poll() if ended else not found):
             try:
-                error, result = self.pipe.recv()
+                reports = self.pipe.recv()
             except (EOFError, OSError):  # it ended, perhaps in the middle of a report
                 self.is_dead = True
                 break
-            if error is not None:
-                raise error
-            self.pending.popleft()
-            found.append(result)
+            for error, result in reports:
+                if error is not None:
+                    raise error
+                self.pending.popleft()
+                found.append(result)
         if self.is_dead:
             self.process.join()
-        if self.is_dead and self.pending:
+        if self.is_dead and len(self.pending) == 1:
             found.append(Died(self.pending.popleft(), _cause(self.process.exitcode)))
         return found
 
