@@ -33,7 +33,7 @@ from tdumpra.runs.config import NetworkConfig
 CLASSES, SHARES = 7, (0.22, 0.45)
 FRAMING = Framing(height=192, width=256)
 ON_GPU = torch.cuda.is_available()
-FILES, DISTINCT, SIZE = (4096, 512, 224) if ON_GPU else (256, 128, 128)
+FILES, DISTINCT, SIZE = (16384, 512, 224) if ON_GPU else (256, 128, 128)
 
 
 def run() -> list[Row]:

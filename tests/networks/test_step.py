@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import tiny_networks
 import torch
 from tiny_networks import Tiny
 from tiny_runs import launched, settings, train_run
@@ -31,7 +30,6 @@ from tdumpra.networks.step import (
     CapturedStep,
     Step,
     Way,
-    _PlainState,
     choose_way,
     joined_loss,
     make_step,
@@ -226,16 +224,6 @@ def test_a_step_leaves_the_other_generators_alone():
     made, before = make(settings()), python_generators()
     take(made, 1)
     assert python_generators() == before
-
-
-def test_what_a_network_counts_in_python_is_seen_and_put_back():
-    network = nn.Sequential(tiny_networks.counting(3))
-    plain = _PlainState(network)
-    network(torch.rand(2, 3, 16, 16))
-    assert plain.has_changed()
-    plain.put_back()
-    assert not plain.has_changed()
-    assert not hasattr(network[0], "count")
 
 
 def test_a_step_that_cannot_be_recorded_is_launched(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from tdumpra.data.images.new import Framed
 from tdumpra.lanes import Lanes
 from tdumpra.method.decision import Decided, Decision
 from tdumpra.networks.build import Encoding
-from tdumpra.networks.passes import Launched, Pass, Started, open_lanes
+from tdumpra.networks.passes import Launched, NetworkPass, Pass, Recordings, Started, open_lanes
 
 _BATCH, _GPU_BATCH = 16, 64  # rows: on a CPU larger ones are no faster, and take more memory
 _SMALL = (1, 8)  # sizes of batches that are not full
@@ -103,6 +103,7 @@ class Engine:
         features: keep the classifier's pooled features.
         lanes: how many passes run at a time, in threads of their own; 0 runs each where it is asked for, as on a GPU,
             which goes on by itself.
+        recordings: on a GPU, where full batches are recorded, and recordings of before are.
     """
 
     def __init__(
@@ -116,10 +117,11 @@ class Engine:
         eager: bool,
         features: bool = False,
         lanes: int = 0,
+        recordings: Recordings | None = None,
     ) -> None:
         self.decision, self.classifier, self.retrieval = decision, classifier, retrieval
         self.device, self.batch_size, self.eager, self.features = device, batch_size, eager, features
-        self.lanes = lanes
+        self.lanes, self.recordings = lanes, recordings
         self.rows_seen = self.rows_matched = 0
         self._open: Lanes | None = None
         self._n_settled = 0
@@ -133,7 +135,7 @@ class Engine:
         """Yield each batch as it is decided, in order."""
         seen: deque[_Seen] = deque()
         waiting: deque[_Waiting] = deque()
-        with self._lanes():
+        with self._running():
             for framed in batches:
                 seen.append(self._look(framed))
                 if len(seen) == _UNDER_WAY + self.lanes:
@@ -151,9 +153,12 @@ class Engine:
                 yield self._finish(decided)
 
     def encode(self, batches: Iterable[list[Framed]]) -> Iterator[Encoding]:
-        """Yield what the networks give before any decision: the classifier's logits and features, the bank's z."""
+        """Yield what the networks give before any decision: the classifier's logits and features, the bank's z.
+
+        Features come from an engine that keeps them.
+        """
         started: deque[list[Started]] = deque()
-        with self._lanes():
+        with self._running():
             for framed in batches:
                 started.append(self._start_both(framed))
                 if len(started) == _UNDER_WAY + self.lanes:
@@ -172,16 +177,21 @@ class Engine:
     @torch.inference_mode()
     def _encoding(started: list[Started]) -> Encoding:
         first, last = started[0].result(), started[-1].result()
-        return Encoding(*(column.float().cpu() for column in (first.logits, last.z, first.features)))
+        return Encoding(*(column.float() for column in (first.logits, last.z, first.features)))
 
     @contextmanager
-    def _lanes(self) -> Iterator[None]:
-        if not self.lanes:
+    def _running(self) -> Iterator[None]:
+        """Open lanes, and borrow recorded passes, for as long as batches come."""
+        with ExitStack() as stack:
+            if self.lanes:
+                self._open = stack.enter_context(open_lanes(self.lanes))
+                stack.callback(setattr, self, "_open", None)
+            if self.recordings is not None:
+                for name in ("classifier", "retrieval"):
+                    if isinstance(plain := getattr(self, name), NetworkPass):
+                        setattr(self, name, stack.enter_context(self.recordings.lent(plain, self.batch_size)))
+                        stack.callback(setattr, self, name, plain)
             yield
-            return
-        with open_lanes(self.lanes) as self._open:
-            yield
-        self._open = None
 
     @torch.inference_mode()
     def _look(self, framed: list[Framed]) -> _Seen:
@@ -209,7 +219,7 @@ class Engine:
         z = torch.empty(len(rows), self.decision.bank.width)
         batch = _Waiting(number, p, finite, kept, rows, z, len(rows))
         if len(rows) and seen.second is not None:
-            self._parts.append(_Part(batch, 0, seen.second[rows.to(self.device)]))
+            self._parts.append(_Part(batch, 0, seen.second[self._sent(rows)]))
         return batch
 
     def _has_waited_long(self) -> bool:
@@ -262,11 +272,15 @@ class Engine:
         return Batch(final, opened, batch.finite, place, decided, batch.z, batch.features)
 
     def _on_device(self, framed: list[np.ndarray]) -> Tensor:
+        rows = torch.empty(len(framed), *framed[0].shape, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+        np.stack(framed, out=rows.numpy())
+        return self._sent(rows)
+
+    def _sent(self, rows: Tensor) -> Tensor:
+        """Return rows on the device. A GPU fetches them by itself: to wait for it would end the work ahead of it."""
         if self.device.type != "cuda":
-            return torch.from_numpy(np.stack(framed)).to(self.device)
-        pinned = torch.empty(len(framed), *framed[0].shape, dtype=torch.uint8, pin_memory=True)
-        np.stack(framed, out=pinned.numpy())
-        return pinned.to(self.device, non_blocking=True)
+            return rows.to(self.device)
+        return rows.pin_memory().to(self.device, non_blocking=True)
 
     def _start(self, which: Pass, framed: Tensor) -> Started:
         """Start a network. On a GPU what it gives is copied to the host behind it, and an event tells when."""
@@ -275,10 +289,9 @@ class Engine:
         logits, z, features = self._run(which, framed)
         if self.device.type != "cuda":
             return Launched(Encoding(logits.cpu(), z.cpu(), features.cpu()), None)
-        if self.features:
-            features = features.to("cpu", non_blocking=True)
-        logits, z = (column.to("cpu", non_blocking=True) for column in (logits, z))
-        return Launched(Encoding(logits, z, features), torch.cuda.current_stream(self.device).record_event())
+        wanted = Encoding(logits, z, features if self.features else features[:0])
+        on_host = Encoding(*(column.to("cpu", non_blocking=True) for column in wanted))
+        return Launched(on_host, torch.cuda.current_stream(self.device).record_event())
 
     @torch.inference_mode()
     def _run(self, which: Pass, framed: Tensor) -> Encoding:

@@ -7,7 +7,8 @@ another runtime can stand in PyTorch's place.
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -18,8 +19,10 @@ from torch import Tensor, nn
 from tdumpra.data.images.framing import EvalTransform
 from tdumpra.lanes import Lanes
 from tdumpra.networks.build import Encoding, arithmetic
+from tdumpra.networks.capture import record
 from tdumpra.networks.settings import Precision
 
+_RECORD_AFTER = 4  # full batches: recording takes as long as some of them
 _MOST_LANES = 8  # each holds the activations of a batch
 _SETTING_THREADS = threading.Lock()
 
@@ -52,6 +55,62 @@ class NetworkPass(NamedTuple):
         with nullcontext() if self.precision is None else arithmetic(self.precision, images.device):
             encoding: Encoding = self.network(images)
         return encoding
+
+
+class RecordedPass:
+    """A pass on a GPU that records itself once there have been some full batches, and then replays them.
+
+    To launch hundreds of kernels one by one takes the host about as long as the GPU takes to run them. What it gives
+    for a full batch is overwritten by the next one: copy it right behind the pass, in the same thread.
+    """
+
+    def __init__(self, plain: NetworkPass, size: int) -> None:
+        self.plain, self.size = plain, size  # rows of a full batch
+        self._before = _RECORD_AFTER
+        self._graph: Any = None  # torch.cuda.CUDAGraph, once there is one
+        self._framed, self._encoding = torch.empty(0), Encoding(*[torch.empty(0)] * 3)
+
+    def __call__(self, framed: UInt8[Tensor, "n h w 3"]) -> Encoding:
+        """Replay the recording for a full batch; any other, and the first ones, go through the network as they are."""
+        if len(framed) == self.size:
+            self._before -= 1
+            if self._before == 0:
+                self._record(framed)
+            if self._graph is not None:
+                self._framed.copy_(framed)
+                self._graph.replay()
+                return self._encoding
+        return self.plain(framed)
+
+    def _record(self, framed: Tensor) -> None:
+        self._framed = framed.clone()
+        # Whatever a network does that no graph can hold, or that leaves no memory for one, it still runs without.
+        with suppress(Exception):
+            self._graph, self._encoding = record(lambda: self.plain(self._framed), self.plain.network, framed.device)
+
+
+class Recordings:
+    """Recorded passes, each in the hands of one engine at a time, and kept for the next."""
+
+    def __init__(self) -> None:
+        self._spare: list[RecordedPass] = []
+
+    @contextmanager
+    def lent(self, plain: NetworkPass, size: int) -> Iterator[RecordedPass]:
+        """Lend the pass of a network for full batches of ``size``, of before if nobody else has it."""
+        lent = self._take(plain, size) or RecordedPass(plain, size)
+        try:
+            yield lent
+        finally:
+            self._spare.append(lent)
+
+    def _take(self, plain: NetworkPass, size: int) -> RecordedPass | None:
+        for each in list(self._spare):
+            if (each.plain, each.size) == (plain, size):
+                with suppress(ValueError):  # another thread has just taken it
+                    self._spare.remove(each)
+                    return each
+        return None
 
 
 class Started(Protocol):

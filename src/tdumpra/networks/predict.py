@@ -31,7 +31,7 @@ from tdumpra.method.evidence import Evidence, explain
 from tdumpra.networks.build import Encoding
 from tdumpra.networks.engine import Batch, Engine, usual_batch_size
 from tdumpra.networks.model_file import Encoder, Model
-from tdumpra.networks.passes import NetworkPass, check_device, most_lanes
+from tdumpra.networks.passes import NetworkPass, Recordings, check_device, most_lanes
 from tdumpra.networks.settings import Precision
 from tdumpra.networks.shared import Shared
 from tdumpra.runtime.prediction import NOT_FINITE, Prediction, failed
@@ -82,6 +82,7 @@ class Predictor(Shared):
         self.model, self.mode, self.precision = model, mode, precision
         self.device = check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._classifier, self._retrieval = model.build(self.device, trusted=trusted)
+        self._recordings = Recordings()
         self.rows_seen = self.rows_matched = 0
 
     @classmethod
@@ -189,7 +190,7 @@ class Predictor(Shared):
         Each image comes as it was framed, with the outputs of one row; one that cannot be read comes as its error.
         """
         size = batch_size or usual_batch_size(self.device)
-        engine = self._engine(size, eager=True, n=len(manifest.records))
+        engine = self._engine(size, eager=True, features=True, n=len(manifest.records))
         under_way: deque[list[Framed | BrokenImageError]] = deque()
 
         def batches() -> Iterator[list[Framed]]:
@@ -256,6 +257,7 @@ class Predictor(Shared):
         return Engine(
             model.decision, self._ready(self._classifier, model.classifier), retrieval, device=self.device,
             batch_size=batch_size, eager=eager or self.mode == "eager", features=features, lanes=lanes,
+            recordings=None if n is None or self.device.type != "cuda" else self._recordings,
         )  # fmt: skip
 
     def _ready(self, network: nn.Module, encoder: Encoder) -> NetworkPass:

@@ -9,9 +9,7 @@ which of them wrote it. :func:`make_step` chooses.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -24,11 +22,10 @@ from tdumpra.core.ema import EmaTeacher
 from tdumpra.core.losses import JointLoss, joint_loss
 from tdumpra.data.batches.pipeline import VIEWS
 from tdumpra.networks.build import Encoding
-from tdumpra.networks.checkpoint import generator_states, python_generators, set_generators
+from tdumpra.networks.capture import record
 from tdumpra.networks.settings import TrainConfig
 
 REPAYS_COMPILING = 5_000  # steps; compiling takes a minute or so, and saves about a hundredth of a second in each
-_WARM_UP = 3  # passes before the recording, in which libraries choose kernels and a compiler compiles
 
 Objective = Callable[[Encoding, Tensor], JointLoss]  # of a network's outputs and the labels
 
@@ -109,15 +106,13 @@ class Step:
 class CapturedStep(Step):
     """A step whose gradients are a CUDA graph: it reads the batch from, and leaves gradients and loss in, fixed places.
 
-    Recording leaves no trace: it moves no weight, and puts back BatchNorm's statistics and the generators. Dropout
-    draws from the default generator, whose position each replay reads and advances as an eager step would.
+    Recording moves no weight and leaves no trace (:mod:`tdumpra.networks.capture`).
     """
 
     def __init__(self, eager: Step, views: Tensor, labels: Tensor) -> None:
         super().__init__(**vars(eager))
         self.views, self.labels = views, labels
-        self.graph = torch.cuda.CUDAGraph()
-        self.loss = self._record()
+        self.graph, self.loss = self._record()
 
     def gradients(self, views: Tensor, labels: Tensor, *, in_step: int = 1, last: bool = True) -> JointLoss:
         """Compute the gradients of a batch. The loss is overwritten by the next one."""
@@ -131,69 +126,17 @@ class CapturedStep(Step):
     def forget_gradients(self) -> None:
         """Keep them: the graph overwrites its own."""
 
-    def _record(self) -> JointLoss:
-        device, buffers = self.fabric.device, dict(self.network.named_buffers())
-        kept = {name: buffer.clone() for name, buffer in buffers.items()}
-        generators = generator_states(), python_generators()
-        on_device = torch.cuda.default_generators[device.index or 0]
-        spare = on_device.clone_state()
-        here, beside = torch.cuda.current_stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        beside.wait_stream(here)
+    def _record(self) -> tuple[Any, JointLoss]:
         self.student.train()
-        plain = _PlainState(self.network)
         try:
-            with torch.cuda.stream(beside):
-                for _ in range(_WARM_UP):
-                    self._gradients_anew()
-                with _waiting_is_an_error():
-                    self._gradients_anew()
-            if _host_state() != _host_state(generators):
-                raise RuntimeError("the network draws random numbers on the host")
-            if plain.has_changed():
-                raise RuntimeError("the network keeps count on the host")
-            if any(buffers.get(name) is not buffer for name, buffer in self.network.named_buffers()):
-                raise RuntimeError("the network replaces its buffers")
-            self.network.zero_grad()
-            with torch.cuda.graph(self.graph, stream=beside, capture_error_mode="thread_local"):
-                return super().gradients(self.views, self.labels)
+            return record(self._gradients_anew, self.network, self.fabric.device)
         except BaseException:
-            on_device.graphsafe_set_state(spare)  # a recording that fails leaves the generator waiting for its end
             self.network.zero_grad()
             raise
-        finally:
-            here.wait_stream(beside)
-            set_generators(*generators)
-            plain.put_back()
-            for name, buffer in self.network.named_buffers():
-                buffer.copy_(kept[name])
 
-    def _gradients_anew(self) -> None:
+    def _gradients_anew(self) -> JointLoss:
         self.network.zero_grad()
-        super().gradients(self.views, self.labels)
-
-
-class _PlainState:
-    """Numbers and words that a network's modules hold beside tensors: a graph would keep them as they are for ever."""
-
-    def __init__(self, network: nn.Module) -> None:
-        self.network, self.before = network, self._now(network)
-
-    def has_changed(self) -> bool:
-        """Return whether any of them is another now, or new."""
-        return self._now(self.network) != self.before
-
-    def put_back(self) -> None:
-        """Let all be as they were."""
-        for module, name in self._now(self.network).keys() - self.before.keys():
-            delattr(self.network.get_submodule(module), name)
-        for (module, name), value in self.before.items():
-            setattr(self.network.get_submodule(module), name, value)
-
-    @staticmethod
-    def _now(network: nn.Module) -> dict[tuple[str, str], Any]:
-        modules = network.named_modules()
-        held = ((module, *each) for module, own in modules for each in vars(own).items())
-        return {(module, name): value for module, name, value in held if isinstance(value, int | float | str)}
+        return super().gradients(self.views, self.labels)
 
 
 def make_step(
@@ -269,22 +212,3 @@ def average_buffers(network: nn.Module, fabric: Fabric) -> None:
 
 def _flat_gather(fabric: Fabric, part: Tensor, *, sync_grads: bool) -> Tensor:
     return cast(Tensor, fabric.all_gather(part, sync_grads=sync_grads)).flatten(0, 1)
-
-
-def _host_state(generators: tuple[dict[str, Tensor], dict[str, Any]] | None = None) -> tuple[list[int], dict[str, Any]]:
-    """Return the states of the generators on the host, now or as they were kept, in a form that can be compared."""
-    states, python = generators or (generator_states(), python_generators())
-    return states["torch"].tolist(), python
-
-
-@contextmanager
-def _waiting_is_an_error() -> Iterator[None]:
-    """Refuse operations that make the host wait for the GPU: no graph can hold one, and a recording would end badly."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Synchronization debug mode")  # says that it finds most, not all
-        before = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            yield
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
