@@ -12,11 +12,11 @@ GPU behind it, on a CPU in lanes, each a batch on a core of its own (:mod:`tdump
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from tdumpra.lanes import Lanes
 from tdumpra.method.decision import Decided, Decision
 from tdumpra.networks.build import Encoding
 from tdumpra.networks.passes import Launched, NetworkPass, Pass, Recordings, Started, open_lanes
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _BATCH, _GPU_BATCH = 16, 64  # rows: on a CPU larger ones are no faster, and take more memory
 _SMALL = (1, 8)  # sizes of batches that are not full
@@ -124,6 +127,7 @@ class Engine:
         self.lanes, self.recordings = lanes, recordings
         self.rows_seen = self.rows_matched = 0
         self._open: Lanes | None = None
+        self._small: Lanes | None = None
         self._n_settled = 0
         self._parts: deque[_Part] = deque()
         self._matching: deque[_Matching] = deque()
@@ -139,18 +143,18 @@ class Engine:
             for framed in batches:
                 seen.append(self._look(framed))
                 if len(seen) == _UNDER_WAY + self.lanes:
-                    waiting.append(self._settle(seen.popleft()))
+                    waiting.append(self._aside(self._settle, seen.popleft()))
                     self._match(all_rows=self._has_waited_long())
                     self._collect(wait=len(waiting) > _MOST_WAITING)
                 while waiting and not waiting[0].missing:
-                    yield self._finish(waiting.popleft())
+                    yield self._aside(self._finish, waiting.popleft())
             for each in seen:  # in this way, so that the same rows go together however many were ahead
-                waiting.append(self._settle(each))
+                waiting.append(self._aside(self._settle, each))
                 self._match(all_rows=self._has_waited_long())
             self._match(all_rows=True)
             self._collect(wait=True)
             for decided in waiting:
-                yield self._finish(decided)
+                yield self._aside(self._finish, decided)
 
     def encode(self, batches: Iterable[list[Framed]]) -> Iterator[Encoding]:
         """Yield what the networks give before any decision: the classifier's logits and features, the bank's z.
@@ -186,12 +190,22 @@ class Engine:
             if self.lanes:
                 self._open = stack.enter_context(open_lanes(self.lanes))
                 stack.callback(setattr, self, "_open", None)
+            if self.lanes or self.recordings is not None:  # there are many batches
+                self._small = stack.enter_context(open_lanes(1, threads=1))
+                stack.callback(setattr, self, "_small", None)
             if self.recordings is not None:
                 for name in ("classifier", "retrieval"):
                     if isinstance(plain := getattr(self, name), NetworkPass):
                         setattr(self, name, stack.enter_context(self.recordings.lent(plain, self.batch_size)))
                         stack.callback(setattr, self, name, plain)
             yield
+
+    def _aside(self, function: Callable[[T], R], argument: T) -> R:
+        """Call a function where PyTorch has one thread.
+
+        Others would be woken for each of its small tensors, and have it wait while they wait for cores that decode.
+        """
+        return function(argument) if self._small is None else self._small.submit(function, argument).result()
 
     @torch.inference_mode()
     def _look(self, framed: list[Framed]) -> _Seen:

@@ -145,12 +145,12 @@ def most_lanes() -> int:
     return min(torch.get_num_threads(), _MOST_LANES)
 
 
-def open_lanes(count: int) -> Lanes:
-    """Return lanes that share the threads which PyTorch has here."""
+def open_lanes(count: int, *, threads: int | None = None) -> Lanes:
+    """Return lanes that share the threads which PyTorch has here, or have so many of them each."""
     with _SETTING_THREADS:
         own = torch.get_num_threads()
         try:
-            return Lanes(count, partial(torch.set_num_threads, max(1, own // count)))
+            return Lanes(count, partial(torch.set_num_threads, threads or max(1, own // count)))
         finally:
             torch.set_num_threads(own)  # threads that start later would otherwise have the lanes' number
 

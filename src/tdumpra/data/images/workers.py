@@ -151,16 +151,22 @@ def run_tasks(
     staff: list[Worker[T, R]] = []
     suspects: set[int] = set()  # tasks whose process was killed once, perhaps by somebody else
     watch = _Watch()
+
+    def hand_out(some: list[Worker[T, R]], most: int = 0) -> None:
+        """Give a message to each that has at most so many tasks, as long as there is room for results."""
+        for worker in some:
+            # Without room too where nobody has a task: the result that is waited for may be still to hand out.
+            if chunks and len(worker.pending) <= most and (has_room() or not any(each.pending for each in staff)):
+                worker.give(chunks.popleft())
+
     try:
         while chunks or any(worker.pending for worker in staff):
             while chunks and len(staff) < workers:
                 staff.append(Worker(work, limited))
                 watch.add(staff[-1])
-            for has in range(messages):
-                for worker in staff:
-                    idle = not any(each.pending for each in staff)  # what is waited for may be still to hand out
-                    if chunks and len(worker.pending) <= has * chunk and (idle or has_room()):
-                        worker.give(chunks.popleft())
+                hand_out(staff[-1:])  # it works while the others are started
+            for most in range(0, messages * chunk, chunk):
+                hand_out(staff, most)
             found: list[R | Died[T]] = []
             for worker, ended in watch.wait():
                 for result in worker.take(ended):
@@ -176,6 +182,8 @@ def run_tasks(
             yield found
     finally:
         watch.close()
+        for worker in staff:
+            worker.process.kill()  # all at once: the system takes its time to tidy up after each
         for worker in staff:
             worker.end()
 
