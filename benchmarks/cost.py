@@ -6,8 +6,10 @@ Each file holds the outputs of one seed, or of one outer fold of a seed, as ``NA
 ``p``, ``p_second``, ``y``, ``split``, ``group``. Both networks get a temperature on the file's validation rows. Where
 the first one's top probability is below theta, the mean of both counts, else the first alone. Theta is chosen on the
 validation rows of all files: the smallest that keeps accuracy, balanced accuracy and macro-F1 within 0.2 points of
-asking always. What a share of asked images costs is read from ``files-to-probabilities.json`` (the time from files to
-probabilities, over the first network's alone): straight lines between the measured shares, continued beyond the last.
+asking always. What a share of asked images costs, over the first network alone, is read from
+``files-to-probabilities.json``: on a CPU the time from files to probabilities; on a GPU that of the networks' passes, as
+many cores decode beside it and the second network hides behind them. Straight lines between the measured shares are
+continued beyond the last.
 """
 
 from __future__ import annotations
@@ -106,8 +108,14 @@ def differences(by_seed: Sequence[Rows], theta: float, other: float) -> dict[str
 def measured(machine: str) -> list[tuple[float, float]]:
     """Return shares of images that were asked about, and how many times the first network's time they took."""
     rows = json.loads((RESULTS / machine / "files-to-probabilities.json").read_text(encoding="utf-8"))["rows"]
-    costs = [(re.search(r"(\d+)% of rows", row["name"]), row["ratio"]) for row in rows if "cost of" in row["name"]]
-    return [(0.0, 1.0), *((int(share[1]) / 100, ratio) for share, ratio in costs if share)]
+    shares = [int(re.findall(r"(\d+)% of rows", row["name"])[0]) / 100 for row in rows]
+    from_files = [(share, row["ratio"]) for share, row in zip(shares, rows, strict=True) if "cost of" in row["name"]]
+    if machine == "cpu":
+        return [(0.0, 1.0), *from_files]
+    seconds = [re.findall(r"bare passes ([\d.]+) s", row["against"]) for row in rows]
+    (x0, y0), (x1, y1) = [(share, float(said[0])) for share, said in zip(shares, seconds, strict=True) if said]
+    alone = y0 - x0 * (y1 - y0) / (x1 - x0)  # what is left of a straight line where nobody is asked
+    return [(0.0, 1.0), (x0, y0 / alone), (x1, y1 / alone)]
 
 
 def times(machine: str, share: float) -> float:

@@ -112,6 +112,26 @@ def test_threads_that_start_later_keep_their_own_number_of_threads(model, images
         torch.set_num_threads(before)
 
 
+def test_small_tensors_wake_no_other_threads(model, images):
+    engine, *_ = engine_of(model, 4)
+    engine.lanes, before, seen = 1, torch.get_num_threads(), set()
+    finish = engine._finish
+
+    def watched(batch):
+        seen.add((torch.get_num_threads(), threading.current_thread() is threading.main_thread()))
+        return finish(batch)
+
+    engine._finish = watched  # type: ignore[method-assign]
+    torch.set_num_threads(3)
+    try:
+        for _ in engine.decide(batches_of(images, 4)):
+            assert torch.get_num_threads() == 3  # the caller's own
+    finally:
+        torch.set_num_threads(before)
+    assert seen == {(1, False)}
+    assert engine._small is None
+
+
 def test_outputs_come_in_order_whatever_runs_at_a_time(model, images):
     engine, _, _ = engine_of(model, 3)
     expected = list(engine.encode(batches_of(images, 3)))

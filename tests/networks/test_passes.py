@@ -140,6 +140,18 @@ class Copied:
         return self.encoding
 
 
+@pytest.mark.parametrize(("count", "threads", "expected"), [(2, None, 3), (1, 1, 1), (8, None, 1)])
+def test_lanes_have_their_share_of_the_threads(count, threads, expected):
+    before = torch.get_num_threads()
+    torch.set_num_threads(6)
+    try:
+        with passes.open_lanes(count, threads=threads) as lanes:
+            assert {lanes.submit(torch.get_num_threads).result() for _ in range(count)} == {expected}
+        assert torch.get_num_threads() == 6
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.gpu
 def test_a_gpu_replays_what_it_would_have_launched(model, images):
     many = [images[i % len(images)] for i in range(300)]

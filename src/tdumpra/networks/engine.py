@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, TypeVar
 
@@ -26,6 +25,7 @@ from tdumpra.allocator import keep_freed_memory
 from tdumpra.data.images.new import Framed
 from tdumpra.lanes import Lanes
 from tdumpra.method.decision import Decided, Decision
+from tdumpra.networks.asked import MOST_WAITING, AskedRows, Waiting
 from tdumpra.networks.build import Encoding
 from tdumpra.networks.passes import Launched, NetworkPass, Pass, Recordings, Started, open_lanes
 
@@ -35,7 +35,6 @@ R = TypeVar("R")
 _BATCH, _GPU_BATCH = 16, 64  # rows: on a CPU larger ones are no faster, and take more memory
 _SMALL = (1, 8)  # sizes of batches that are not full
 _UNDER_WAY = 2  # batches of the classifier whose results nobody has looked at yet, beside those in lanes
-_MOST_WAITING = 8  # batches that wait for the second network, before it runs on fewer rows than a batch
 
 _keep_freed_memory = cache(keep_freed_memory)  # each call tidies the whole heap, and a server makes engines all day
 
@@ -63,34 +62,6 @@ class _Seen(NamedTuple):
     n: int
     started: Started
     second: Tensor | None  # the framed images for the second network, on the device
-
-
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    """A batch after the classifier, with the embeddings of its asked rows as far as they are known."""
-
-    number: int
-    p: Tensor
-    finite: Tensor
-    features: Tensor | None
-    rows: Tensor  # about which the bank is asked
-    z: Tensor
-    missing: int
-
-
-class _Part(NamedTuple):
-    """Asked rows of one batch that the second network has not seen."""
-
-    batch: _Waiting
-    start: int  # of its asked rows
-    pixels: Tensor
-
-
-class _Matching(NamedTuple):
-    """Rows on their way through the second network."""
-
-    parts: list[_Part]
-    started: Started
 
 
 class Engine:
@@ -125,34 +96,37 @@ class Engine:
         self.decision, self.classifier, self.retrieval = decision, classifier, retrieval
         self.device, self.batch_size, self.eager, self.features = device, batch_size, eager, features
         self.lanes, self.recordings = lanes, recordings
-        self.rows_seen = self.rows_matched = 0
+        self.rows_seen = 0
         self._open: Lanes | None = None
         self._small: Lanes | None = None
-        self._n_settled = 0
-        self._parts: deque[_Part] = deque()
-        self._matching: deque[_Matching] = deque()
+        self._asked = AskedRows(self._match, batch_size)
         self._sizes = sorted({min(size, batch_size) for size in (*_SMALL, batch_size)})
         if device.type == "cpu":
             _keep_freed_memory()
 
+    @property
+    def rows_matched(self) -> int:
+        """Return how many rows the second network has seen."""
+        return self._asked.rows_matched
+
     def decide(self, batches: Iterable[list[Framed]]) -> Iterator[Batch]:
         """Yield each batch as it is decided, in order."""
         seen: deque[_Seen] = deque()
-        waiting: deque[_Waiting] = deque()
+        waiting: deque[Waiting] = deque()
         with self._running():
             for framed in batches:
                 seen.append(self._look(framed))
                 if len(seen) == _UNDER_WAY + self.lanes:
                     waiting.append(self._aside(self._settle, seen.popleft()))
-                    self._match(all_rows=self._has_waited_long())
-                    self._collect(wait=len(waiting) > _MOST_WAITING)
+                    self._asked.match()
+                    self._asked.collect(wait=len(waiting) > MOST_WAITING)
                 while waiting and not waiting[0].missing:
                     yield self._aside(self._finish, waiting.popleft())
             for each in seen:  # in this way, so that the same rows go together however many were ahead
                 waiting.append(self._aside(self._settle, each))
-                self._match(all_rows=self._has_waited_long())
-            self._match(all_rows=True)
-            self._collect(wait=True)
+                self._asked.match()
+            self._asked.match(all_rows=True)
+            self._asked.collect(wait=True)
             for decided in waiting:
                 yield self._aside(self._finish, decided)
 
@@ -218,63 +192,30 @@ class Engine:
         return _Seen(len(framed), self._start(self.classifier, first), second)
 
     @torch.inference_mode()
-    def _settle(self, seen: _Seen) -> _Waiting:
+    def _settle(self, seen: _Seen) -> Waiting:
         """Look at the classifier's results, and queue the rows that the second network must see."""
         logits, z, features = seen.started.result()
         p, finite = logits.double().softmax(1), logits.isfinite().all(1)
-        kept, number = features if self.features else None, self._n_settled
-        self._n_settled += 1
+        kept = features if self.features else None
         if self.retrieval is None:
-            return _Waiting(number, p, finite, kept, torch.arange(seen.n), z, 0)
+            return Waiting(p, finite, kept, torch.arange(seen.n), z, 0)
         asked = torch.ones(seen.n, dtype=torch.bool)
         if not self.eager:
             asked = self.decision.classifier(p).amax(1) < self.decision.thresholds.theta
         rows = asked.nonzero().flatten()
         z = torch.empty(len(rows), self.decision.bank.width)
-        batch = _Waiting(number, p, finite, kept, rows, z, len(rows))
-        if len(rows) and seen.second is not None:
-            self._parts.append(_Part(batch, 0, seen.second[self._sent(rows)]))
+        batch = Waiting(p, finite, kept, rows, z, len(rows))
+        if seen.second is not None:
+            self._asked.add(batch, seen.second[self._sent(rows)] if len(rows) else seen.second[:0])
         return batch
 
-    def _has_waited_long(self) -> bool:
-        """Return whether to run the second network on few rows. This counts batches, so that each run decides alike."""
-        return bool(self._parts) and self._n_settled - self._parts[0].batch.number > _MOST_WAITING
+    @torch.inference_mode()
+    def _match(self, pixels: Tensor) -> Started:
+        assert self.retrieval is not None
+        return self._start(self.retrieval, pixels)
 
     @torch.inference_mode()
-    def _match(self, *, all_rows: bool) -> None:
-        """Start the second network on full batches of the rows that wait for it, or on all of them."""
-        while (n := sum(len(part.pixels) for part in self._parts)) >= self.batch_size or (all_rows and n):
-            assert self.retrieval is not None
-            taken = self._take(min(n, self.batch_size))
-            pixels = torch.cat([part.pixels for part in taken])
-            self._matching.append(_Matching(taken, self._start(self.retrieval, pixels)))
-            self.rows_matched += len(pixels)
-
-    @torch.inference_mode()
-    def _collect(self, *, wait: bool) -> None:
-        """Hand the embeddings that are ready, or all of them, to the batches that wait."""
-        while self._matching and (wait or self._matching[0].started.done()):
-            parts, started = self._matching.popleft()
-            z, start = started.result().z, 0
-            for part in parts:
-                n = len(part.pixels)
-                part.batch.z[part.start : part.start + n] = z[start : start + n]
-                part.batch.missing -= n
-                start += n
-
-    def _take(self, n: int) -> list[_Part]:
-        taken = []
-        while n:
-            part = self._parts.popleft()
-            if len(part.pixels) > n:
-                self._parts.appendleft(_Part(part.batch, part.start + n, part.pixels[n:]))
-                part = part._replace(pixels=part.pixels[:n])
-            taken.append(part)
-            n -= len(part.pixels)
-        return taken
-
-    @torch.inference_mode()
-    def _finish(self, batch: _Waiting) -> Batch:
+    def _finish(self, batch: Waiting) -> Batch:
         final = self.decision.classifier(batch.p).clone()
         rows, opened = batch.rows, torch.zeros(len(final), dtype=torch.bool)
         if not len(rows):

@@ -150,9 +150,15 @@ def open_lanes(count: int, *, threads: int | None = None) -> Lanes:
     with _SETTING_THREADS:
         own = torch.get_num_threads()
         try:
-            return Lanes(count, partial(torch.set_num_threads, threads or max(1, own // count)))
+            return Lanes(count, partial(_have_threads, threads or max(1, own // count)))
         finally:
             torch.set_num_threads(own)  # threads that start later would otherwise have the lanes' number
+
+
+def _have_threads(number: int) -> None:
+    """Give this thread so many helpers."""
+    torch.get_num_threads()  # which the first look sets to the program's number, now or after the next line
+    torch.set_num_threads(number)
 
 
 def check_device(asked: str | torch.device) -> torch.device:
