@@ -7,8 +7,8 @@ Each file holds the outputs of one seed, or of one outer fold of a seed, as ``NA
 the first one's top probability is below theta, the mean of both counts, else the first alone. Theta is chosen on the
 validation rows of all files: the smallest that keeps accuracy, balanced accuracy and macro-F1 within 0.2 points of
 asking always. What a share of asked images costs, over the first network alone, is read from
-``files-to-probabilities.json``: on a CPU the time from files to probabilities; on a GPU that of the networks' passes, as
-many cores decode beside it and the second network hides behind them. Straight lines between the measured shares are
+``files-to-probabilities.json``: on a CPU the time from files to probabilities; on a GPU that of the networks' passes,
+for many cores decode beside it and the second network hides behind them. Straight lines between the measured shares are
 continued beyond the last.
 """
 
