@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cost import times
 
+from tdumpra.evaluation.over_seeds import mean_of_trees
+
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
-FOLDS = RESULTS / "ham10000" / "folds" / "evaluation.json"
 RECIPES = {
     "by image, as in the paper": RESULTS / "ham10000" / "recipe-paper" / "evaluation.json",
     "by lesion": RESULTS / "ham10000" / "recipe-paper-grouped" / "evaluation.json",
@@ -33,9 +34,25 @@ HEADLINE = {
 }  # fmt: skip
 
 
-def document(name: str) -> dict[str, Any]:
+def document(name: str) -> Any:
     """Return a file of figures."""
-    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def by_site() -> dict[str, dict[str, Any]]:
+    """Return the figures of each site."""
+    return {each["site"]: each for each in document("sites")}
+
+
+def cost_over_seeds() -> dict[str, Any]:
+    """Return the cost curves, mean over seeds; theta was chosen on the first."""
+    seeds = document("cost")
+    return {**seeds[0], "curves": mean_of_trees([each["curves"] for each in seeds])}
+
+
+def evaluations() -> list[dict[str, Any]]:
+    """Return the evaluation of each seed of the outer folds."""
+    return [document(f"ham10000/folds-seed-{seed}/evaluation") for seed in (0, 1)]
 
 
 def span(interval: Sequence[float], *, points: bool = False) -> str:
@@ -47,7 +64,7 @@ def span(interval: Sequence[float], *, points: bool = False) -> str:
 def sites() -> Rows:
     """Return what each row reaches at home and at a site that it never saw."""
     rows = [["site", "row", "accuracy", "drop", "balanced accuracy", "melanoma at 90 %", "ECE"]]
-    for name, found in document("sites")["sites"].items():
+    for name, found in by_site().items():
         for key, words in SITE_ROWS.items():
             if key not in found["rows"]:
                 continue
@@ -66,7 +83,7 @@ def site_gates() -> Rows:
     """Return what the gate that was chosen at home does there."""
     heading = ["opened, of 1,000", "fixed", "broken", "melanomas gained", "lost", "falsely called melanoma"]
     rows = [["site", "where", *heading, "accuracy over the classifier, points"]]
-    for name, found in document("sites")["sites"].items():
+    for name, found in by_site().items():
         for place, did in found["gate"].items():
             of_1000 = did["per_1000"]
             counts = [of_1000[key] for key in ("opened", "fixed", "broken")]
@@ -78,7 +95,7 @@ def site_gates() -> Rows:
 
 def cost() -> Rows:
     """Return the figures over the share of images that the second network sees, and what that share costs."""
-    found = document("cost")
+    found = cost_over_seeds()
     test, validation = (found["curves"][part] for part in ("test", "validation"))
     heading = ["asked", "accuracy", "balanced accuracy", "macro-F1", "validation accuracy", "time, GPU", "time, CPU"]
     rows = [["asks below", *heading]]
@@ -99,25 +116,40 @@ def cost() -> Rows:
 def opinions() -> Rows:
     """Return mixtures of opinions with a bank and without one."""
     heading = ["accuracy", "balanced accuracy", "macro-F1", "melanoma found at 90 % specificity", "NLL"]
-    rows = [["mixture", *heading, "balanced accuracy over the best without a bank, points"]]
+    rows = [["mixture", *heading, "balanced accuracy over the best without a bank, points, on each seed"]]
     keys = ("accuracy", "balanced_accuracy", "macro_f1", "melanoma_at_90", "nll")
-    for name, found in document("opinions")["rows"].items():
-        ahead = found["ahead_balanced_accuracy"]
-        lead = "is the best" if found["rival"] == name else span(ahead, points=True)
-        rows.append([name, *(f"{found[key]:.4f}" for key in keys), lead])
+    seeds = [each["rows"] for each in document("opinions")]
+    for name in seeds[0]:
+        mean = mean_of_trees([{key: of_seed[name][key] for key in keys} for of_seed in seeds])
+        leads = [
+            "is the best"
+            if of_seed[name]["rival"] == name
+            else span(of_seed[name]["ahead_balanced_accuracy"], points=True)
+            for of_seed in seeds
+        ]
+        rows.append([name, *(f"{value:.4f}" for value in mean.values()), "<br>".join(leads)])
     return rows
 
 
 def tried() -> Rows:
-    """Return other banks, views and stacks, each against the same stack without a bank."""
+    """Return other banks, views and stacks, each against the same stack without a bank, one seed below the other."""
     heading = ["accuracy, points", "balanced accuracy, points", "melanoma at 90 %, points"]
     rows = [["tried", "judged", *heading, "balanced accuracy: with bank / without"]]
-    for found in document("tried")["tried"].values():
-        for kind, words in {"fitted": "as fitted", "over_prior": "÷ prior"}.items():
-            leads = [span(found[kind][metric]["lead"], points=True) for metric in BAR]
-            level = found[kind]["balanced_accuracy"]
-            rows.append([found["words"], words, *leads, f"{level['with_bank']:.3f} / {level['without']:.3f}"])
+    seeds = [each["tried"] for each in document("tried")]
+    for key in dict.fromkeys(key for of_seed in seeds for key in of_seed):
+        there = [of_seed.get(key) for of_seed in seeds]
+        (words,) = {each["words"] for each in there if each}
+        for kind, judged in {"fitted": "as fitted", "over_prior": "÷ prior"}.items():
+            leads = [_lines(each and span(each[kind][metric]["lead"], points=True) for each in there) for metric in BAR]
+            levels = (each and each[kind]["balanced_accuracy"] for each in there)
+            level = _lines(each and f"{each['with_bank']:.3f} / {each['without']:.3f}" for each in levels)
+            rows.append([words, judged, *leads, level])
     return rows
+
+
+def _lines(by_seed: Iterable[str | None]) -> str:
+    """Return a line for each seed; a dash where it was not trained for this."""
+    return "<br>".join(each or "–" for each in by_seed)
 
 
 def headline() -> Rows:
@@ -147,10 +179,11 @@ def _time(key: str, asked: Mapping[str, float]) -> str:
     return " / ".join(f"{times(machine, share):.2f}" for machine in ("h200", "cpu")) + known
 
 
-def per_thousand(found: Mapping[str, Any]) -> Rows:
-    """Return what the gate did to 1,000 images, validation and test side by side."""
+def per_thousand() -> Rows:
+    """Return what the gate did to 1,000 images, validation and test side by side, mean over seeds."""
     rows = [["of 1,000 images", "validation", "test"]]
-    both = [found["per_1000"][part] for part in ("validation", "test")]
+    found = mean_of_trees([each["per_1000"] for each in evaluations()])
+    both = [found[part] for part in ("validation", "test")]
     rows += [[key, *(f"{part[key]:.1f}" for part in both)] for key in ("opened", "fixed", "broken")]
     names = {"gained": "melanomas gained", "lost": "melanomas lost", "falsely_called": "newly called melanoma, wrongly"}
     rows += [[words, *(f"{part['by_class']['mel'][key]:.1f}" for part in both)] for key, words in names.items()]
@@ -185,10 +218,6 @@ def in_short() -> Rows:
     return rows
 
 
-def _folds() -> dict[str, Any]:
-    return json.loads(FOLDS.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
-
-
 TABLES: dict[str, Callable[[], Rows]] = {
     "sites": sites,
     "site-gates": site_gates,
@@ -196,7 +225,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "opinions": opinions,
     "tried": tried,
     "folds": headline,
-    "folds-per-1000": lambda: per_thousand(_folds()),
+    "folds-per-1000": per_thousand,
     "folds-in-short": in_short,
     "recipe": recipe,
 }
