@@ -96,8 +96,9 @@ def read(path: Path) -> tuple[Rows, Rows, Array]:
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """Return the rows of several parts as one."""
-    opinions = {name: np.concatenate([each.opinions[name] for each in parts]) for name in parts[0].opinions}
+    """Return the rows of several parts as one, with the opinions that all of them have."""
+    shared = [name for name in parts[0].opinions if all(name in each.opinions for each in parts)]
+    opinions = {name: np.concatenate([each.opinions[name] for each in parts]) for name in shared}
     return Rows(opinions, np.concatenate([p.y for p in parts]), np.concatenate([p.group for p in parts]))
 
 

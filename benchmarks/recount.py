@@ -164,8 +164,8 @@ def headline(document: Mapping[str, Any], files: Sequence[Path]) -> int:
         print(f"{name:20}{metric:20}{told}{'  DIFFERS' if differs > ALLOWED else ''}")
     for name, rivals in document["leads"].items():
         for rival, metric in itertools.product(rivals, METRICS):
-            here = float(np.mean([of_seed[name][metric] - of_seed[rival][metric] for of_seed in seeds]))
-            widest = max(widest, abs(here - rivals[rival][metric][0]))
+            ahead = float(np.mean([of_seed[name][metric] - of_seed[rival][metric] for of_seed in seeds]))
+            widest = max(widest, abs(ahead - rivals[rival][metric][0]))
     print(f"the widest difference is {widest:.2g}")
     return int(widest > ALLOWED)
 

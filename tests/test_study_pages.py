@@ -11,8 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks import cost, recount, saved_outputs, sites, tried
-from benchmarks.headline import WITH_BANK, WITHOUT_BANK, halved
-from benchmarks.opinions import Rows, stacked
+from benchmarks import headline as headline_of
+from benchmarks.common import add_to, seed_of
+from benchmarks.headline import WITH_BANK, WITHOUT_BANK
+from benchmarks.opinions import Rows, joined, stacked
+from benchmarks.posteriors import halved
 from benchmarks.train_study import KINDS
 
 from sitegen import study, study_charts
@@ -20,7 +23,10 @@ from tdumpra.core.calibration import apply_temperature, fit_temperature
 from tdumpra.core.metrics import classification_metrics, sensitivity_at_specificity
 
 ROOT = Path(__file__).resolve().parents[1]
-SITES = study.document("sites")["sites"]
+SITES = study.by_site()
+FOLDER = study.RESULTS / "ham10000"
+POSTERIORS = [FOLDER / f"folds-seed-{seed}" / "posteriors.npz" for seed in (0, 1)]
+HEADLINE = FOLDER / "folds" / "headline.json"
 
 
 def text(name: str) -> str:
@@ -214,16 +220,59 @@ def test_the_recipe_in_the_text():
 
 
 def test_the_headline_is_counted_again_from_the_repository():
-    folder = study.FOLDS.parent
-    assert recount.main(folder / "headline.json", folder / "posteriors.npz") == 0
+    assert recount.main(HEADLINE, *POSTERIORS) == 0
 
 
 def test_the_headline_is_that_of_the_evaluation():
-    found, folds = study.document("ham10000/folds/headline"), json.loads(study.FOLDS.read_text(encoding="utf-8"))
+    found = study.document("ham10000/folds/headline")
+    for seed, folds in enumerate(study.evaluations()):
+        for name, of_row in found["by_seed"].items():
+            scores = folds["comparators"].get(name, {})
+            for metric in ("accuracy", "balanced_accuracy", "macro_f1"):
+                assert name not in folds["comparators"] or of_row[metric][seed][0] == pytest.approx(scores[metric], abs=1e-9)
+            if scores:  # the posteriors are in half precision
+                assert of_row["ece"][seed][0] == pytest.approx(scores["ece"], abs=5e-4)
+        for name in ("fixed", "broken"):
+            assert found["gate"][name][seed] == folds["gate"][name]
+
+
+def test_a_headline_is_the_mean_over_seeds_and_draws_them(tmp_path):
+    rng = np.random.default_rng(5)
+    n = 400
+    y = rng.integers(0, 7, n)
+    kept = {
+        "image": np.arange(n), "lesion": np.arange(n) // 2, "y": y.astype(np.uint8), "fold": (np.arange(n) % 2),
+        "classes": np.array(["akiec", "bcc", "bkl", "df", "mel", "nv", "vasc"]), "theta": np.float64(0.5),
+        "gate_theta": np.array([0.4, 0.6]),
+    }  # fmt: skip
+    paths = []
+    for seed, skill in enumerate((0.2, 0.9)):  # two seeds far apart
+        rows = {}
+        for name in (*WITHOUT_BANK, *WITH_BANK, "eight"):
+            p = rng.dirichlet(np.ones(7), n) + skill * np.eye(7)[y]
+            rows[name] = halved(p / p.sum(1, keepdims=True))
+        paths.append(tmp_path / f"seed-{seed}.npz")
+        saved_outputs.write(paths[-1], kept | rows)
+    test, seeds, asked = headline_of.read(paths)
+    found = headline_of.document(test, seeds)
     for name, of_row in found["rows"].items():
-        for metric in ("accuracy", "balanced_accuracy", "macro_f1", "ece"):
-            if name in folds["comparators"]:
-                assert of_row[metric][0] == pytest.approx(folds["comparators"][name][metric], abs=1e-9)
+        by_hand = [np.mean(p[name].argmax(1) == y) for p in seeds]
+        assert of_row["accuracy"][0] == pytest.approx(np.mean(by_hand))
+        alone = found["by_seed"][name]["accuracy"]
+        assert [each[0] for each in alone] == pytest.approx(by_hand)
+        # a quarter of the draws has the worse seed twice, a quarter the better one: the interval holds both
+        assert of_row["accuracy"][1] < alone[0][2] < alone[1][1] < of_row["accuracy"][2]
+    lead = found["leads"]["gate"]["ensemble"]
+    ahead = [np.mean(p["gate"].argmax(1) == y) - np.mean(p["ensemble"].argmax(1) == y) for p in seeds]
+    assert lead["accuracy"][0] == pytest.approx(np.mean(ahead))
+    assert [each[0] for each in lead["by_seed"]["accuracy"]] == pytest.approx(ahead)
+    below = [p["temperature"].max(1) < kept["gate_theta"][kept["fold"]] for p in seeds]
+    assert asked["gate"] == pytest.approx(np.mean(below))
+    (tmp_path / "headline.json").write_text(json.dumps(found), encoding="utf-8")
+    assert recount.main(tmp_path / "headline.json", *paths) == 0
+    saved_outputs.write(paths[1], kept | rows | {"image": np.arange(n)[::-1]})
+    with pytest.raises(SystemExit, match="differ in their test images"):
+        headline_of.read(paths)
 
 
 def test_half_precision_keeps_labels():
@@ -266,7 +315,15 @@ def test_views_are_read_by_the_names_of_images(tmp_path):
         for name in ("stage3", "features", "grey_bank", "zoom_bank", "unseen"):
             assert (rows.opinions[name].argmax(1) == rows.y).mean() > 0.9, name
     wanted = {name for each in tried.ATTEMPTS.values() for name in (*each.opinions, *each.rival)}
-    assert wanted <= rows.opinions.keys()
+    assert wanted - rows.opinions.keys() == {"regular_second", "regular_bank"}
+    saved_outputs.write(tmp_path / "regular-0-seed-0.npz", {**own, "p_second": own["p"]})
+    saved_outputs.write(tmp_path / "views-fold-0-seed-0.npz", {k: v for k, v in views.items() if "lesion" not in k})
+    both = tried.read_views(tmp_path / "fold-0-seed-0.npz")[:2]
+    for each in both:  # a network that memorises less, and data without masks
+        assert np.allclose(each.opinions["regular_second"], each.opinions["p"])
+        assert np.allclose(each.opinions["regular_bank"], each.opinions["bank"])
+        assert wanted - each.opinions.keys() == {"lesion_second", "lesion_bank"}
+    assert joined([both[0], rows]).opinions.keys() == both[0].opinions.keys() & rows.opinions.keys()
 
 
 def test_chance_of_a_difference():
@@ -286,11 +343,31 @@ def test_stacks_take_rows_of_choice_without_a_class():
 
 
 def test_a_wrong_headline_is_found(tmp_path):
-    folder = study.FOLDS.parent
-    document = json.loads((folder / "headline.json").read_text(encoding="utf-8"))
-    document["rows"]["gate"]["accuracy"][0] += 0.0002
-    (tmp_path / "headline.json").write_text(json.dumps(document), encoding="utf-8")
-    assert recount.main(tmp_path / "headline.json", folder / "posteriors.npz") == 1
+    for wrong in ("row", "lead", "count"):
+        document = json.loads(HEADLINE.read_text(encoding="utf-8"))
+        if wrong == "row":
+            document["by_seed"]["gate"]["accuracy"][1][0] += 0.0002
+        elif wrong == "lead":
+            document["leads"]["gate"]["ensemble"]["melanoma_at_90"][0] += 0.0002
+        else:
+            document["gate"]["fixed"][1] += 1
+        (tmp_path / "headline.json").write_text(json.dumps(document), encoding="utf-8")
+        assert recount.main(tmp_path / "headline.json", *POSTERIORS) == 1, wrong
+
+
+def test_files_of_one_seed_are_taken_together():
+    assert seed_of([Path("fold-0-seed-1.npz"), Path("x/fold-1-seed-1.npz")]) == 1
+    assert seed_of([Path("site_rosendahl_seed0.npz")]) == 0
+    for names in (("fold-0-seed-0.npz", "fold-0-seed-1.npz"), ("fold-0.npz",)):
+        with pytest.raises(SystemExit, match="files of one seed"):
+            seed_of([Path(name) for name in names])
+
+
+def test_a_file_keeps_what_it_has_of_others(tmp_path):
+    path = tmp_path / "sites.json"
+    add_to(path, [{"site": "a", "x": 1}, {"site": "b", "x": 2}], ("site",))
+    add_to(path, [{"site": "a", "x": 3}], ("site",))
+    assert json.loads(path.read_text(encoding="utf-8")) == [{"site": "a", "x": 3}, {"site": "b", "x": 2}]
 
 
 def test_accuracy_at_other_shares_is_weighted_recall():
@@ -324,11 +401,11 @@ def test_a_recount_shares_no_code():
 
 
 def test_figures_have_words_and_numbers():
-    chart = study_charts.sites(study.document("sites"))
+    chart = study_charts.sites(SITES)
     assert "rosendahl" in chart.alt
     assert {row["site"] for row in chart.rows} == set(SITES)
-    chart = study_charts.cost(study.document("cost"))
-    assert len(chart.rows) == 3 * 2 * len(study.document("cost")["theta"])
+    chart = study_charts.cost(study.cost_over_seeds())
+    assert len(chart.rows) == 3 * 2 * len(study.cost_over_seeds()["theta"])
     folds = study.document("ham10000/folds/headline")
     chart = study_charts.leads(folds)
     assert "dials, no gate in balanced accuracy" in chart.alt
@@ -343,5 +420,7 @@ def test_the_script_of_the_study_is_bash_and_names_jobs():
     assert set(re.findall(r"(?:^| )(\w+)-\S*-seed-", script.split("tables)")[0])) == set(KINDS)
     for module in re.findall(r"-m ((?:benchmarks|sitegen)\.\w+)", script):
         assert (ROOT / f"{module.replace('.', '/')}.py").exists(), module
-    for file in re.findall(r"studies/ham10000/\S+\.toml", script):
-        assert (ROOT / file).exists(), file
+    for each in re.findall(r"for each in (.*); do", script)[0].split():
+        assert (ROOT / "studies" / "ham10000" / f"{each}-saved.toml").exists(), each
+        assert (FOLDER / each / "evaluation.json").exists(), each
+    assert "studies/ham10000/$each-saved.toml" in script
