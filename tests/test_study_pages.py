@@ -59,12 +59,13 @@ def test_the_drop_in_the_text():
 
 def test_the_gate_at_a_site_in_the_text():
     page, found = text("results/sites.md"), SITES["rosendahl"]
-    counts, did = found["gate"]["there"]["counts"], found["gate"]["there"]["per_1000"]["melanoma"]
-    assert f"fixes {counts['fixed']} predictions and breaks {counts['broken']} at Rosendahl" in page
-    assert f"newly calls {did['falsely_called']:.1f} of 1,000 images melanoma wrongly" in page
-    assert f"gains {did['gained']:.1f} melanomas for {did['lost']:.1f} that it loses" in page
-    ahead = found["rows"]["retrieval"]["there"]["ahead"]["accuracy"]
-    assert f"{told(ahead, 1)[:4]} points ({told(ahead, 1)[6:]}" in page
+    assert found["gate"]["there"]["counts"]["opened"] == 0
+    counts = found["gate"]["home"]["counts"]
+    assert f"At Rosendahl the gate stays shut: all validation images together chose none" in page
+    assert f"broke more at home than they fixed ({counts['broken']} and {counts['fixed']})" in page
+    ahead, both = (told(found["rows"][name]["there"]["ahead"]["accuracy"], 1) for name in ("retrieval", "networks"))
+    value, rest = ahead.split(" ", 1)
+    assert f"are no worse than the classifier: {value} points {rest} and {both}." in page
     assert "{home:,} validation images".format(**found["images"]) in page
     assert f"{found['images']['there']:,} images of {found['lesions']['there']:,} lesions" in page
 
@@ -78,11 +79,18 @@ def test_harm_at_a_site_is_said():
     found = SITES["vienna_dias"]
     value, rest = told(found["rows"]["gate"]["there"]["ahead"]["accuracy"], 1).split(" ", 1)
     assert f"at `vienna_dias` it changes accuracy by {value} points {rest}" in page
-    counts = found["gate"]["there"]["counts"]
+    counts, did = found["gate"]["there"]["counts"], found["gate"]["there"]["per_1000"]["melanoma"]
     assert f"at `vienna_dias` {counts['fixed']} and {counts['broken']}" in page
-    for name in ("vidir_modern", "vidir_molemax"):
-        counts = SITES[name]["gate"]["there"]["counts"]
-        assert f"{counts['fixed']} and {counts['broken']} at `{name}`" in page
+    assert f"newly calls {did['falsely_called']:.1f} of 1,000 images melanoma wrongly" in page
+    lost = [-100 * found["rows"][name]["there"]["ahead"]["accuracy"][0] for name in ("retrieval", "networks")]
+    assert "retrieval loses {:.1f} points against the classifier, and the mean of both networks {:.1f}".format(*lost) in page
+    counts = SITES["vidir_modern"]["gate"]["there"]["counts"]
+    assert f"fixes {counts['fixed']} predictions and breaks {counts['broken']} at `vidir_modern`" in page
+    counts = SITES["vidir_molemax"]["gate"]["there"]["counts"]
+    assert f"{counts['fixed']} and {counts['broken']} at `vidir_molemax`" in page
+    assert {each["seeds"] for each in SITES.values()} == {1}
+    assert "one seed, trained without the site" in page
+    assert {frozenset(each["rows"]) for each in SITES.values()} == {frozenset(SITES["rosendahl"]["rows"])}
     for name, found in SITES.items():
         home, there = (found["rows"]["calibrated"][place]["accuracy"][0] for place in ("home", "there"))
         assert name == "rosendahl" or f"from {home:.3f} to {there:.3f}" in page
