@@ -10,6 +10,7 @@ itself, with intervals that draw lesions.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ import numpy as np
 from benchmarks.posteriors import ROWS
 from benchmarks.sites import MELANOMA, REPLICATES, SHOWN, span
 from tdumpra.artifacts import jsonable
-from tdumpra.core.bootstrap import MetricSums, bootstrap_metrics, group_weights, point_name
+from tdumpra.core.bootstrap import Draws, MetricSums, bootstrap_metrics, point_name
 from tdumpra.core.groups import lesion_numbers
 from tdumpra.core.metrics import sensitivity_at_specificity
 from tdumpra.core.significance import sign_flip_test
@@ -69,8 +70,9 @@ def read(files: Sequence[Path]) -> tuple[Tested, list[Posteriors], dict[str, flo
     return test, posteriors, asked
 
 
-def replicates(p: Array, y: Array, weights: Sequence[Array], melanoma: int) -> dict[str, Array]:
+def replicates(p: Array, y: Array, draws: Draws, melanoma: int) -> dict[str, Array]:
     """Return each figure of a posterior: as it is, and then in each replicate."""
+    weights = itertools.chain([np.ones((len(y), 1))], draws.weights())
     found = bootstrap_metrics(MetricSums.prepare(p, y, points={melanoma: (0.9,)}).metrics, weights)
     found["melanoma_at_90"] = found[point_name(melanoma, 0.9)]
     return {name: found[name] for name in SHOWN}
@@ -79,10 +81,9 @@ def replicates(p: Array, y: Array, weights: Sequence[Array], melanoma: int) -> d
 def document(test: Tested, seeds: Sequence[Posteriors]) -> dict[str, Any]:
     """Return the figures of all rows, and the differences of rows with a bank from those without."""
     y = test.y
-    drawn = group_weights(lesion_numbers(test.lesion, len(y)), n_replicates=REPLICATES, seed=0)
-    weights = [np.ones((len(y), 1)), *drawn]
+    draws = Draws.make(lesion_numbers(test.lesion, len(y)), n_replicates=REPLICATES, seed=0)
     found = {
-        name: [replicates(posteriors[name], y, weights, test.melanoma) for posteriors in seeds] for name in seeds[0]
+        name: [replicates(posteriors[name], y, draws, test.melanoma) for posteriors in seeds] for name in seeds[0]
     }
     rows = {name: {metric: span([each[metric] for each in found[name]]) for metric in SHOWN} for name in found}
     leads: dict[str, Any] = {}

@@ -22,13 +22,16 @@ import numpy as np
 import torch
 from scipy.special import log_softmax
 from scipy.stats import norm
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from benchmarks.common import add_to, seed_of
 from benchmarks.headline import BAR, replicates
-from benchmarks.opinions import KAPPA, Rows, joined, powered, read, stacked
+from benchmarks.opinions import KAPPA, TINY, Rows, joined, powered, read, stacked
 from benchmarks.sites import REPLICATES, span
 from tdumpra.artifacts import jsonable
-from tdumpra.core.bootstrap import group_weights
+from tdumpra.core.bootstrap import Draws
 from tdumpra.core.groups import group_folds, lesion_numbers
 from tdumpra.method.bank import PrototypeBank
 
@@ -54,6 +57,7 @@ ATTEMPTS = {
     "unseen": Tried("a bank of validation images, which the encoder never trained on", (*BOTH, "unseen"), BOTH),
     "features": Tried("one network: a bank on the classifier's own pooled features", ("p", "features"), ("p",)),
     "stage3": Tried("one network: a bank on its middle stage 3", ("p", "stage3"), ("p",)),
+    "stage3_head": Tried("the same, against a linear head on that stage", ("p", "stage3"), ("p", "stage3_head")),
     "stage5": Tried("one network: a bank on its middle stage 5", ("p", "stage5"), ("p",)),
     "grey": Tried("bank of the second network on grey-world colours", (*BOTH, "grey_bank"), (*BOTH, "grey_second")),
     "zoom": Tried("bank of the second network on the middle of the image", (*BOTH, "zoom_bank"),
@@ -89,6 +93,14 @@ def unseen(z: Array, y: Array, group: Array, z_test: Array, n_classes: int) -> t
     return np.maximum(both[0], floor), np.maximum(both[1], floor)
 
 
+def linear_head(z_train: Array, y_train: Array, z: Array, n_classes: int) -> Array:
+    """Return what a logistic regression on the training rows says of others, as logarithms."""
+    head = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000)).fit(z_train, y_train)
+    p = np.full((len(z), n_classes), TINY)
+    p[:, head.classes_] += head.predict_proba(z)
+    return np.log(p)
+
+
 def read_views(path: Path) -> tuple[Rows, Rows, Array]:
     """Return the rows of :func:`benchmarks.opinions.read` with the opinions of other views, spaces and networks."""
     found = read(path)
@@ -120,6 +132,7 @@ def read_views(path: Path) -> tuple[Rows, Rows, Array]:
             rows.opinions[name] = scores(*bank, z[here], n_classes)
         rows.opinions.update({name: log_softmax(each[here], axis=1) for name, each in logits.items()})
         rows.opinions["unseen"] = of_unseen
+        rows.opinions["stage3_head"] = linear_head(spaces["stage3"][train], y[train], spaces["stage3"][here], n_classes)
         if others:
             rows.opinions["regular_second"] = others[number].opinions["p_second"]
             rows.opinions["regular_bank"] = others[number].opinions["bank"]
@@ -158,11 +171,10 @@ def judged(
 ) -> dict[str, dict[str, Any]]:
     """Return how far each attempt is ahead of its rival on the test rows of some files."""
     rows = joined([test for _, test, _ in files])
-    drawn = group_weights(lesion_numbers(rows.group, len(rows.y)), n_replicates=REPLICATES, seed=0)
-    weights = [np.ones((len(rows.y), 1)), *drawn]
+    draws = Draws.make(lesion_numbers(rows.group, len(rows.y)), n_replicates=REPLICATES, seed=0)
     stacks = list(dict.fromkeys(names for tried in attempts.values() for names in (tried.opinions, tried.rival)))
     figures = {
-        names: [replicates(p, rows.y, weights, melanoma) for p in both]
+        names: [replicates(p, rows.y, draws, melanoma) for p in both]
         for names, both in posteriors(files, stacks).items()
     }
     table: dict[str, dict[str, Any]] = {}
