@@ -48,7 +48,7 @@ def test_the_drop_in_the_text():
     home, there = (rows["classifier"][place]["accuracy"][0] for place in ("home", "there"))
     assert f"right on {home:.3f} of the images there, and on {there:.3f} in Queensland" in page
     assert f"{100 * (home - there):.0f} points less" in page
-    melanoma = [rows["classifier"][place]["melanoma_at_90"][0] for place in ("home", "there")]
+    melanoma = [rows["calibrated"][place]["melanoma_at_90"][0] for place in ("home", "there")]
     assert "falls from {:.3f} to {:.3f}".format(*melanoma) in page
     errors = [rows["calibrated"][place]["ece"][0] for place in ("home", "there")]
     assert "rises from {:.3f} to {:.3f}".format(*errors) in page
