@@ -82,9 +82,7 @@ def document(test: Tested, seeds: Sequence[Posteriors]) -> dict[str, Any]:
     """Return the figures of all rows, and the differences of rows with a bank from those without."""
     y = test.y
     draws = Draws.make(lesion_numbers(test.lesion, len(y)), n_replicates=REPLICATES, seed=0)
-    found = {
-        name: [replicates(posteriors[name], y, draws, test.melanoma) for posteriors in seeds] for name in seeds[0]
-    }
+    found = {name: [replicates(posteriors[name], y, draws, test.melanoma) for posteriors in seeds] for name in seeds[0]}
     rows = {name: {metric: span([each[metric] for each in found[name]]) for metric in SHOWN} for name in found}
     leads: dict[str, Any] = {}
     for name in (*WITH_BANK, "asked"):

@@ -87,7 +87,7 @@ def main() -> None:
     kept: dict[str, Array] = {
         "image": image, "lesion": lesion, "y": y.astype(np.uint8), "classes": classes,
         "fold": np.repeat(np.arange(len(tests)), [len(each) for each in tests]).astype(np.uint8),
-        "theta": np.float64(arguments.theta),
+        "theta": np.array(arguments.theta),
         "gate_theta": np.array([case.decision.thresholds.theta for case in cases]),
     }  # fmt: skip
     write(arguments.out, {**kept, **{name: halved(p) for name, p in found.items()}})

@@ -98,7 +98,7 @@ def linear_head(z_train: Array, y_train: Array, z: Array, n_classes: int) -> Arr
     head = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000)).fit(z_train, y_train)
     p = np.full((len(z), n_classes), TINY)
     p[:, head.classes_] += head.predict_proba(z)
-    return np.log(p)
+    return np.asarray(np.log(p))
 
 
 def read_views(path: Path) -> tuple[Rows, Rows, Array]:
@@ -218,7 +218,7 @@ def main() -> None:
             i for i, (rows, _, _) in enumerate(files) if {*tried.opinions, *tried.rival} <= rows.opinions.keys()
         )
         parts.setdefault(there, {})[key] = tried
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for there, attempts in parts.items():
         if there:
             found |= judged([files[i] for i in there], attempts, arguments.melanoma)

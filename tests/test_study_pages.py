@@ -362,9 +362,9 @@ def test_a_headline_is_the_mean_over_seeds_and_draws_them(tmp_path):
     rng = np.random.default_rng(5)
     n = 400
     y = rng.integers(0, 7, n)
-    kept = {
+    kept: dict[str, np.ndarray] = {
         "image": np.arange(n), "lesion": np.arange(n) // 2, "y": y.astype(np.uint8), "fold": (np.arange(n) % 2),
-        "classes": np.array(["akiec", "bcc", "bkl", "df", "mel", "nv", "vasc"]), "theta": np.float64(0.5),
+        "classes": np.array(["akiec", "bcc", "bkl", "df", "mel", "nv", "vasc"]), "theta": np.array(0.5),
         "gate_theta": np.array([0.4, 0.6]),
     }  # fmt: skip
     paths = []
