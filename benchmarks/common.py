@@ -6,8 +6,9 @@ Ours and the peer are timed in turns within one process, and the best of each co
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -72,6 +73,15 @@ def add_to(path: Path, found: list[dict[str, Any]], keys: tuple[str, ...]) -> No
     stored: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     joined = {tuple(each[key] for key in keys): each for each in (*stored, *found)}
     path.write_text(json.dumps(list(joined.values()), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def seed_of(files: Sequence[Path]) -> int:
+    """Return the seed that the names of all files end with: ``NAME-seed-S.npz`` or ``NAMEseedS.npz``."""
+    found = {path.name: re.search(r"seed-?(\d+)$", path.stem) for path in files}
+    seeds = {None if named is None else int(named[1]) for named in found.values()}
+    if len(seeds) > 1 or None in seeds:
+        raise SystemExit(f"{', '.join(found)}: files of one seed, which their names end with, are taken together")
+    return int(seeds.pop() or 0)
 
 
 def _status(field: str) -> int:

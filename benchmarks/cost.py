@@ -1,15 +1,17 @@
 """Accuracy over cost, where a first network asks a second one below a confidence: the figures of the cost curve.
 
-    python -m benchmarks.cost OUTPUTS.npz ... --out docs/results/cost.json
+    python -m benchmarks.cost OUTPUTS.npz ... [--theta 0.75] --out docs/results/cost.json
 
-Each file holds the outputs of one seed, or of one outer fold of a seed, as ``NAME-seed-S.npz`` or ``NAMEseedS.npz``:
-``p``, ``p_second``, ``y``, ``split``, ``group``. Both networks get a temperature on the file's validation rows. Where
-the first one's top probability is below theta, the mean of both counts, else the first alone. Theta is chosen on the
-validation rows of all files: the smallest that keeps accuracy, balanced accuracy and macro-F1 within 0.2 points of
-asking always. What a share of asked images costs, over the first network alone, is read from
-``files-to-probabilities.json``: on a CPU the time from files to probabilities; on a GPU that of the networks' passes,
-for many cores decode beside it and the second network hides behind them. Straight lines between the measured shares are
-continued beyond the last.
+Each file holds the outputs of one outer fold of a seed: ``p``, ``p_second``, ``y``, ``split``, ``group``; what the file
+has of other seeds is kept. Both networks get a temperature on the file's validation rows. Where the first one's top
+probability is below theta, the mean of both counts, else the first alone. Theta is chosen on the validation rows of all
+files: the smallest that keeps accuracy, balanced accuracy and macro-F1 within 0.2 points of asking always. With
+``--theta`` it was chosen before, on another seed, and what these rows would choose is told beside it.
+
+What a share of asked images costs, over the first network alone, is read from ``files-to-probabilities.json`` where it
+is shown: on a CPU the time from files to probabilities; on a GPU that of the networks' passes, for many cores decode
+beside it and the second network hides behind them. Straight lines between the measured shares are continued beyond the
+last; the first network alone on a GPU is where the line through them meets no share at all.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.common import add_to, seed_of
 from benchmarks.sites import REPLICATES, Array, calibrated, span
 from tdumpra.artifacts import jsonable
 from tdumpra.core.bootstrap import MetricSums, bootstrap_metrics, group_weights
@@ -74,14 +77,13 @@ def joined(parts: Sequence[Rows]) -> Rows:
     return Rows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def curve(by_seed: Sequence[Rows]) -> dict[str, list[float]]:
-    """Return the figures at each theta, mean over seeds."""
-    found: dict[str, list[float]] = {"asked": [], **{name: [] for name in SHOWN}}
+def curve(rows: Rows) -> dict[str, list[float]]:
+    """Return the figures at each theta."""
+    found: dict[str, list[float]] = {"asked": [rows.asked(theta) for theta in THETA], **{name: [] for name in SHOWN}}
     for theta in THETA:
-        figures = [classification_metrics(rows.at(theta), rows.y) for rows in by_seed]
-        found["asked"].append(float(np.mean([rows.asked(theta) for rows in by_seed])))
+        figures = classification_metrics(rows.at(theta), rows.y)
         for name in SHOWN:
-            found[name].append(float(np.mean([each[name] for each in figures])))
+            found[name].append(float(figures[name]))
     return found
 
 
@@ -91,27 +93,23 @@ def chosen(validation: dict[str, list[float]]) -> int:
     return enough.index(True)
 
 
-def differences(by_seed: Sequence[Rows], theta: float, other: float) -> dict[str, list[float]]:
-    """Return how far asking below ``theta`` is ahead of asking below ``other``, with intervals."""
-    found: dict[str, list[Array]] = {name: [] for name in SHOWN}
-    for rows in by_seed:
-        drawn = group_weights(lesion_numbers(rows.group, len(rows.y)), n_replicates=REPLICATES, seed=0)
-        weights = [np.ones((len(rows.y), 1)), *drawn]
-        one, two = (
-            bootstrap_metrics(MetricSums.prepare(rows.at(each), rows.y).metrics, weights) for each in (theta, other)
-        )
-        for name in SHOWN:
-            found[name].append(one[name] - two[name])
-    return {name: span(parts) for name, parts in found.items()}
+def differences(rows: Rows, theta: float, other: float) -> dict[str, list[float]]:
+    """Return how far asking below ``theta`` is ahead of asking below ``other``, with intervals over lesions."""
+    drawn = group_weights(lesion_numbers(rows.group, len(rows.y)), n_replicates=REPLICATES, seed=0)
+    weights = [np.ones((len(rows.y), 1)), *drawn]
+    one, two = (
+        bootstrap_metrics(MetricSums.prepare(rows.at(each), rows.y).metrics, weights) for each in (theta, other)
+    )
+    return {name: span([one[name] - two[name]]) for name in SHOWN}
 
 
 def measured(machine: str) -> list[tuple[float, float]]:
     """Return shares of images that were asked about, and how many times the first network's time they took."""
     rows = json.loads((RESULTS / machine / "files-to-probabilities.json").read_text(encoding="utf-8"))["rows"]
     shares = [int(re.findall(r"(\d+)% of rows", row["name"])[0]) / 100 for row in rows]
-    from_files = [(share, row["ratio"]) for share, row in zip(shares, rows, strict=True) if "cost of" in row["name"]]
     if machine == "cpu":
-        return [(0.0, 1.0), *from_files]
+        of_files = [(share, row["ratio"]) for share, row in zip(shares, rows, strict=True) if "cost of" in row["name"]]
+        return [(0.0, 1.0), *of_files]
     seconds = [re.findall(r"bare passes ([\d.]+) s", row["against"]) for row in rows]
     (x0, y0), (x1, y1) = [(share, float(said[0])) for share, said in zip(shares, seconds, strict=True) if said]
     alone = y0 - x0 * (y1 - y0) / (x1 - x0)  # what is left of a straight line where nobody is asked
@@ -127,28 +125,20 @@ def times(machine: str, share: float) -> float:
     return y0 + (share - x0) * (y1 - y0) / (x1 - x0)
 
 
-def study(files: Sequence[Path]) -> dict[str, Any]:
-    """Return everything that the page shows."""
-    seeds: dict[str, list[tuple[Rows, Rows]]] = {}
-    for path in files:
-        named = re.search(r"seed-?(\d+)", path.stem)
-        if named is None:
-            raise SystemExit(f"{path.name} does not name its seed")
-        seeds.setdefault(named[1], []).append(read(path))
-    validation, test = ([joined([pair[part] for pair in pairs]) for pairs in seeds.values()] for part in (0, 1))
+def study(files: Sequence[Path], theta: float | None) -> dict[str, Any]:
+    """Return everything that the page shows of one seed; without ``theta``, its validation rows choose."""
+    validation, test = (joined(parts) for parts in zip(*map(read, files), strict=True))
     curves = {"validation": curve(validation), "test": curve(test)}
-    place = chosen(curves["validation"])
-    for found in curves.values():
-        found |= {machine: [times(machine, share) for share in found["asked"]] for machine in ("h200", "cpu")}
+    own = chosen(curves["validation"])
+    place = own if theta is None else THETA.index(theta)
     return {
-        "seeds": len(seeds),
-        "images": {"validation": sum(len(rows.y) for rows in validation), "test": sum(len(rows.y) for rows in test)},
+        "images": {"validation": len(validation.y), "test": len(test.y)},
         "theta": THETA,
         "curves": curves,
         "chosen": place,
+        "validation_chooses": own,
         "to_always": differences(test, THETA[place], THETA[-1]),
         "to_never": differences(test, THETA[place], THETA[0]),
-        "measured": {machine: measured(machine) for machine in ("h200", "cpu")},
     }
 
 
@@ -156,11 +146,14 @@ def main() -> None:
     """Write the file."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--theta", type=float, choices=THETA, metavar="THETA", help="chosen before, on another seed")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
+    given = "" if arguments.theta is None else f" --theta {arguments.theta:g}"
     shown = " ".join(path.name for path in arguments.files)
-    document = {"command": f"python -m benchmarks.cost {shown} --out {arguments.out}", **study(arguments.files)}
-    arguments.out.write_text(json.dumps(jsonable(document), separators=(",", ":")) + "\n", encoding="utf-8")
+    command = f"python -m benchmarks.cost {shown}{given} --out {arguments.out}"
+    found = {"seed": seed_of(arguments.files), "command": command, **study(arguments.files, arguments.theta)}
+    add_to(arguments.out, [jsonable(found)], ("seed",))
 
 
 if __name__ == "__main__":

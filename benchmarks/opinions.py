@@ -2,18 +2,18 @@
 
     python -m benchmarks.opinions OUTPUTS.npz ... --out FIGURES.json
 
-Each file holds the outputs of one fold or seed, as ``tdumpra attach`` reads them: ``p``, ``p_second``, ``zt`` (or
-``z``), ``y``, ``split``, ``group``. Everything is fitted on the validation rows of all files, each scored by its own
-networks, without the lesions that the file at hand tests; the test rows of all files are then scored together. Each
-mixture has two rows: as fitted by likelihood, and divided by the power of the class shares that has the best balanced
-accuracy on the rows of choice, at no less accuracy than the classifier alone (by none, where each has less). Intervals
-draw lesions again, and are of the difference from the best mixture without a bank.
+Each file holds the outputs of one outer fold of a seed, as ``tdumpra attach`` reads them: ``p``, ``p_second``, ``zt``
+(or ``z``), ``y``, ``split``, ``group``; what the file has of other seeds is kept. Everything is fitted on the
+validation rows of all files, each scored by its own networks, without the lesions that the file at hand tests; the test
+rows of all files are then scored together. Each mixture has two rows: as fitted by likelihood, and divided by the power
+of the class shares that has the best balanced accuracy on the rows of choice, at no less accuracy than the classifier
+alone (by none, where each has less). Intervals draw lesions again, and are of the difference from the best mixture
+without a bank.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from benchmarks.common import add_to, seed_of
 from tdumpra.core.bootstrap import group_weights, percentile_interval
 from tdumpra.core.calibration import adjust_prior
 from tdumpra.core.groups import lesion_numbers
@@ -95,8 +96,9 @@ def read(path: Path) -> tuple[Rows, Rows, Array]:
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """Return the rows of several parts as one."""
-    opinions = {name: np.concatenate([each.opinions[name] for each in parts]) for name in parts[0].opinions}
+    """Return the rows of several parts as one, with the opinions that all of them have."""
+    shared = [name for name in parts[0].opinions if all(name in each.opinions for each in parts)]
+    opinions = {name: np.concatenate([each.opinions[name] for each in parts]) for name in shared}
     return Rows(opinions, np.concatenate([p.y for p in parts]), np.concatenate([p.group for p in parts]))
 
 
@@ -214,7 +216,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("outputs", nargs="+", type=Path)
     parser.add_argument("--melanoma", type=int, default=4, help="number of the class whose sensitivity is given")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     found, rows = posteriors(arguments.outputs)
     table: dict[str, dict[str, Any]] = {name: figures(p, rows.y, arguments.melanoma) for name, p in found.items()}
@@ -225,11 +227,10 @@ def main() -> None:
         table[name] |= {"rival": rival, **{f"ahead_{k}": v for k, v in difference(p, found[rival], rows).items()}}
         shown = "  ".join(f"{value:.4f}" for value in table[name].values() if isinstance(value, float))
         print(f"{name:45} {shown}  {[round(100 * v, 2) for v in table[name]['ahead_balanced_accuracy']]}")
-    if arguments.out is not None:
-        shown = " ".join(path.name for path in arguments.outputs)
-        command = f"python -m benchmarks.opinions {shown} --out {arguments.out}"
-        document = {"command": command, "test_rows": len(rows.y), "rows": table}
-        arguments.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    shown = " ".join(path.name for path in arguments.outputs)
+    command = f"python -m benchmarks.opinions {shown} --out {arguments.out}"
+    document = {"seed": seed_of(arguments.outputs), "command": command, "test_rows": len(rows.y), "rows": table}
+    add_to(arguments.out, [document], ("seed",))
 
 
 if __name__ == "__main__":

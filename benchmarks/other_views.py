@@ -4,9 +4,9 @@
 
 The classifier is the student of the first run, the second network the teacher of the other. Views: ``eight`` (mirrored
 and turned, averaged), ``grey`` (colours scaled so that their means are equal), ``zoom`` (the middle three quarters),
-``lesion`` (the mask's box with a margin, where there is one). Of a classifier in blocks, pooled features of two middle
-stages are written too, as their first 64 principal components. Training rows are embedded for the views that need a
-bank of their own.
+``lesion`` (the mask's box with a margin; left out where the data have no masks). Of a classifier in blocks, pooled
+features of two middle stages are written too, as their first 64 principal components. Training rows are embedded for
+the views that need a bank of their own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.saved_outputs import components, write
 from tdumpra.data.dataset import Dataset, open_data
 from tdumpra.networks.build import Encoding, arithmetic
 from tdumpra.networks.model_file import Encoder
-from tdumpra.runs.config import read_config
+from tdumpra.runs.config import Config, read_config
 from tdumpra.runs.folder import RunFolder
 from tdumpra.runs.pixel_stages import read_encoders
 
@@ -62,6 +62,11 @@ def outputs(
     return Encoding(*(torch.cat(column).cpu() for column in zip(*found, strict=True)))
 
 
+def lesions_of(config: Config, seed: int) -> Dataset:
+    """Open the same images, cut out along their masks."""
+    return open_data(replace(config.data, framing=replace(config.data.framing, lesion_margin=0.2)), seed)
+
+
 def _pool(block: nn.Module, kept: list[Tensor]) -> Any:
     return block.register_forward_hook(lambda _m, _i, output: kept.append(output.mean((2, 3)).float().cpu()))
 
@@ -73,16 +78,17 @@ def main(out: Path, *folders: Path) -> None:
         config = read_config(folder.config)
         seed = config.seeds[0]
         data = open_data(config.data, seed)
-        lesions = open_data(replace(config.data, framing=replace(config.data.framing, lesion_margin=0.2)), seed)
         networks = read_encoders(config, folder, len(data.manifest.class_names))
         encoder = networks.student if who == "classifier" or networks.teacher is None else networks.teacher
         rows = np.concatenate([data.rows(part) for part in PARTS])
         n_train = len(data.rows("train"))
         found["id"] = np.array([data.manifest.records[row].id for row in rows])
-        for name, view, source, n_views in (
+        views: list[tuple[str, Callable[[Tensor], Tensor], Dataset, int]] = [
             ("eight", lambda x: x, data, 8), ("grey", grey, data, 1), ("zoom", zoom, data, 1),
-            ("lesion", lambda x: x, lesions, 1),
-        ):  # fmt: skip
+        ]  # fmt: skip
+        if any(record.mask is not None for record in data.manifest.records):
+            views.append(("lesion", lambda x: x, lesions_of(config, seed), 1))
+        for name, view, source, n_views in views:
             stages: dict[int, list[Tensor]] = {}
             asked = rows if name in ("grey", "lesion") else rows[n_train:]
             encoding = outputs(replace(encoder, views=n_views), source, asked, view, stages)

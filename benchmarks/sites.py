@@ -2,25 +2,25 @@
 
     python -m benchmarks.sites SITE=FILE.npz ... --out docs/results/sites.json
 
-Several files of one SITE are seeds. Each holds outputs of networks trained without the site: train and validation rows
-from home, test rows from there. Everything is chosen at home. For the column "home", validation lesions are dealt into
-five folds, and each fold is judged by what the other four chose; for "there", all of them choose. Intervals are 95 %,
-draw lesions and seeds again, and take home and there apart.
+Several files of one SITE are seeds; what the file has of other sites is kept. Each holds outputs of networks trained
+without the site: train and validation rows from home, test rows from there. Everything is chosen at home. For the
+column "home", validation lesions are dealt into five folds, and each fold is judged by what the other four chose; for
+"there", all of them choose. Intervals are 95 %, draw lesions and seeds again, and take home and there apart.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from benchmarks.common import add_to
 from tdumpra.artifacts import jsonable
 from tdumpra.core.bootstrap import (
     MetricSums,
@@ -123,7 +123,7 @@ def span(by_seed: Sequence[Array]) -> list[float]:
     """Return the mean over seeds with its interval; of one seed, over lesions alone."""
     stacked = np.stack(by_seed)
     low, high = percentile_interval(over_drawn_seeds(stacked[:, 1:], seed=0), 0.95)
-    return [round(float(value), 5) for value in (stacked[:, 0].mean(), low, high)]
+    return [float(stacked[:, 0].mean()), low, high]
 
 
 def what_the_gate_did(places: Sequence[Judged], names: Sequence[str]) -> dict[str, Any]:
@@ -197,11 +197,11 @@ def main() -> None:
     for each in arguments.files:
         name, _, path = each.partition("=")
         files.setdefault(name, []).append(Path(path))
-    found: Mapping[str, Any] = {name: site(paths) for name, paths in files.items()}
-    shown = " ".join(f"{name}={path.name}" for name, paths in files.items() for path in paths)
-    document = {"command": f"python -m benchmarks.sites {shown} --out {arguments.out}", "sites": found}
-    arguments.out.write_text(json.dumps(jsonable(document), indent=1) + "\n", encoding="utf-8")
-    print(f"{arguments.out}: {', '.join(found)}", file=sys.stderr)
+    for name, paths in files.items():
+        shown = " ".join(f"{name}={path.name}" for path in paths)
+        told = {"site": name, "command": f"python -m benchmarks.sites {shown} --out {arguments.out}", **site(paths)}
+        add_to(arguments.out, [jsonable(told)], ("site",))
+    print(f"{arguments.out}: {', '.join(files)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

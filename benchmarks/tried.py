@@ -2,18 +2,19 @@
 
     python -m benchmarks.tried OUTPUTS.npz ... --out docs/results/tried.json
 
-Each file of outputs has one of other views beside it, ``views-`` before its name (:mod:`benchmarks.other_views`). An
-attempt is a stack of opinions (:func:`benchmarks.opinions.stacked`), fitted on the validation rows of all folds without
-the lesions that the fold tests; its rival is the same stack of classifiers alone, at the same number of passes or more.
-Both are judged as fitted and divided by a power of the prior. Intervals are 95 % and draw lesions.
+Each file holds the outputs of one outer fold of a seed, ``fold-K-seed-S.npz``; what the file has of other seeds is
+kept. Beside it lie those of other views, ``views-fold-K-seed-S.npz`` (:mod:`benchmarks.other_views`), and, where there
+is one, of a second network that memorises less, ``regular-K-seed-S.npz``. An attempt is judged on the folds that have
+its opinions. It is a stack of them (:func:`benchmarks.opinions.stacked`), fitted on the validation rows of these folds
+without the lesions that the fold tests; its rival is a stack of classifiers alone, at the same number of passes or
+more. Both are judged as fitted and divided by a power of the prior. Intervals are 95 % and draw lesions.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,18 +22,22 @@ import numpy as np
 import torch
 from scipy.special import log_softmax
 from scipy.stats import norm
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
-from benchmarks.headline import replicates, span
-from benchmarks.opinions import KAPPA, Rows, joined, powered, read, stacked
-from benchmarks.sites import REPLICATES
+from benchmarks.common import add_to, seed_of
+from benchmarks.headline import BAR, replicates
+from benchmarks.opinions import KAPPA, TINY, Rows, joined, powered, read, stacked
+from benchmarks.sites import REPLICATES, span
 from tdumpra.artifacts import jsonable
-from tdumpra.core.bootstrap import group_weights
+from tdumpra.core.bootstrap import Draws
 from tdumpra.core.groups import group_folds, lesion_numbers
 from tdumpra.method.bank import PrototypeBank
 
 Array = np.ndarray
-BAR, KINDS = ("accuracy", "balanced_accuracy", "melanoma_at_90"), ("fitted", "over_prior")
-FOLDS, BOTH, EIGHT = 5, ("p", "p_second"), ("eight_classifier", "eight_second")
+KINDS, FOLDS = ("fitted", "over_prior"), 5
+BOTH, EIGHT, REGULAR = ("p", "p_second"), ("eight_classifier", "eight_second"), ("p", "regular_second")
 
 
 class Tried(NamedTuple):
@@ -52,6 +57,7 @@ ATTEMPTS = {
     "unseen": Tried("a bank of validation images, which the encoder never trained on", (*BOTH, "unseen"), BOTH),
     "features": Tried("one network: a bank on the classifier's own pooled features", ("p", "features"), ("p",)),
     "stage3": Tried("one network: a bank on its middle stage 3", ("p", "stage3"), ("p",)),
+    "stage3_head": Tried("the same, against a linear head on that stage", ("p", "stage3"), ("p", "stage3_head")),
     "stage5": Tried("one network: a bank on its middle stage 5", ("p", "stage5"), ("p",)),
     "grey": Tried("bank of the second network on grey-world colours", (*BOTH, "grey_bank"), (*BOTH, "grey_second")),
     "zoom": Tried("bank of the second network on the middle of the image", (*BOTH, "zoom_bank"),
@@ -61,6 +67,8 @@ ATTEMPTS = {
     "eight": Tried("eight views on both sides", (*EIGHT, "eight_bank"), EIGHT),
     "eight_and_one": Tried("the same, against the eight views and the plain one, no more passes",
                            (*EIGHT, "eight_bank"), (*EIGHT, *BOTH)),
+    "regular": Tried("a second network that memorises less, with its bank", (*REGULAR, "regular_bank"), REGULAR),
+    "regular_plain": Tried("the same, against the plain second network", (*REGULAR, "regular_bank"), BOTH),
 }  # fmt: skip
 
 
@@ -85,13 +93,19 @@ def unseen(z: Array, y: Array, group: Array, z_test: Array, n_classes: int) -> t
     return np.maximum(both[0], floor), np.maximum(both[1], floor)
 
 
+def linear_head(z_train: Array, y_train: Array, z: Array, n_classes: int) -> Array:
+    """Return what a logistic regression on the training rows says of others, as logarithms."""
+    head = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000)).fit(z_train, y_train)
+    p = np.full((len(z), n_classes), TINY)
+    p[:, head.classes_] += head.predict_proba(z)
+    return np.asarray(np.log(p))
+
+
 def read_views(path: Path) -> tuple[Rows, Rows, Array]:
-    """Return the rows of :func:`benchmarks.opinions.read` with the opinions of other views and spaces."""
+    """Return the rows of :func:`benchmarks.opinions.read` with the opinions of other views, spaces and networks."""
     found = read(path)
-    with np.load(path, allow_pickle=False) as file:
-        own = {name: file[name] for name in ("id", "y", "split", "group", "z", "features", "features_second")}
-    with np.load(path.with_name(f"views-{path.name}"), allow_pickle=False) as file:
-        views = {name: file[name] for name in file.files}
+    own = arrays_of(path)
+    views = arrays_of(path.with_name(f"views-{path.name}"))
     place = {name: i for i, name in enumerate(views["id"].tolist())}
     order = np.array([place[name] for name in own["id"].tolist()])
     n, split, y = len(order), own["split"], own["y"].astype(np.int64)
@@ -104,38 +118,84 @@ def read_views(path: Path) -> tuple[Rows, Rows, Array]:
     train, n_classes = split == 0, found[0].opinions["p"].shape[1]
     spaces = {"features": own["features"], "features_second": own["features_second"]}
     spaces |= {name: column(name) for name in ("stage3", "stage5")}
-    spaces |= {f"{view}_bank": column(f"{view}_second_z") for view in ("grey", "zoom", "lesion", "eight")}
+    there = [view for view in ("grey", "zoom", "lesion", "eight") if f"{view}_second_z" in views]
+    spaces |= {f"{view}_bank": column(f"{view}_second_z") for view in there}
+    logits = {name: column(f"{name}_logits") for name in (EIGHT[0], *(f"{view}_second" for view in there))}
     of_both = unseen(own["z"][split == 1], y[split == 1], own["group"][split == 1], own["z"][split == 2], n_classes)
-    for part, rows, of_unseen in zip((1, 2), found[:2], of_both, strict=True):
+    regular = path.with_name(path.name.replace("fold-", "regular-", 1))
+    others = read(regular)[:2] if regular.exists() else ()
+    for number, (part, rows, of_unseen) in enumerate(zip((1, 2), found[:2], of_both, strict=True)):
         here = split == part
         for name, z in spaces.items():
             of_train = own["z"] if np.isnan(z[train]).any() else z
             bank = (of_train[train], y[train], own["group"][train])
             rows.opinions[name] = scores(*bank, z[here], n_classes)
-        for name in (*EIGHT, "grey_second", "zoom_second", "lesion_second"):
-            rows.opinions[name] = log_softmax(column(f"{name}_logits")[here], axis=1)
+        rows.opinions.update({name: log_softmax(each[here], axis=1) for name, each in logits.items()})
         rows.opinions["unseen"] = of_unseen
+        rows.opinions["stage3_head"] = linear_head(spaces["stage3"][train], y[train], spaces["stage3"][here], n_classes)
+        if others:
+            rows.opinions["regular_second"] = others[number].opinions["p_second"]
+            rows.opinions["regular_bank"] = others[number].opinions["bank"]
+    if others and not np.array_equal(arrays_of(regular)["id"], own["id"]):
+        raise SystemExit(f"{regular} and {path} are of other images")
     return found
 
 
-def posteriors(files: Sequence[Path]) -> tuple[dict[tuple[str, ...], tuple[Array, Array]], Rows]:
+def arrays_of(path: Path) -> dict[str, Array]:
+    """Return the arrays of a file."""
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def posteriors(
+    files: Sequence[tuple[Rows, Rows, Array]], stacks: Sequence[tuple[str, ...]]
+) -> dict[tuple[str, ...], tuple[Array, Array]]:
     """Return each stack on the test rows of all files, as fitted and divided by a power of the prior."""
-    read_files = [read_views(path) for path in files]
-    every = joined([validation for validation, _, _ in read_files])
-    wanted = dict.fromkeys(names for tried in ATTEMPTS.values() for names in (tried.opinions, tried.rival))
-    found: dict[tuple[str, ...], list[tuple[Array, Array]]] = {names: [] for names in wanted}
-    for _, test, shares in read_files:
+    every = joined([validation for validation, _, _ in files])
+    found: dict[tuple[str, ...], list[tuple[Array, Array]]] = {names: [] for names in stacks}
+    for _, test, shares in files:
         choice = every.take(~np.isin(every.group, np.unique(test.group)))
         both = joined([choice, test])
         for names, parts in found.items():
             p = stacked(choice, names, both)
             of_choice, of_test = p[: len(choice.y)], p[len(choice.y) :]
             parts.append((of_test, powered(of_choice, choice, of_test, shares)))
-    joined_parts = {
+    return {
         names: (np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts]))
         for names, parts in found.items()
     }
-    return joined_parts, joined([test for _, test, _ in read_files])
+
+
+def judged(
+    files: Sequence[tuple[Rows, Rows, Array]], attempts: Mapping[str, Tried], melanoma: int
+) -> dict[str, dict[str, Any]]:
+    """Return how far each attempt is ahead of its rival on the test rows of some files."""
+    rows = joined([test for _, test, _ in files])
+    draws = Draws.make(lesion_numbers(rows.group, len(rows.y)), n_replicates=REPLICATES, seed=0)
+    stacks = list(dict.fromkeys(names for tried in attempts.values() for names in (tried.opinions, tried.rival)))
+    figures = {
+        names: [replicates(p, rows.y, draws, melanoma) for p in both]
+        for names, both in posteriors(files, stacks).items()
+    }
+    table: dict[str, dict[str, Any]] = {}
+    for key, (words, opinions, rival) in attempts.items():
+        table[key] = {
+            "words": words,
+            "opinions": opinions,
+            "rival": rival,
+            "test_rows": len(rows.y),
+            "folds": len(files),
+        }
+        for place, name in enumerate(KINDS):
+            with_bank, without = figures[opinions][place], figures[rival][place]
+            table[key][name] = {
+                metric: {"with_bank": float(with_bank[metric][0]), "without": float(without[metric][0]),
+                         "lead": span([with_bank[metric] - without[metric]]),
+                         "p": chance(with_bank[metric] - without[metric])}
+                for metric in BAR
+            }  # fmt: skip
+        print(key, {n: [round(100 * v, 2) for v in table[key][n]["balanced_accuracy"]["lead"]] for n in KINDS})
+    return table
 
 
 def chance(drawn: Array) -> float:
@@ -151,27 +211,24 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # banks of validation rows have classes of few lesions
-    found, rows = posteriors(arguments.outputs)
-    drawn = group_weights(lesion_numbers(rows.group, len(rows.y)), n_replicates=REPLICATES, seed=0)
-    weights = [np.ones((len(rows.y), 1)), *drawn]
-    figures = {
-        names: [replicates(p, rows.y, weights, arguments.melanoma) for p in both] for names, both in found.items()
-    }
-    table: dict[str, Any] = {}
-    for key, (words, opinions, rival) in ATTEMPTS.items():
-        table[key] = {"words": words, "opinions": opinions, "rival": rival}
-        for place, name in enumerate(KINDS):
-            with_bank, without = figures[opinions][place], figures[rival][place]
-            table[key][name] = {
-                metric: {"with_bank": float(with_bank[metric][0]), "without": float(without[metric][0]),
-                         "lead": span(with_bank[metric] - without[metric]),
-                         "p": chance(with_bank[metric] - without[metric])}
-                for metric in BAR
-            }  # fmt: skip
-        print(key, {n: [round(100 * v, 2) for v in table[key][n]["balanced_accuracy"]["lead"]] for n in KINDS})
+    files = [read_views(path) for path in arguments.outputs]
+    parts: dict[tuple[int, ...], dict[str, Tried]] = {}  # attempts by the folds that have their opinions
+    for key, tried in ATTEMPTS.items():
+        there = tuple(
+            i for i, (rows, _, _) in enumerate(files) if {*tried.opinions, *tried.rival} <= rows.opinions.keys()
+        )
+        parts.setdefault(there, {})[key] = tried
+    found: dict[str, dict[str, Any]] = {}
+    for there, attempts in parts.items():
+        if there:
+            found |= judged([files[i] for i in there], attempts, arguments.melanoma)
     command = f"python -m benchmarks.tried {' '.join(path.name for path in arguments.outputs)} --out {arguments.out}"
-    document = {"command": command, "test_rows": len(rows.y), "tried": table}
-    arguments.out.write_text(json.dumps(jsonable(document), indent=1) + "\n", encoding="utf-8")
+    told = {
+        "seed": seed_of(arguments.outputs),
+        "command": command,
+        "tried": {key: found[key] for key in ATTEMPTS if key in found},
+    }
+    add_to(arguments.out, [jsonable(told)], ("seed",))
 
 
 if __name__ == "__main__":

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cost import times
+from benchmarks.cost import measured, times
+
+from tdumpra.evaluation.over_seeds import mean_of_trees
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
-FOLDS = RESULTS / "ham10000" / "folds" / "evaluation.json"
 RECIPES = {
     "by image, as in the paper": RESULTS / "ham10000" / "recipe-paper" / "evaluation.json",
     "by lesion": RESULTS / "ham10000" / "recipe-paper-grouped" / "evaluation.json",
@@ -33,9 +34,28 @@ HEADLINE = {
 }  # fmt: skip
 
 
-def document(name: str) -> dict[str, Any]:
+_UNTIMED = {"eight": "8 passes", "second_temperature": "not timed", "similarity": "not timed"}
+
+
+def document(name: str) -> Any:
     """Return a file of figures."""
-    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def by_site() -> dict[str, dict[str, Any]]:
+    """Return the figures of each site."""
+    return {each["site"]: each for each in document("sites")}
+
+
+def cost_over_seeds() -> dict[str, Any]:
+    """Return the cost curves, mean over seeds; theta was chosen on the first."""
+    seeds = document("cost")
+    return {**seeds[0], "curves": mean_of_trees([each["curves"] for each in seeds])}
+
+
+def evaluations() -> list[dict[str, Any]]:
+    """Return the evaluation of each seed of the outer folds."""
+    return [document(f"ham10000/folds-seed-{seed}/evaluation") for seed in (0, 1)]
 
 
 def span(interval: Sequence[float], *, points: bool = False) -> str:
@@ -46,8 +66,8 @@ def span(interval: Sequence[float], *, points: bool = False) -> str:
 
 def sites() -> Rows:
     """Return what each row reaches at home and at a site that it never saw."""
-    rows = [["site", "row", "accuracy", "drop", "balanced accuracy", "melanoma at 90 %", "ECE"]]
-    for name, found in document("sites")["sites"].items():
+    rows = [["site", "row", "accuracy, and its drop", "balanced accuracy", "melanoma at 90 %", "ECE"]]
+    for name, found in by_site().items():
         for key, words in SITE_ROWS.items():
             if key not in found["rows"]:
                 continue
@@ -56,9 +76,8 @@ def sites() -> Rows:
                 " → ".join(f"{of_row[place][metric][0]:.3f}" for place in ("home", "there"))
                 for metric in ("accuracy", "balanced_accuracy", "melanoma_at_90", "ece")
             ]
-            rows.append(
-                [name, words, both[0], span(of_row["drop"]["accuracy"], points=True).replace(" (", "<br>("), *both[1:]]
-            )
+            drop = span(of_row["drop"]["accuracy"], points=True)
+            rows.append([name, words, f"{both[0]}<br>{drop}", *both[1:]])
     return rows
 
 
@@ -66,7 +85,7 @@ def site_gates() -> Rows:
     """Return what the gate that was chosen at home does there."""
     heading = ["opened, of 1,000", "fixed", "broken", "melanomas gained", "lost", "falsely called melanoma"]
     rows = [["site", "where", *heading, "accuracy over the classifier, points"]]
-    for name, found in document("sites")["sites"].items():
+    for name, found in by_site().items():
         for place, did in found["gate"].items():
             of_1000 = did["per_1000"]
             counts = [of_1000[key] for key in ("opened", "fixed", "broken")]
@@ -78,9 +97,9 @@ def site_gates() -> Rows:
 
 def cost() -> Rows:
     """Return the figures over the share of images that the second network sees, and what that share costs."""
-    found = document("cost")
+    found = cost_over_seeds()
     test, validation = (found["curves"][part] for part in ("test", "validation"))
-    heading = ["asked", "accuracy", "balanced accuracy", "macro-F1", "validation accuracy", "time, GPU", "time, CPU"]
+    heading = ["asked", "accuracy", "balanced accuracy", "macro-F1", "validation accuracy", "time, GPU / CPU"]
     rows = [["asks below", *heading]]
     for place, theta in enumerate(found["theta"]):
         always = place == len(found["theta"]) - 1
@@ -88,36 +107,47 @@ def cost() -> Rows:
             continue
         figures = [f"{test[metric][place]:.4f}" for metric in ("accuracy", "balanced_accuracy", "macro_f1")]
         figures.append(f"{validation['accuracy'][place]:.4f}")
-        beyond = test["asked"][place] > found["measured"]["h200"][-1][0]
-        times = [f"{test[machine][place]:.2f}{' (continued)' if beyond else ''}" for machine in ("h200", "cpu")]
+        time = _time(test["asked"][place])
         name = "never" if place == 0 else "always" if always else f"{theta:.2f}"
         name = f"**{name}, chosen**" if place == found["chosen"] else name
-        rows.append([name, f"{100 * test['asked'][place]:.0f} %", *figures, *times])
+        rows.append([name, f"{100 * test['asked'][place]:.0f} %", *figures, time])
     return rows
 
 
 def opinions() -> Rows:
     """Return mixtures of opinions with a bank and without one."""
-    heading = ["accuracy", "balanced accuracy", "macro-F1", "melanoma found at 90 % specificity", "NLL"]
+    heading = ["accuracy", "balanced accuracy", "melanoma at 90 %"]
     rows = [["mixture", *heading, "balanced accuracy over the best without a bank, points"]]
-    keys = ("accuracy", "balanced_accuracy", "macro_f1", "melanoma_at_90", "nll")
-    for name, found in document("opinions")["rows"].items():
-        ahead = found["ahead_balanced_accuracy"]
-        lead = "is the best" if found["rival"] == name else span(ahead, points=True)
-        rows.append([name, *(f"{found[key]:.4f}" for key in keys), lead])
+    seeds = [each["rows"] for each in document("opinions")]
+    for name in seeds[0]:
+        mean = mean_of_trees([{key: of_seed[name][key] for key in BAR} for of_seed in seeds])
+        leads = [
+            "is the best"
+            if of_seed[name]["rival"] == name
+            else span(of_seed[name]["ahead_balanced_accuracy"], points=True)
+            for of_seed in seeds
+        ]
+        rows.append([name, *(f"{value:.3f}" for value in mean.values()), "<br>".join(leads)])
     return rows
 
 
 def tried() -> Rows:
-    """Return other banks, views and stacks, each against the same stack without a bank."""
+    """Return other banks, views and stacks, each against the same stack without a bank, one seed below the other."""
     heading = ["accuracy, points", "balanced accuracy, points", "melanoma at 90 %, points"]
-    rows = [["tried", "judged", *heading, "balanced accuracy: with bank / without"]]
-    for found in document("tried")["tried"].values():
-        for kind, words in {"fitted": "as fitted", "over_prior": "÷ prior"}.items():
-            leads = [span(found[kind][metric]["lead"], points=True) for metric in BAR]
-            level = found[kind]["balanced_accuracy"]
-            rows.append([found["words"], words, *leads, f"{level['with_bank']:.3f} / {level['without']:.3f}"])
+    rows = [["tried", "judged", *heading]]
+    seeds = [each["tried"] for each in document("tried")]
+    for key in dict.fromkeys(key for of_seed in reversed(seeds) for key in of_seed):
+        there = [of_seed.get(key) for of_seed in seeds]
+        (words,) = {each["words"] for each in there if each}
+        for kind, judged in {"fitted": "as fitted", "over_prior": "÷ prior"}.items():
+            leads = [_lines(each and span(each[kind][metric]["lead"], points=True) for each in there) for metric in BAR]
+            rows.append([words if kind == "fitted" else "", judged, *leads])
     return rows
+
+
+def _lines(by_seed: Iterable[str | None]) -> str:
+    """Return a line for each seed; a dash where it was not trained for this."""
+    return "<br>".join(each or "–" for each in by_seed)
 
 
 def headline() -> Rows:
@@ -127,7 +157,7 @@ def headline() -> Rows:
     for key, words in HEADLINE.items():
         figures = [span(found["rows"][key][metric]).replace(" (", "<br>(") for metric in BAR]
         share = f" ({100 * found['asked'][key]:.0f} % asked)" if key in found["asked"] else ""
-        time = _time(key, found["asked"])
+        time = _UNTIMED.get(key) or _time(found["asked"].get(key, 0.0 if key == "temperature" else 1.0))
         rows.append([_bold(words, key) + share, *figures, f"{found['rows'][key]['ece'][0]:.3f}", time])
     return rows
 
@@ -136,21 +166,17 @@ def _bold(words: str, key: str) -> str:
     return f"**{words}**" if key == "gate" else words
 
 
-def _time(key: str, asked: Mapping[str, float]) -> str:
-    """Return the time over the classifier's alone."""
-    if key == "eight":
-        return "8 passes"
-    if key in ("second_temperature", "similarity"):
-        return "not timed"
-    share = asked.get(key, 0.0 if key == "temperature" else 1.0)
-    known = " \\*" if share > 0.45 else ""
+def _time(share: float) -> str:
+    """Return the time over the classifier's alone; a star where it is continued beyond the measured shares."""
+    known = " \\*" if round(share, 2) > measured("h200")[-1][0] else ""
     return " / ".join(f"{times(machine, share):.2f}" for machine in ("h200", "cpu")) + known
 
 
-def per_thousand(found: Mapping[str, Any]) -> Rows:
-    """Return what the gate did to 1,000 images, validation and test side by side."""
+def per_thousand() -> Rows:
+    """Return what the gate did to 1,000 images, validation and test side by side, mean over seeds."""
     rows = [["of 1,000 images", "validation", "test"]]
-    both = [found["per_1000"][part] for part in ("validation", "test")]
+    found = mean_of_trees([each["per_1000"] for each in evaluations()])
+    both = [found[part] for part in ("validation", "test")]
     rows += [[key, *(f"{part[key]:.1f}" for part in both)] for key in ("opened", "fixed", "broken")]
     names = {"gained": "melanomas gained", "lost": "melanomas lost", "falsely_called": "newly called melanoma, wrongly"}
     rows += [[words, *(f"{part['by_class']['mel'][key]:.1f}" for part in both)] for key, words in names.items()]
@@ -185,10 +211,6 @@ def in_short() -> Rows:
     return rows
 
 
-def _folds() -> dict[str, Any]:
-    return json.loads(FOLDS.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
-
-
 TABLES: dict[str, Callable[[], Rows]] = {
     "sites": sites,
     "site-gates": site_gates,
@@ -196,7 +218,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "opinions": opinions,
     "tried": tried,
     "folds": headline,
-    "folds-per-1000": lambda: per_thousand(_folds()),
+    "folds-per-1000": per_thousand,
     "folds-in-short": in_short,
     "recipe": recipe,
 }

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from benchmarks.cost import measured, times
 
-from sitegen.study import BAR, RESULTS, SITE_ROWS, document
+from sitegen.study import BAR, RESULTS, SITE_ROWS, by_site, cost_over_seeds, document
 from tdumpra.report.drawing import COLOURS, Chart, new_figure, styled
 
 _WIDTH = 7.2
@@ -32,7 +33,7 @@ def sites(found: Mapping[str, Any]) -> Chart:
     """Draw accuracy and balanced accuracy at home and at each site, row by row, with their intervals."""
     places = [
         (site, name)
-        for site, of_site in found["sites"].items()
+        for site, of_site in found.items()
         for name in ("calibrated", "networks", "retrieval", "gate")
         if name in of_site["rows"]
     ]
@@ -41,7 +42,7 @@ def sites(found: Mapping[str, Any]) -> Chart:
     panels = figure.subplots(1, 2, sharey=True)
     for axes, metric in zip(panels, ("accuracy", "balanced_accuracy"), strict=True):
         for number, (site, name) in enumerate(places):
-            of_row = found["sites"][site]["rows"][name]
+            of_row = found[site]["rows"][name]
             (home, *at_home), (there, *at_site) = (of_row[place][metric] for place in ("home", "there"))
             axes.plot([home, there], [number, number], color=COLOURS["line"], linewidth=1.2, zorder=1)
             for place, value, ends, colour in (("home", home, at_home, "c0"), ("there", there, at_site, "c3")):
@@ -60,7 +61,7 @@ def sites(found: Mapping[str, Any]) -> Chart:
     told = ", ".join(
         f"{site} {of_site['rows']['classifier']['home']['accuracy'][0]:.3f} to "
         f"{of_site['rows']['classifier']['there']['accuracy'][0]:.3f}"
-        for site, of_site in found["sites"].items()
+        for site, of_site in found.items()
     )
     return Chart(
         figure, f"Accuracy and balanced accuracy at home and at a site never seen; the classifier: {told}.", data
@@ -70,20 +71,20 @@ def sites(found: Mapping[str, Any]) -> Chart:
 @styled
 def cost(found: Mapping[str, Any]) -> Chart:
     """Draw accuracy, macro-F1 and balanced accuracy over the time that asking takes; a dot marks the chosen theta."""
-    test, chosen, last = found["curves"]["test"], found["chosen"], found["measured"]["h200"][-1][0]
+    test, chosen, last = found["curves"]["test"], found["chosen"], measured("h200")[-1][0]
     figure = new_figure(_WIDTH, 3.0)
     data = []
     for axes, metric in zip(figure.subplots(1, 3), ("accuracy", "macro_f1", "balanced_accuracy"), strict=True):
-        measured = np.asarray(test["asked"]) <= last
+        inside = np.asarray(test["asked"]) <= last
         for machine, colour, words in (("h200", "c0", "GPU"), ("cpu", "c1", "CPU")):
-            times, values = np.asarray(test[machine]), np.asarray(test[metric])
-            axes.plot(times[measured], values[measured], "-", color=COLOURS[colour], label=words)
-            beyond = np.flatnonzero(measured)[-1]
-            axes.plot(times[beyond:], values[beyond:], ":", color=COLOURS[colour])
-            axes.plot(times[chosen], values[chosen], "o", color=COLOURS[colour], markersize=6)
+            taken, values = np.array([times(machine, share) for share in test["asked"]]), np.asarray(test[metric])
+            axes.plot(taken[inside], values[inside], "-", color=COLOURS[colour], label=words)
+            beyond = np.flatnonzero(inside)[-1]
+            axes.plot(taken[beyond:], values[beyond:], ":", color=COLOURS[colour])
+            axes.plot(taken[chosen], values[chosen], "o", color=COLOURS[colour], markersize=6)
             data += [
                 {"machine": machine, "metric": metric, "theta": theta, "time": time, "value": value}
-                for theta, time, value in zip(found["theta"], times.tolist(), values.tolist(), strict=True)
+                for theta, time, value in zip(found["theta"], taken.tolist(), values.tolist(), strict=True)
             ]
         axes.set_title(metric.replace("_", " ").replace("f1", "F1"))
         axes.set_xlabel("time, of the classifier alone")
@@ -95,7 +96,7 @@ def cost(found: Mapping[str, Any]) -> Chart:
 
 @styled
 def leads(found: Mapping[str, Any]) -> Chart:
-    """Draw how far each row with a bank is ahead of the best without one, with a dot for each fold."""
+    """Draw how far each row with a bank is ahead of the best without one, with a dot for each fold of each seed."""
     rows = [name for name in found["leads"] if name in _WITH_BANK]
     figure, data = new_figure(_WIDTH, 2.9), []
     panels = figure.subplots(1, 3, sharey=True)
@@ -107,7 +108,7 @@ def leads(found: Mapping[str, Any]) -> Chart:
             value, low, high = (100 * each for each in lead[metric])
             axes.plot([low, high], [number, number], color=COLOURS["c0"], linewidth=2, solid_capstyle="butt")
             axes.plot(value, number, "o", color=COLOURS["c0"], markersize=5)
-            folds = [100 * each for each in lead["by_fold"].get(metric, ())]
+            folds = [100 * each for of_seed in lead["by_fold"] for each in of_seed.get(metric, ())]
             axes.plot(folds, [number + 0.25] * len(folds), ".", color=COLOURS["muted"], markersize=4)
             data.append({"row": name, "rival": rival, "metric": metric, "lead": value, "low": low, "high": high})
         axes.set_title(_METRICS[metric])
@@ -140,7 +141,7 @@ def melanoma(found: Mapping[str, Any]) -> Chart:
 def main() -> None:
     """Write the figures."""
     folds = document("ham10000/folds/headline")
-    drawn = {"sites": sites(document("sites")), "cost": cost(document("cost")), "leads": leads(folds)}
+    drawn = {"sites": sites(by_site()), "cost": cost(cost_over_seeds()), "leads": leads(folds)}
     for name, chart in {**drawn, "melanoma": melanoma(folds)}.items():
         chart.write_png(RESULTS / f"{name}.png")
 

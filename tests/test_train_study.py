@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks.train_study import KINDS, Job, missing, train_one
+from PIL import Image
 from tiny_config import write_config
 
 from tdumpra.method.output_files import read_outputs
@@ -65,7 +66,28 @@ def test_the_last_network_of_a_job_writes_its_files(studies: Path):
         assert len(views["id"]) == len(file["y"]) == 240
         scored = (file["split"] > 0).sum()
         assert len(views["eight_second_logits"]) == len(views["zoom_classifier_z"]) == scored
-        assert np.isfinite(views["lesion_classifier_logits"]).all()
+        assert np.isfinite(views["grey_classifier_logits"]).all()
+        assert not [name for name in views.files if name.startswith("lesion")], "there are no masks"
+
+
+def test_a_view_of_the_lesion_is_taken_where_there_are_masks(studies: Path):
+    rng = np.random.default_rng(0)
+    mask = np.zeros((32, 32), np.uint8)
+    mask[4:12, 20:28] = 255
+    Image.fromarray(mask).save(studies / "mask.png")
+    lines = ["image,label,mask"]
+    for number in range(60):
+        Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(studies / f"{number}.png")
+        lines.append(f"{number}.png,{'abc'[number % 3]},mask.png")
+    (studies / "images.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    job = Job.parse("fold-0-seed-0", studies, [f"data.source=csv:{studies / 'images.csv'}"])
+    for number in (0, 1):
+        train_one(job, number, studies / "outputs", views=True)
+    with np.load(studies / "outputs" / "views-fold-0-seed-0.npz") as views:
+        plain, lesion = (views[f"{view}_second_z"][-30:].astype(float) for view in ("grey", "lesion"))
+        assert len(views["lesion_second_z"]) == 60
+    assert np.isfinite(lesion).all()
+    assert np.abs(plain - lesion).max() > 1e-3
 
 
 @pytest.mark.slow

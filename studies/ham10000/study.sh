@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The study on HAM10000, command by command: bash studies/ham10000/study.sh STEP, from the repository's root.
-#   folds, sites, recipe   train on a GPU, and write data/outputs/*.npz; call again until nothing is left
-#   tables                 make figures, tables and pictures of the files, without a GPU
+#   folds, views, sites, recipe   train on a GPU, and write data/outputs/*.npz; call again until nothing is left
+#   tables                        make figures, tables and pictures of all of these files, without a GPU
 # DATA is the folder of the images, SECONDS_LEFT the time that one call may take, PROCESSES the trainings at once. Several
 # processes share a GPU best under MPS (nvidia-cuda-mps-control -d), started before.
 set -euo pipefail
@@ -30,29 +30,34 @@ recipe)
   ;;
 tables)
   results=runs/results
-  "$PYTHON" -m tdumpra evaluate studies/ham10000/folds-saved.toml --out $results/folds
-  "$PYTHON" -m benchmarks.recount $results/folds/evaluation.json "$OUT"/fold-*.npz
-  "$PYTHON" -m tdumpra evaluate studies/ham10000/recipe-paper-saved.toml --out $results/recipe-paper
-  "$PYTHON" -m tdumpra evaluate studies/ham10000/recipe-paper-grouped-saved.toml --out $results/recipe-paper-grouped
-  for each in folds recipe-paper recipe-paper-grouped; do
-    mkdir -p $results/whole/$each docs/results/ham10000/$each
+  docs=docs/results
+  for each in folds-seed-0 folds-seed-1 recipe-paper recipe-paper-grouped; do
+    "$PYTHON" -m tdumpra evaluate studies/ham10000/$each-saved.toml --out $results/$each
+    mkdir -p $results/whole/$each $docs/ham10000/$each
     cp $results/$each/evaluation.json $results/whole/$each/
   done
-  "$PYTHON" -m sitegen.compact_results $results/whole docs/results/ham10000
-  "$PYTHON" -m benchmarks.cost "$OUT"/fold-*.npz --out docs/results/cost.json
-  # headline.json and posteriors.npz; theta is what benchmarks.cost chose on validation
-  theta=$("$PYTHON" -c 'import json; found = json.load(open("docs/results/cost.json")); print(found["theta"][found["chosen"]])')
-  "$PYTHON" -m benchmarks.headline studies/ham10000/folds-saved.toml $results/folds "$OUT"/views-fold-*.npz --theta "$theta" \
-    --folder docs/results/ham10000/folds
-  "$PYTHON" -m benchmarks.recount docs/results/ham10000/folds/{headline.json,posteriors.npz}
-  "$PYTHON" -m benchmarks.opinions "$OUT"/fold-*.npz --out docs/results/opinions.json
-  "$PYTHON" -m benchmarks.tried "$OUT"/fold-*.npz --out docs/results/tried.json
-  sites=(${SITES:-})  # further NAME=FILE, such as those that docs/results/sites.md gives
+  "$PYTHON" -m sitegen.compact_results $results/whole $docs/ham10000
+  for seed in 0 1; do
+    "$PYTHON" -m benchmarks.recount $results/folds-seed-$seed/evaluation.json "$OUT"/fold-?-seed-$seed.npz
+    "$PYTHON" -m benchmarks.opinions "$OUT"/fold-?-seed-$seed.npz --out $docs/opinions.json
+    "$PYTHON" -m benchmarks.tried "$OUT"/fold-?-seed-$seed.npz --out $docs/tried.json
+  done
+  # the first seed's validation rows choose theta; on the second seed it stands
+  "$PYTHON" -m benchmarks.cost "$OUT"/fold-?-seed-0.npz --out $docs/cost.json
+  theta=$("$PYTHON" -c 'import json; found = json.load(open("docs/results/cost.json"))[0]; print(found["theta"][found["chosen"]])')
+  "$PYTHON" -m benchmarks.cost "$OUT"/fold-?-seed-1.npz --theta "$theta" --out $docs/cost.json
+  for seed in 0 1; do
+    "$PYTHON" -m benchmarks.posteriors studies/ham10000/folds-seed-$seed-saved.toml $results/folds-seed-$seed \
+      "$OUT"/views-fold-?-seed-$seed.npz --theta "$theta" --out $docs/ham10000/folds-seed-$seed/posteriors.npz
+  done
+  "$PYTHON" -m benchmarks.headline $docs/ham10000/folds-seed-{0,1}/posteriors.npz --out $docs/ham10000/folds/headline.json
+  "$PYTHON" -m benchmarks.recount $docs/ham10000/folds/headline.json $docs/ham10000/folds-seed-{0,1}/posteriors.npz
+  sites=()
   for file in "$OUT"/site-*.npz; do
     name=$(basename "$file" | sed 's/^site-\(.*\)-seed-.*$/\1/')
     sites+=("$name=$file")
   done
-  "$PYTHON" -m benchmarks.sites "${sites[@]}" --out docs/results/sites.json
+  "$PYTHON" -m benchmarks.sites "${sites[@]}" --out $docs/sites.json
   "$PYTHON" -m sitegen.study_charts
   "$PYTHON" -m sitegen.results_tables  # tests then name the sentences of the pages that no longer hold
   ;;
