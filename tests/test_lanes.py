@@ -2,6 +2,10 @@
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import CancelledError
+
+import pytest
 
 from tdumpra.lanes import Lanes
 
@@ -54,3 +58,14 @@ def test_closed_lanes_can_be_waited_for():
     assert [each.result() for each in done] == [1, 1, 1]
     lanes.close()
     lanes.wait()
+
+
+def test_whoever_waits_for_a_call_that_is_dropped_is_told():
+    begun, end = threading.Event(), threading.Event()
+    with Lanes(1) as lanes:
+        lanes.submit(lambda: (begun.set(), end.wait(10)))
+        waiting = lanes.submit(int)
+        begun.wait(10)
+    with pytest.raises(CancelledError):
+        waiting.result(timeout=10)
+    end.set()

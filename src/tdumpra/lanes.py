@@ -29,7 +29,7 @@ class Lanes:
     """
 
     def __init__(self, count: int, begin: Callable[[], object] = lambda: None) -> None:
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], None]] | None] = SimpleQueue()
         began = threading.Barrier(count + 1)
         self._threads = [
             threading.Thread(target=self._work, args=(begin, began), name=_NAME, daemon=True) for _ in range(count)
@@ -51,14 +51,15 @@ class Lanes:
             except BaseException as error:  # it belongs to whoever asks for the result
                 future.set_exception(error)
 
-        self._calls.put(call)
+        self._calls.put((future, call))
         return future
 
     def close(self) -> None:
-        """End each thread after its call; calls that wait are dropped. Nobody waits for the threads."""
+        """End each thread after its call; calls that wait are cancelled. Nobody waits for the threads."""
         with suppress(Empty):  # a lane may take what was here when one looked
             while True:
-                self._calls.get_nowait()
+                if (waiting := self._calls.get_nowait()) is not None:
+                    waiting[0].cancel()  # somebody may wait for it
         for _ in self._threads:
             self._calls.put(None)
 
@@ -78,9 +79,9 @@ class Lanes:
             begin()
         finally:
             began.wait()
-        while (call := self._calls.get()) is not None:
-            call()
-            del call  # with the arrays of its call, before the next one comes
+        while (waiting := self._calls.get()) is not None:
+            waiting[1]()
+            del waiting  # with the arrays of its call, before the next one comes
 
 
 _made: WeakSet[Lanes] = WeakSet()

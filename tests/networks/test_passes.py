@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -88,9 +90,36 @@ def test_a_recording_has_one_user_at_a_time_and_waits_for_the_next(model):
     recordings = Recordings()
     with recordings.lent(plain, 4) as first, recordings.lent(plain, 4) as second, recordings.lent(plain, 8) as larger:
         assert len({id(each) for each in (first, second, larger)}) == 3
-    with recordings.lent(plain, 8) as again, recordings.lent(plain, 4) as other:
-        assert again is larger
-        assert other in (first, second)
+    with recordings.lent(plain, 4) as again, recordings.lent(plain, 4) as other:  # one of a network was kept
+        assert again in (first, second)
+        assert other is not again
+    with recordings.lent(plain, 8) as anew:
+        assert anew is not larger
+
+
+def test_recordings_stay_where_they_were_made(model):
+    plain, _ = plain_pass(model)
+    recordings = Recordings()
+    with recordings.lent(plain, 4) as lent:
+        pass
+    with copy.deepcopy(recordings).lent(plain, 4) as other:
+        assert other is not lent
+
+
+@torch.inference_mode()
+def test_hooks_are_called_whatever_was_recorded(model, graphs):
+    plain, network = plain_pass(model)
+    called: list[int] = []
+    with Recordings().lent(plain, 4) as recorded:
+        for seed in range(6):
+            recorded(pixels(4, seed))
+        hook = network.register_forward_hook(lambda *_: called.append(1))
+        recorded(pixels(4, 6))
+        hook.remove()
+        replays = graphs[0].replays
+        recorded(pixels(4, 7))
+    assert called == [1]
+    assert graphs[0].replays == replays + 1
 
 
 def test_threads_never_share_a_recording(model):
@@ -98,11 +127,12 @@ def test_threads_never_share_a_recording(model):
     recordings, held, twice = Recordings(), set[int](), []
 
     def use() -> None:
-        for _ in range(200):
+        for _ in range(50):
             with recordings.lent(plain, 4) as lent:
                 if id(lent) in held:
                     twice.append(lent)
                 held.add(id(lent))
+                time.sleep(1e-4)
                 held.discard(id(lent))
 
     threads = [threading.Thread(target=use) for _ in range(4)]

@@ -21,11 +21,17 @@ def record(compute: Callable[[], T], network: nn.Module, device: torch.device) -
     """Return the graph of a computation of ``network``, and what it gives: each replay writes to the same places.
 
     It reads from fixed places too. Recording leaves no trace: buffers and generators are put back. Random numbers come
-    from the device's default generator, whose position each replay reads and advances.
+    from the device's default generator, whose position each replay reads and advances. For some milliseconds no other
+    thread should draw random numbers, or wait for the GPU.
 
     Raises:
         RuntimeError: a graph cannot hold it, or would repeat for ever what the host did once.
     """
+    with torch.cuda.device(device):  # else generators and streams are those of another GPU
+        return _record(compute, network, device)
+
+
+def _record(compute: Callable[[], T], network: nn.Module, device: torch.device) -> tuple[Any, T]:
     graph, buffers = torch.cuda.CUDAGraph(), dict(network.named_buffers())
     kept = {name: buffer.clone() for name, buffer in buffers.items()}
     generators = generator_states(), python_generators()

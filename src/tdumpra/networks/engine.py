@@ -59,7 +59,6 @@ class Batch(NamedTuple):
 class _Seen(NamedTuple):
     """A batch on its way through the classifier."""
 
-    n: int
     started: Started
     second: Tensor | None  # the framed images for the second network, on the device
 
@@ -77,7 +76,7 @@ class Engine:
         features: keep the classifier's pooled features.
         lanes: how many passes run at a time, in threads of their own; 0 runs each where it is asked for, as on a GPU,
             which goes on by itself.
-        recordings: on a GPU, where full batches are recorded, and recordings of before are.
+        recordings: of passes on a GPU; full batches are replayed from them. Without, each kernel is launched.
     """
 
     def __init__(
@@ -117,13 +116,13 @@ class Engine:
             for framed in batches:
                 seen.append(self._look(framed))
                 if len(seen) == _UNDER_WAY + self.lanes:
-                    waiting.append(self._aside(self._settle, seen.popleft()))
+                    waiting.append(self._settle(seen.popleft()))
                     self._asked.match()
                     self._asked.collect(wait=len(waiting) > MOST_WAITING)
                 while waiting and not waiting[0].missing:
                     yield self._aside(self._finish, waiting.popleft())
             for each in seen:  # in this way, so that the same rows go together however many were ahead
-                waiting.append(self._aside(self._settle, each))
+                waiting.append(self._settle(each))
                 self._asked.match()
             self._asked.match(all_rows=True)
             self._asked.collect(wait=True)
@@ -189,25 +188,29 @@ class Engine:
             same = all(each.first is each.second for each in framed)
             second = first if same else self._on_device([each.second for each in framed])
         self.rows_seen += len(framed)
-        return _Seen(len(framed), self._start(self.classifier, first), second)
+        return _Seen(self._start(self.classifier, first), second)
 
     @torch.inference_mode()
     def _settle(self, seen: _Seen) -> Waiting:
-        """Look at the classifier's results, and queue the rows that the second network must see."""
-        logits, z, features = seen.started.result()
-        p, finite = logits.double().softmax(1), logits.isfinite().all(1)
+        """Wait for the classifier's results, and queue the rows that the second network must see."""
+        batch = self._aside(self._after_classifier, seen.started.result())
+        if seen.second is not None:
+            rows = batch.rows
+            self._asked.add(batch, seen.second[self._sent(rows)] if len(rows) else seen.second[:0])
+        return batch
+
+    @torch.inference_mode()
+    def _after_classifier(self, encoding: Encoding) -> Waiting:
+        logits, z, features = encoding
+        n, p, finite = len(logits), logits.double().softmax(1), logits.isfinite().all(1)
         kept = features if self.features else None
         if self.retrieval is None:
-            return Waiting(p, finite, kept, torch.arange(seen.n), z, 0)
-        asked = torch.ones(seen.n, dtype=torch.bool)
+            return Waiting(p, finite, kept, torch.arange(n), z, 0)
+        asked = torch.ones(n, dtype=torch.bool)
         if not self.eager:
             asked = self.decision.classifier(p).amax(1) < self.decision.thresholds.theta
         rows = asked.nonzero().flatten()
-        z = torch.empty(len(rows), self.decision.bank.width)
-        batch = Waiting(p, finite, kept, rows, z, len(rows))
-        if seen.second is not None:
-            self._asked.add(batch, seen.second[self._sent(rows)] if len(rows) else seen.second[:0])
-        return batch
+        return Waiting(p, finite, kept, rows, torch.empty(len(rows), self.decision.bank.width), len(rows))
 
     @torch.inference_mode()
     def _match(self, pixels: Tensor) -> Started:

@@ -6,6 +6,7 @@ another runtime can stand in PyTorch's place.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -21,6 +22,8 @@ from tdumpra.lanes import Lanes
 from tdumpra.networks.build import Encoding, arithmetic
 from tdumpra.networks.capture import record
 from tdumpra.networks.settings import Precision
+
+log = logging.getLogger(__name__)
 
 _RECORD_AFTER = 4  # full batches: recording takes as long as some of them
 _MOST_LANES = 8  # each holds the activations of a batch
@@ -61,7 +64,8 @@ class RecordedPass:
     """A pass on a GPU that records itself once there have been some full batches, and then replays them.
 
     To launch hundreds of kernels one by one takes the host about as long as the GPU takes to run them. What it gives
-    for a full batch is overwritten by the next one: copy it right behind the pass, in the same thread.
+    for a full batch is overwritten by the next one: copy it right behind the pass, on the same stream. A network with
+    hooks is not recorded, for a replay calls none.
     """
 
     def __init__(self, plain: NetworkPass, size: int) -> None:
@@ -76,7 +80,7 @@ class RecordedPass:
             self._before -= 1
             if self._before == 0:
                 self._record(framed)
-            if self._graph is not None:
+            if self._graph is not None and not _has_hooks(self.plain.network):
                 self._framed.copy_(framed)
                 self._graph.replay()
                 return self._encoding
@@ -84,13 +88,18 @@ class RecordedPass:
 
     def _record(self, framed: Tensor) -> None:
         self._framed = framed.clone()
-        # Whatever a network does that no graph can hold, or that leaves no memory for one, it still runs without.
-        with suppress(Exception):
+        try:
             self._graph, self._encoding = record(lambda: self.plain(self._framed), self.plain.network, framed.device)
+        except Exception as error:  # whatever no graph can hold, or has no memory for one, still runs without
+            log.debug("a network is run without a recording: %s", error)
+
+
+def _has_hooks(network: nn.Module) -> bool:
+    return any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
 
 
 class Recordings:
-    """Recorded passes, each in the hands of one engine at a time, and kept for the next."""
+    """Recorded passes, each in the hands of one engine at a time; the last of each network is kept for the next."""
 
     def __init__(self) -> None:
         self._spare: list[RecordedPass] = []
@@ -102,7 +111,11 @@ class Recordings:
         try:
             yield lent
         finally:
-            self._spare.append(lent)
+            self._spare = [*(each for each in self._spare if each.plain != plain), lent]
+
+    def __reduce__(self) -> tuple[type[Recordings], tuple[()]]:
+        """Travel without recordings: they belong to a GPU."""
+        return Recordings, ()
 
     def _take(self, plain: NetworkPass, size: int) -> RecordedPass | None:
         for each in list(self._spare):

@@ -8,6 +8,7 @@ kernels may round differently with the size of a batch and the number of threads
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from math import ceil
@@ -257,8 +258,12 @@ class Predictor(Shared):
         return Engine(
             model.decision, self._ready(self._classifier, model.classifier), retrieval, device=self.device,
             batch_size=batch_size, eager=eager or self.mode == "eager", features=features, lanes=lanes,
-            recordings=None if n is None or self.device.type != "cuda" else self._recordings,
+            recordings=self._recordings if n is not None and self._may_record() else None,
         )  # fmt: skip
+
+    def _may_record(self) -> bool:
+        """Return whether passes may be recorded: while that is done no other thread should draw random numbers."""
+        return self.device.type == "cuda" and threading.current_thread() is threading.main_thread()
 
     def _ready(self, network: nn.Module, encoder: Encoder) -> NetworkPass:
         return NetworkPass(network, encoder.transform, self.precision or encoder.precision)

@@ -115,3 +115,14 @@ def test_a_reader_that_stops_early_leaves_no_process(some_broken):
     next(batches)
     batches.close()  # type: ignore[attr-defined]
     assert multiprocessing.active_children() == []
+
+
+def test_more_workers_than_cores_leave_each_image_its_own_pixels(tmp_path):
+    framing = Framing(height=8, width=8)
+    paths = []
+    for i in range(240):
+        paths.append(Image(tmp_path / f"{i}.png"))
+        Picture.fromarray(np.full((8, 8, 3), i, dtype=np.uint8)).save(paths[-1].path)
+    read = read_images(paths, framing, framing, picture=False, workers=16)
+    found = [each.first[0, 0, 0] for each in read if isinstance(each, Framed) and time.sleep(0.002) is None]
+    assert found == list(range(240))

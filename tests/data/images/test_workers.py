@@ -6,13 +6,14 @@ import os
 import signal
 import sys
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from tdumpra.data.images import workers
-from tdumpra.data.images.workers import CHUNK, CRASHED, Died, in_order, most_ahead, run_tasks, scan
+from tdumpra.data.images.workers import CHUNK, CRASHED, Died, Worker, in_order, most_ahead, run_tasks, scan
 from tdumpra.data.manifest import Record
 from tdumpra.errors import BrokenImageError, MissingExtraError
 
@@ -99,6 +100,47 @@ def test_a_task_that_asks_for_too_much_is_left_out(monkeypatch, work, limit, rea
     assert [result for result in results if not isinstance(result, Died)] == [work(x) for x in range(10) if x != 3]
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("killers", [{3}, set(range(8)), {3, 20, 40, 90}, {99}])
+def test_tasks_that_kill_are_found_however_close_they_are_and_few_processes_die(count, killers, monkeypatch):
+    started = []
+
+    class Counted(Worker[int, int]):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            started.append(self)
+
+    def work(x: int) -> int:
+        if x in killers:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return x * x
+
+    monkeypatch.setattr(workers, "Worker", Counted)
+    found = list(in_order(work, range(100), limited=True, workers=count))
+    assert [i for i, result in enumerate(found) if isinstance(result, Died)] == sorted(killers)
+    assert [result for result in found if not isinstance(result, Died)] == [
+        i * i for i in range(100) if i not in killers
+    ]
+    assert len(started) <= count + 2 * len(killers)  # each kills two
+
+
+def test_results_before_an_exception_are_not_lost():
+    found: list[Any] = []
+
+    def fail_at_seven(x: int) -> int:
+        if x == 7:
+            raise RuntimeError("no seven")
+        return x
+
+    def collect() -> None:
+        for results in run_tasks(fail_at_seven, range(CHUNK), workers=1):
+            found.extend(results)
+
+    with pytest.raises(RuntimeError, match="no seven"):
+        collect()
+    assert found == list(range(7))
+
+
 @pytest.mark.parametrize("limited", [True, False])
 def test_results_come_in_order_however_long_each_takes(limited):
     def slow_first(x: int) -> int:
@@ -109,8 +151,8 @@ def test_results_come_in_order_however_long_each_takes(limited):
     assert list(in_order(slow_first, [], limited=limited)) == []
 
 
-@pytest.mark.parametrize("limited", [True, False])
-def test_no_task_is_begun_further_ahead_than_said(limited, monkeypatch):
+@pytest.mark.parametrize(("limited", "count"), [(True, None), (True, 9), (False, None)])
+def test_no_task_is_begun_further_ahead_than_said(limited, count, monkeypatch):
     monkeypatch.setattr(workers, "available_cores", lambda: 3)
     begun = mmap.mmap(-1, 1000)  # shared with the workers
 
@@ -119,10 +161,10 @@ def test_no_task_is_begun_further_ahead_than_said(limited, monkeypatch):
         time.sleep(0.2 if x in (0, 150) else 0)
         return x
 
-    results = in_order(slow_at_times, range(400), limited=limited)
+    results = in_order(slow_at_times, range(400), limited=limited, workers=count)
     furthest = [begun[:].rfind(b"\x01") - i for i, _ in enumerate(results)]
     assert len(furthest) == 400
-    assert 0 < max(furthest) < most_ahead()
+    assert 0 < max(furthest) < most_ahead(count)
 
 
 def test_leaving_early_ends_the_processes():

@@ -94,7 +94,7 @@ def read_images(
 
     By default there are as many ``workers``, processes, as cores.
     """
-    return _read(images, _Read(_decode, _Places(first, second), picture), limited=True, workers=workers)
+    return _read(images, _Read(_decode, _Places(first, second, workers), picture), limited=True, workers=workers)
 
 
 def read_batches(
@@ -175,9 +175,9 @@ class _Places:
     begun that far ahead.
     """
 
-    def __init__(self, first: Framing, second: Framing) -> None:
+    def __init__(self, first: Framing, second: Framing, workers: int | None = None) -> None:
         self.framings = (first,) if first == second else (first, second)
-        self._size, self._count = sum(framing.nbytes for framing in self.framings), most_ahead()
+        self._size, self._count = sum(framing.nbytes for framing in self.framings), most_ahead(workers)
         self._memory = mmap.mmap(-1, self._count * self._size)  # costs nothing until it is written to
 
     def views(self, i: int) -> list[Pixels]:

@@ -21,11 +21,14 @@ _REPORT_EVERY = 0.02  # seconds
 NO_MEMORY = 77  # the exit status of a worker whose task asked for more memory than it may have
 
 
-def serve(work: Callable[[Any], Any], pipe: Any, parents: Any, limited: bool, said: str) -> None:
+def serve(
+    work: Callable[[Any], Any], pipe: Any, parents: Any, done: memoryview | None, limited: bool, said: str
+) -> None:
     """Report on tasks until the parent ends this process; ``said`` are the limits that it has.
 
-    Tasks that come together are reported together, as far as they take no time to speak of: each report wakes the
-    parent.
+    Each report wakes the parent. So tasks that come together, and take little time, are reported together, and
+    ``done`` counts those that are finished, for a parent that must know which one this process died of. Without it
+    each is reported by itself.
     """
     os.environ[VARIABLE] = said
     if parents is not None:
@@ -40,10 +43,12 @@ def serve(work: Callable[[Any], Any], pipe: Any, parents: Any, limited: bool, sa
         _limit_memory()
     while True:
         reports: list[tuple[Exception | None, Any]] = []
-        begun = time.monotonic()
-        for task in pipe.recv():
+        tasks, begun = pipe.recv(), time.monotonic()
+        for task in tasks:
             reports.append(_attempt(work, task, limited and CAN_FORK))
-            if time.monotonic() - begun > _REPORT_EVERY:
+            if done is not None:
+                done[0] += 1
+            if done is None or time.monotonic() - begun > _REPORT_EVERY:
                 pipe.send(reports)
                 reports, begun = [], time.monotonic()
         if reports:

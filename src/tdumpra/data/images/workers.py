@@ -1,12 +1,13 @@
 """Spread work over processes that may die: of a decoder's crash, or because an image asks for too much.
 
-Where a process dies, others work on what it has not reported, one task at a time, so that the one that kills is known.
-A task that kills alone, and does so twice, is reported and left out, and the run goes on. Where tasks are ``limited``,
+Each process counts the tasks that it has finished, so that the one that killed it is known. A task that kills two
+processes is reported and left out, a new process takes over the rest, and the run goes on. Where tasks are ``limited``,
 one that takes more computing time or memory than :mod:`tdumpra.limits` allows dies too; this needs Linux.
 """
 
 from __future__ import annotations
 
+import mmap
 import multiprocessing
 import os
 import selectors
@@ -72,9 +73,9 @@ def scan(
     return found
 
 
-def most_ahead() -> int:
+def most_ahead(workers: int | None = None) -> int:
     """Return how many tasks :func:`in_order` may have begun beyond those whose results the caller has taken."""
-    return _AHEAD + _MESSAGES * _SHORT * available_cores()
+    return _AHEAD + _MESSAGES * _SHORT * (workers or available_cores())
 
 
 def in_order(
@@ -143,7 +144,7 @@ def run_tasks(
     Tasks are handed out ``chunk`` at a time, and none while the caller has no room for results. A worker has as many
     ``messages`` at once; where it has several they must be short, as both sides may be writing.
     """
-    chunks = deque(list(tasks[i : i + chunk]) for i in range(0, len(tasks), chunk))
+    chunks = deque(_in_chunks(tasks, chunk))
     if workers == 0:
         for some in chunks:
             yield [work(task) for task in some]
@@ -178,14 +179,21 @@ def run_tasks(
                 if worker.is_dead:
                     staff.remove(worker)
                     watch.drop(worker)
-                    chunks.extendleft([task] for task in reversed(worker.pending))
+                    chunks.extendleft(reversed(_in_chunks(list(worker.pending), chunk)))
             yield found
+            for worker in staff:
+                if worker.error is not None:
+                    raise worker.error
     finally:
         watch.close()
         for worker in staff:
             worker.process.kill()  # all at once: the system takes its time to tidy up after each
         for worker in staff:
             worker.end()
+
+
+def _in_chunks(tasks: Sequence[T], size: int) -> list[list[T]]:
+    return [list(tasks[i : i + size]) for i in range(0, len(tasks), size)]
 
 
 class Worker(Generic[T, R]):
@@ -198,13 +206,17 @@ class Worker(Generic[T, R]):
         self.pipe, theirs = context.Pipe()
         not_theirs = self.pipe if start == "fork" else None
         said = os.environ.get(VARIABLE, "")  # a process that is not forked from this one has an older environment
-        self.process = context.Process(target=serve, args=(work, theirs, not_theirs, limited, said), daemon=True)
+        self.done = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q") if start == "fork" else None
+        arguments = (work, theirs, not_theirs, self.done, limited, said)
+        self.process = context.Process(target=serve, args=arguments, daemon=True)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
             self.process.start()
         theirs.close()
         self.pending: deque[T] = deque()
+        self.reported = 0
         self.is_dead = False
+        self.error: Exception | None = None  # of a task, beside results that were returned
 
     def give(self, tasks: list[T]) -> None:
         """Hand tasks over."""
@@ -215,24 +227,30 @@ class Worker(Generic[T, R]):
             return
 
     def take(self, ended: bool) -> list[R | Died[T]]:
-        """Return the results that wait; of an ended process all of them, and its task if that is the only one left."""
+        """Return the results that wait; of an ended process all of them, and the task that killed it."""
         found: list[R | Died[T]] = []
         self.is_dead = ended
-        while self.pending and (self.pipe.poll() if ended else not found):
+        while self.pending and self.error is None and (self.pipe.poll() if ended else not found):
             try:
                 reports = self.pipe.recv()
             except (EOFError, OSError):  # it ended, perhaps in the middle of a report
                 self.is_dead = True
                 break
             for error, result in reports:
-                if error is not None:
-                    raise error
+                self.error = self.error or error
+                if self.error is not None:
+                    break
                 self.pending.popleft()
+                self.reported += 1
                 found.append(result)
+        if self.error is not None and not found:
+            raise self.error
         if self.is_dead:
             self.process.join()
-        if self.is_dead and len(self.pending) == 1:
-            found.append(Died(self.pending.popleft(), _cause(self.process.exitcode)))
+            unreported = 0 if self.done is None else self.done[0] - self.reported  # tasks that it had finished
+            if unreported < len(self.pending):
+                found.append(Died(self.pending[unreported], _cause(self.process.exitcode)))
+                del self.pending[unreported]
         return found
 
     def end(self) -> None:
