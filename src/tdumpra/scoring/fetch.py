@@ -65,7 +65,13 @@ def _bring(entry: Entry, local: Path) -> Image | BrokenImageError:
         return BrokenImageError(f"cannot be fetched: {type(error).__name__}: {error}")
     if entry.start >= 0 and len(data) != entry.size:
         return BrokenImageError(CHANGED)
-    local.write_bytes(data)
+    try:
+        local.write_bytes(data)
+    except OSError as error:
+        raise TdumpraError(
+            f"cannot write to {local.parent}: {error.strerror or error}; the variable TMPDIR names another place for "
+            "images that have to be brought here"
+        ) from error
     return Image(local)
 
 

@@ -24,6 +24,7 @@ _TABLES = {".csv", ".tsv", ".parquet"}
 _SHARD = ".tar"
 _END_OF_ARCHIVE = 1024  # zero bytes with which every tar file ends
 NO_FILE = "the table names no file"
+NO_SHARD = "the shard is no file"
 CUT_SHORT = "the shard ends too early: what lay behind is lost"
 
 
@@ -53,6 +54,8 @@ def list_source(source: str) -> list[Entry]:
         raise SourceError(f"{source} holds no image")
     seen: set[str] = set()
     for entry in entries:
+        if not _is_text(entry.id) or not _is_text(entry.file):
+            raise SourceError(f"{source}: the name {entry.id!r} or the path to it is not valid UTF-8: rename it")
         if entry.id in seen:
             raise SourceError(
                 f"{source}: the id {entry.id!r} stands there twice, and each row needs its own: rename one, or give "
@@ -60,6 +63,14 @@ def list_source(source: str) -> list[Entry]:
             )
         seen.add(entry.id)
     return entries
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _local(path: Path) -> Iterator[Entry]:
@@ -85,7 +96,7 @@ def _local(path: Path) -> Iterator[Entry]:
 
 def _local_shard(path: Path, name: str) -> Iterator[Entry]:
     if not is_file(path):  # a pipe would be waited for
-        yield Entry(name, str(path), problem="the shard is no file")
+        yield Entry(name, str(path), problem=NO_SHARD)
         return
     with open(path, "rb") as opened:
         yield from _shard(opened, str(path), name)
@@ -101,10 +112,11 @@ def _shard(opened: BinaryIO, file: str, name: str) -> Iterator[Entry]:
                     raise tarfile.ReadError(f"the size of {member.name!r} is {member.size}")
                 end = member.offset_data + -(-member.size // 512) * 512
                 if member.isreg() and is_image(Path(member.name)) and not Path(member.name).name.startswith("."):
+                    own = member.name.encode(errors="backslashreplace").decode()  # nobody can rename it there
                     if reason := refuse_above("image_bytes", member.size, "bytes"):
-                        yield Entry(f"{name}/{member.name}", file, problem=reason)
+                        yield Entry(f"{name}/{own}", file, problem=reason)
                     else:
-                        yield Entry(f"{name}/{member.name}", file, member.offset_data, member.size)
+                        yield Entry(f"{name}/{own}", file, member.offset_data, member.size)
     except (tarfile.TarError, OSError, ValueError) as error:
         yield Entry(name, file, problem=f"the shard is damaged: {error}")
         return
@@ -168,12 +180,14 @@ def open_filesystem(address: str) -> tuple[Any, str]:
 def _remote(address: str) -> Iterator[Entry]:
     system, root = open_filesystem(address)
     with reading(address, "place", SourceError):
-        files = [root] if system.isfile(root) else sorted(system.find(root))
-    for file in files:
+        found = {root: system.info(root)} if system.isfile(root) else system.find(root, detail=True)
+    for file, told in sorted(found.items()):
         name = file if file == root else file.removeprefix(root).lstrip("/")
         name = name.rsplit("/", 1)[-1] if file == root else name
         full = system.unstrip_protocol(file)
-        if Path(file).suffix == _SHARD:
+        if Path(file).suffix == _SHARD and told.get("type", "file") != "file":
+            yield Entry(name, full, problem=NO_SHARD)
+        elif Path(file).suffix == _SHARD:
             with reading(full, "shard", SourceError), system.open(file, "rb") as opened:
                 yield from _shard(opened, full, name)
         elif is_image(Path(file)) and not name.rsplit("/", 1)[-1].startswith("."):
