@@ -118,9 +118,11 @@ class _Clock:
         if self.console.is_terminal:
             return
         rate = self.done / max(time.monotonic() - self.start, 1e-9)
+        told = f"part {done.part.number}: {n:,} image{'s' if n > 1 else ''}"
         broken = f", {done.broken:,} of them broken" if done.broken else ""
-        left = (self.left - self.done) / rate / 60
-        say(f"part {done.part.number}: {n:,} images{broken}; {rate:,.0f} a second, {left:,.0f} min left", self.console)
+        left = (self.left - self.done) / rate
+        in_words = f"{left / 60:,.0f} min" if left > 90 else f"{left:.0f} s"
+        say(f"{told}{broken}; {rate:,.{0 if rate > 10 else 1}f} a second, {in_words} left", self.console)
 
 
 def _waiting(console: Console) -> None:
