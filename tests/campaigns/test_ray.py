@@ -18,8 +18,6 @@ from tests.campaigns.children import contents, grow_old
 from tests.campaigns.record import ATTEMPTS, Tally
 from tests.campaigns.world import command, write_images_config
 
-from tdumpra.scoring.on_ray import LOST
-
 pytestmark = [
     pytest.mark.campaign,
     pytest.mark.filterwarnings("default"),  # Ray has warnings of its own
@@ -73,8 +71,6 @@ class Scoring:
                 continue
             killed.append(kind)
         code = process.wait(PATIENCE)
-        if code == 2 and "machine" in killed and LOST in " ".join(self.log().split()):  # the command was on that one
-            code = self.start(out).wait(PATIENCE)
         grow_old(out)
         if code != 0:
             return killed, f"code {code}: {self.log()}"

@@ -80,7 +80,10 @@ def _bytes_of(entry: Entry) -> bytes:
     if entry.start >= 0:
         data: bytes = system.cat_file(path, start=entry.start, end=entry.start + entry.size)
         return data
-    if reason := refuse_above("image_bytes", system.size(path) or 0, "bytes"):
+    told = system.info(path)
+    if told.get("type", "file") != "file":  # a pipe would be waited for
+        raise BrokenImageError("it is no file")
+    if reason := refuse_above("image_bytes", told.get("size") or 0, "bytes"):
         raise BrokenImageError(reason)
     data = system.cat_file(path, end=int(limits().image_bytes) + 1)  # what an address says of its size may be wrong
     if reason := refuse_above("image_bytes", len(data), "bytes"):
