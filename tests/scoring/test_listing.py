@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from tdumpra.errors import SourceError
@@ -90,6 +92,19 @@ def test_a_row_of_a_table_without_a_file_is_listed_with_its_reason(tmp_path, suf
     assert [(each.id, each.problem) for each in list_source(str(path))] == [
         ("x", ""), ("y", NO_FILE), ("row 3", NO_FILE)
     ]  # fmt: skip
+
+
+def test_whole_numbers_stay_whole_as_ids(tmp_path):
+    path = tmp_path / "list.parquet"
+    pyarrow.parquet.write_table(pa.table({"image": ["a.png", "b.png"], "id": [7, None]}), path)
+    assert [entry.id for entry in list_source(str(path))] == ["7", "b.png"]
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    path = tmp_path / "list.parquet"
+    pyarrow.parquet.write_table(pa.table([["a.png"], ["b.png"]], names=["image", "image"]), path)
+    with pytest.raises(SourceError, match="two columns 'image'"):
+        list_source(str(path))
 
 
 def test_a_column_of_numbers_names_no_files(tmp_path):

@@ -51,7 +51,7 @@ def list_source(source: str) -> list[Entry]:
     """
     entries = list(_remote(source) if is_address(source) else _local(Path(source)))
     if not entries:
-        raise SourceError(f"{source} holds no image")
+        raise SourceError(f"{source} holds no image{', or cannot be reached' if is_address(source) else ''}")
     seen: set[str] = set()
     for entry in entries:
         if not _is_text(entry.id) or not _is_text(entry.file):
@@ -136,10 +136,10 @@ def _table(path: Path) -> Iterator[Entry]:
 def _rows(path: Path) -> Iterator[tuple[str, str]]:
     """Yield the file and the id of each row, empty where a cell is."""
     if path.suffix.lower() == ".parquet":
-        frame = _read_parquet(path)
-        column = _file_column(path, tuple(map(str, frame.columns)))
-        ids = frame["id"] if "id" in frame.columns else [""] * len(frame)
-        pairs: Iterable[tuple[Any, Any]] = zip(frame[column], ids, strict=True)
+        columns = _read_parquet(path)
+        column = _file_column(path, tuple(columns))
+        files = columns[column]
+        pairs: Iterable[tuple[Any, Any]] = zip(files, columns.get("id", [""] * len(files)), strict=True)
     else:
         table = read_table(path)
         column = _file_column(path, table.columns)
@@ -154,9 +154,14 @@ def _is_empty(cell: Any) -> bool:
     return pd.api.types.is_scalar(cell) and bool(pd.isna(cell))
 
 
-def _read_parquet(path: Path) -> pd.DataFrame:
+def _read_parquet(path: Path) -> dict[str, list[Any]]:
+    """Return the columns that matter, as they are: in pandas, whole numbers beside an empty cell get a point."""
     with open_parquet(path, SourceError) as table:
-        return table.load([name for name in table.names if name in (*IMAGE_COLUMNS, "id")]).to_pandas()
+        names = [name for name in table.names if name in (*IMAGE_COLUMNS, "id")]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise SourceError(f"{path} has two columns {twice[0]!r}: rename one")
+        loaded = table.load(names)
+        return {name: loaded[name].to_pylist() for name in names}
 
 
 def _file_column(path: Path, columns: tuple[str, ...]) -> str:
