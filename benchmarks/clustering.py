@@ -56,7 +56,7 @@ def measure(n: int, ways: Sequence[str] = ()) -> dict[str, Any]:
         wanted = ways or (*WAYS, *SEARCHES)
         peers = [*([FAISS] if {*wanted} & {*WAYS} else []), *([EXACT] if {*wanted} & {*SEARCHES} else [])]
         found = [_in_a_process(what, path) for what in dict.fromkeys((*peers, *wanted))]
-    document = {"rows": n, "clusters": CLUSTERS, "width": WIDTH, "threads": torch.get_num_threads()}
+    document: dict[str, Any] = {"rows": n, "clusters": CLUSTERS, "width": WIDTH, "threads": torch.get_num_threads()}
     if clustered := [each for each in found if each["what"] in WAYS]:
         best = clustered[0]["objective"]
         for each in clustered:  # prototypes of classes that say nothing cannot be near to all rows
@@ -178,7 +178,7 @@ def near_rows(z: np.ndarray) -> np.ndarray:
     rng = np.random.default_rng(1)
     near = z[np.sort(rng.choice(len(z), QUERIES, replace=False))]
     near = near + 0.05 * rng.standard_normal(near.shape, dtype=np.float32)
-    return near / np.linalg.norm(near, axis=1, keepdims=True)
+    return np.asarray(near / np.linalg.norm(near, axis=1, keepdims=True))
 
 
 def _objective(z: np.ndarray, centers: np.ndarray) -> float:
