@@ -42,7 +42,7 @@ class Machines:
         self.cluster.remove_node(self.second, allow_graceful=False)
 
     def workers(self) -> list[int]:
-        """Return the processes that work for the cluster at the moment."""
+        """Return the processes that work for the cluster at the moment; a machine dies with its agents."""
         raylets = {str(node.all_processes["raylet"][0].process.pid) for node in self.cluster.list_all_nodes()}
         found = []
         for place in Path("/proc").iterdir():
@@ -52,7 +52,7 @@ class Machines:
                     words = (place / "cmdline").read_bytes()
                 except OSError:  # it has ended
                     continue
-                if parent in raylets and words.startswith(b"ray::"):
+                if parent in raylets and words.startswith(b"ray::") and b"Agent" not in words:
                     found.append(int(place.name))
         return found
 
