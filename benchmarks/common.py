@@ -69,9 +69,11 @@ def peak_memory(function: Callable[[], Any]) -> float:
 
 
 def add_to(path: Path, found: list[dict[str, Any]], keys: tuple[str, ...]) -> None:
-    """Write what was found to a JSON file, in place of what is there under the same keys."""
+    """Write what was found to a JSON file, in place of what is there of the same name under the same keys."""
     stored: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    joined = {tuple(each[key] for key in keys): each for each in (*stored, *found)}
+    joined: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for each in (*stored, *found):
+        joined.setdefault(tuple(each[key] for key in keys), {}).update(each)
     path.write_text(json.dumps(list(joined.values()), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -3,6 +3,9 @@
 Scoring adds a list, fetching, Parquet parts and their checksums to prediction. Seconds are the processor's, of a
 command and every process that it starts. ``TDUMPRA_IMAGES`` is the size of the large archive. The row of Ray needs the
 extra ``ray``; it compares what one more image costs, since a cluster takes its time to start.
+
+What is compared runs in turns, each first as often as the other, and the median counts: the first runs of a process are
+slower by more than scoring adds, and so is whatever runs while the machine does something else.
 """
 
 from __future__ import annotations
@@ -17,7 +20,10 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +46,8 @@ from tdumpra.scoring.score import score_parts
 
 SIZES = (2_000, int(os.environ.get("TDUMPRA_IMAGES", "200000")))
 SIDE, SHARD = 64, 1_000
-ON_RAY, PART = (512, 2_560), 256  # photographs: a part for each of two workers, which start with it, and many
+PHOTOGRAPHS, TURNS = 512, 6
+ON_RAY, PART, TURNS_ON_RAY = (512, 4_608), 256, 4  # a part for each of two workers, which start with it, and many
 
 
 def run() -> list[Row]:
@@ -50,21 +57,23 @@ def run() -> list[Row]:
 
 
 def _against_prediction(folder: Path) -> Row:
-    """Photographs of the usual size through a real network: what scoring adds to prediction."""
+    """Photographs of the usual size through a real network: what scoring adds to prediction, once both are warm."""
     (folder / "photographs").mkdir()
-    files = sorted(set(lazy_predict.photographs(folder / "photographs")))
+    lazy_predict.photographs(folder / "photographs")
+    files = [folder / "photographs" / f"{i % lazy_predict.DISTINCT:04}.jpg" for i in range(PHOTOGRAPHS)]
+    table = _table(folder, PHOTOGRAPHS)
     predictor = Predictor(lazy_predict.two_networks(), device="cpu")
-    ours, bare = [], []
-    for i in range(3):
+
+    def predicted(turn: int) -> float:
         start = _processor_seconds()
         assert all(each.error is None for each in predictor.predict(files))
-        bare.append(_processor_seconds() - start)
-        ours.append(_scored(predictor, folder / "photographs", folder / f"scored-{i}"))
-    share = min(bare) / min(ours)
-    return Row(
-        name=f"score, {len(files)} photographs", ours=min(ours), peer=min(bare), ratio=share, goal="≥ 0.9 × its speed",
-        met=share >= 0.9, unit="s", against="prediction of the same files",
-    )  # fmt: skip
+        return _processor_seconds() - start
+
+    def scored(turn: int) -> float:
+        return _scored(predictor, table, folder / f"scored-{turn}")
+
+    ours, bare = _in_turns(scored, predicted, turns=TURNS, warm_up=True)
+    return _share(f"score, {PHOTOGRAPHS} photographs", ours, bare, 0.9, "prediction of the same files")
 
 
 def _growth(folder: Path) -> list[Row]:
@@ -86,22 +95,47 @@ def _growth(folder: Path) -> list[Row]:
 
 def _on_ray(folder: Path) -> Row:
     """Photographs of the usual size: one more of them on a Ray cluster of two workers, and on this machine."""
-    model, costs = folder / "two.safetensors", []
+    model = folder / "two.safetensors"
     lazy_predict.two_networks().write(model)
-    for engine in ("local", "ray"):
-        spent = []
-        for n in ON_RAY:
-            table = folder / f"{n}.csv"
-            lines = [f"{i},photographs/{i % lazy_predict.DISTINCT:04}.jpg" for i in range(n)]
-            table.write_text("id,image\n" + "\n".join(lines) + "\n")
-            options = ("--part-size", str(PART), "--engine", engine, "--device", "cpu")
-            spent.append(_command(model, table, folder / f"{engine}-{n}", *options).seconds)
-        costs.append((spent[1] - spent[0]) / (ON_RAY[1] - ON_RAY[0]))
-    share = costs[0] / costs[1]
+
+    def one_more(engine: str, turn: int) -> float:
+        few, many = (
+            _command(
+                model, _table(folder, n), folder / f"{engine}-{n}-{turn}",
+                "--part-size", str(PART), "--engine", engine, "--device", "cpu",
+            ).seconds
+            for n in ON_RAY
+        )  # fmt: skip
+        return (many - few) / (ON_RAY[1] - ON_RAY[0])
+
+    ours, local = _in_turns(partial(one_more, "ray"), partial(one_more, "local"), turns=TURNS_ON_RAY)
+    return _share("score on Ray, one more photograph", ours, local, 0.8, "the local engine")
+
+
+def _in_turns(
+    ours: Callable[[int], float], peer: Callable[[int], float], *, turns: int, warm_up: bool = False
+) -> tuple[float, float]:
+    """Return the median of what each measures, the one first and then the other."""
+    found: dict[Callable[[int], float], list[float]] = {ours: [], peer: []}
+    for turn in range(-warm_up, turns):
+        for measure in (ours, peer) if turn % 2 else (peer, ours):
+            found[measure].append(measure(turn))
+    return median(found[ours][warm_up:]), median(found[peer][warm_up:])
+
+
+def _share(name: str, ours: float, peer: float, at_least: float, against: str) -> Row:
     return Row(
-        name="score on Ray, one more photograph", ours=costs[1], peer=costs[0], ratio=share, goal="≥ 0.8 × its speed",
-        met=share >= 0.8, unit="s", against="the local engine",
+        name=name, ours=ours, peer=peer, ratio=peer / ours, goal=f"≥ {at_least:g} × its speed",
+        met=peer / ours >= at_least, unit="s", against=against,
     )  # fmt: skip
+
+
+def _table(folder: Path, n: int) -> Path:
+    """Write a list of ``n`` photographs, each of them several times."""
+    table = folder / f"{n}.csv"
+    lines = [f"{i},photographs/{i % lazy_predict.DISTINCT:04}.jpg" for i in range(n)]
+    table.write_text("id,image\n" + "\n".join(lines) + "\n")
+    return table
 
 
 class Spent(NamedTuple):
@@ -112,11 +146,15 @@ class Spent(NamedTuple):
 
 
 def _command(model: Path, source: Path, out: Path, *options: str) -> Spent:
-    """Run ``tdumpra score`` and watch it: workers of a cluster are nobody's children in the end."""
+    """Run ``tdumpra score`` and watch it: workers of a cluster are nobody's children in the end.
+
+    It has as many threads as it likes. With one, the local engine would run one pass at a time where two workers of Ray
+    run two, and two passes on two cores that share a cache take more of the processor each.
+    """
     words = ["score", model, source, "--out", out, *options]
     process = subprocess.Popen(
         [sys.executable, "-m", "tdumpra", *map(str, words)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},
     )  # fmt: skip
     family, peak = {process.pid: 0}, 0
     ticks = os.sysconf("SC_CLK_TCK")
@@ -132,7 +170,7 @@ def _command(model: Path, source: Path, out: Path, *options: str) -> Spent:
         with contextlib.suppress(OSError, StopIteration):
             status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
             peak = max(peak, int(next(line for line in status if line.startswith("VmHWM")).split()[1]))
-        time.sleep(0.02)
+        time.sleep(0.05)
     assert process.returncode == 0, words
     return Spent(sum(family.values()) / ticks, peak / 2**20)
 

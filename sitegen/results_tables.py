@@ -16,7 +16,7 @@ from typing import Any
 from sitegen import study
 from sitegen.archive_costs import archive_costs
 from sitegen.reliability import reliability
-from sitegen.scale import clustering, large_arrays, scaling
+from sitegen.scale import clustering, large_arrays, neighbours, scaling
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = ROOT / "docs" / "results" / "ham10000"
@@ -329,6 +329,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "archive-costs": archive_costs,
     "large-arrays": large_arrays,
     "clustering": clustering,
+    "neighbours": neighbours,
     "scaling": scaling,
     **study.TABLES,
 }

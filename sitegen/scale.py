@@ -34,6 +34,16 @@ def clustering() -> list[list[str]]:
     return rows
 
 
+def neighbours() -> list[list[str]]:
+    """Return time, memory and recall of finding neighbours, ours and faiss's."""
+    rows = [["rows", "by", "making it, processor s", "memory, GiB", "a query, ms", "found of the nearest 16"]]
+    for document in _read("clustering.json"):
+        for each in document.get("searched", []):
+            figures = [f"{each['processor_s']:,.1f}", f"{each['memory_gib']:.2f}", f"{each['ms_a_query']:,.2f}"]
+            rows.append([f"{document['rows']:,}", each["what"], *figures, f"{each['recall']:.1%}"])
+    return rows
+
+
 def scaling() -> list[list[str]]:
     """Return the joined loss, what is sent, and the share of a step that is the network's, by processes."""
     clusters = _read("scaling.json")["simulated"]

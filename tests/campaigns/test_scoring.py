@@ -12,6 +12,7 @@ import signal
 import sys
 import tarfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -45,6 +46,14 @@ class Scoring:
     def put_back(self) -> None:
         shutil.rmtree(self.work)
         shutil.copytree(self.root / "before", self.work)
+
+    def times(self, many: int, tally: Tally) -> Iterator[int]:
+        """Yield the numbers of attempts, all put back before each, until there is no time left."""
+        for number in range(many):
+            if tally.is_late:
+                return
+            self.put_back()
+            yield number
 
     def score(self, fault: Fault | None = None, log: Path | None = None) -> Ended:
         return children.run(self.words(), self.work, fault=fault, log=log)
@@ -88,16 +97,15 @@ def kill_one_child(process: int, rng: random.Random) -> bool:
 
 @attempts(1, 50)
 def test_a_killed_worker_costs_nothing(scoring, attempts):
-    tally, rng, misses = Tally("kills", "worker of score"), random.Random(3), 0
-    while tally.tried < attempts and not tally.is_late and misses < 20 + attempts:
-        scoring.put_back()
+    tally, rng = Tally("kills", "worker of score"), random.Random(3)
+    for _ in scoring.times(20 + 2 * attempts, tally):  # some have ended before they can be killed
         process = children.start(scoring.words(), scoring.work)
-        if not kill_one_child(process.pid, rng):
-            misses += 1
-            children.end(process, scoring.work)
-            continue
-        found = scoring.wrong(children.end(process, scoring.work), same=True)
-        tally.note(*(found or ("made again", "")))
+        killed = kill_one_child(process.pid, rng)
+        ended = children.end(process, scoring.work)
+        if killed:
+            tally.note(*(scoring.wrong(ended, same=True) or ("made again", "")))
+        if tally.tried == attempts:
+            break
     assert tally.tried
     tally.finish()
 
@@ -105,10 +113,7 @@ def test_a_killed_worker_costs_nothing(scoring, attempts):
 @attempts(2, 100)
 def test_a_shard_that_is_cut_short_loses_what_lay_behind_and_says_so(scoring, attempts):
     tally, rng = Tally("archives", "shard cut short"), random.Random(4)
-    for _ in range(attempts):
-        if tally.is_late:
-            break
-        scoring.put_back()
+    for _ in scoring.times(attempts, tally):
         shard = scoring.archive / "shard.tar"
         with tarfile.open(shard) as opened:
             ends = {f"shard.tar/{each.name}": each.offset_data + each.size for each in opened.getmembers()}
@@ -136,10 +141,7 @@ def test_a_shard_that_is_cut_short_loses_what_lay_behind_and_says_so(scoring, at
 @attempts(2, 100)
 def test_a_file_that_vanishes_has_a_row(scoring, attempts):
     tally, rng = Tally("archives", "file that vanishes"), random.Random(5)
-    for _ in range(attempts):
-        if tally.is_late:
-            break
-        scoring.put_back()
+    for _ in scoring.times(attempts, tally):
         gone = rng.choice([id for id in scoring.ids if "/" not in id and id != "no.png"])
         process = children.start(scoring.words(), scoring.work)
         while process.exitcode is None and not (scoring.out / "plan.json").exists():
@@ -160,10 +162,7 @@ def test_a_file_that_vanishes_has_a_row(scoring, attempts):
 @attempts(2, 100)
 def test_an_id_that_stands_there_twice_is_refused(scoring, attempts):
     tally, rng = Tally("archives", "duplicated id"), random.Random(6)
-    for _ in range(attempts):
-        if tally.is_late:
-            break
-        scoring.put_back()
+    for _ in scoring.times(attempts, tally):
         files = [id for id in scoring.ids if "/" not in id]
         table = [f"{i},archive/{file}" for i, file in enumerate(files)]
         first, second = rng.sample(range(len(files)), 2)
@@ -190,10 +189,7 @@ def test_a_full_disk_ends_with_a_sentence_and_loses_nothing(scoring, attempts, t
         for error in FAULTS[operation.kind]
         if error in (errno.ENOSPC, 0) and operation.path.startswith("out")
     ]
-    for fault in rng.sample(every, min(attempts, len(every))):
-        if tally.is_late:
-            break
-        scoring.put_back()
+    for _, fault in zip(scoring.times(attempts, tally), rng.sample(every, len(every)), strict=False):
         ended = scoring.score(fault)
         where = f"{operations[fault.number]} {fault}"
         if "Traceback" in ended.told or "unexpected" in ended.told or ended.code not in (0, 2):

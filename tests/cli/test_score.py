@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from tiny_models import make_model
 from tiny_runs import colours, embed_run, settings
@@ -54,6 +55,22 @@ def test_shards_fill_a_folder_together(tdumpra, tmp_path, model, archive):
         tdumpra("score", model, archive, "--out", out, "--part-size", "10", "--shard", shard, *TRUST)
         code = tdumpra("score", "--check", "--out", out).code
         assert code == (2 if shard == "1/2" else 0)
+
+
+def test_rows_that_are_there_twice_are_told_and_removed(tdumpra, tmp_path, model, archive):
+    out = tmp_path / "scores"
+    words = ("score", model, archive, "--out", out, "--part-size", "10", *TRUST)
+    assert tdumpra(*words).code == 0
+    first = next((out / "parts").glob("part-00000-*"))
+    double = first.with_name(f"part-00000-{'f' * 16}.parquet")
+    double.write_bytes(first.read_bytes()[:100])
+    checked = tdumpra("score", "--check", "--out", out)
+    assert (checked.code, "twice" in checked.err) == (2, True)
+    assert not (out / "manifest.json").exists()
+    assert tdumpra(*words).code == 0
+    assert not double.exists()
+    assert len(pd.read_parquet(out / "parts")) == 24
+    assert (out / "manifest.json").exists()
 
 
 def test_machines_fill_folders_of_their_own(tdumpra, tmp_path, model, archive):
@@ -126,7 +143,7 @@ def test_a_killed_process_loses_its_open_part_alone(tdumpra, tmp_path, model, ar
     assert (checked.complete, checked.rows) == (True, 24)
 
 
-@pytest.mark.parametrize("text", ["0/8", "9/8", "3", "1/0", "-1/2"])
+@pytest.mark.parametrize("text", ["0/8", "9/8", "3", "1/0", "-1/2", "١/٢", "9" * 5000 + "/" + "9" * 5000])
 def test_shards_count_from_one(text):
     with pytest.raises(ValueError, match="counts from 1"):
         parse_shard(text)

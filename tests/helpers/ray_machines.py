@@ -17,7 +17,8 @@ SETTINGS = {
     "OMP_NUM_THREADS": "1",
 }
 _ROOM = {"num_cpus": 1, "object_store_memory": 2**27}
-_SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
+_SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 10}
+_SECOND = "127.0.0.2"  # of its own, or commands here may join the cluster by that machine, and be lost with it
 
 
 class Machines:
@@ -34,14 +35,14 @@ class Machines:
 
     def add(self) -> None:
         """Start the second machine."""
-        self.second = self.cluster.add_node(**_ROOM)
+        self.second = self.cluster.add_node(**_ROOM, node_ip_address=_SECOND)
 
     def kill_second(self) -> None:
         """Kill the second machine."""
         self.cluster.remove_node(self.second, allow_graceful=False)
 
     def workers(self) -> list[int]:
-        """Return the processes that work for the cluster at the moment."""
+        """Return the processes that work for the cluster at the moment; a machine dies with its agents."""
         raylets = {str(node.all_processes["raylet"][0].process.pid) for node in self.cluster.list_all_nodes()}
         found = []
         for place in Path("/proc").iterdir():
@@ -51,7 +52,7 @@ class Machines:
                     words = (place / "cmdline").read_bytes()
                 except OSError:  # it has ended
                     continue
-                if parent in raylets and words.startswith(b"ray::"):
+                if parent in raylets and words.startswith(b"ray::") and b"Agent" not in words:
                     found.append(int(place.name))
         return found
 

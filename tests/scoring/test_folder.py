@@ -101,6 +101,41 @@ def test_two_processes_may_write_the_same_part(tmp_path):
     assert again.check().rows == 8
 
 
+def test_rows_that_are_there_twice_are_noticed(tmp_path):
+    folder = joined(tmp_path)
+    write(folder, *folder.parts())
+    ids = [entry.id for entry in ENTRIES[:3]]
+    folder.write_part(folder.parts()[0], pa.table({"id": ids, "error": ["other bits", None, None]}))
+    beyond = tmp_path / "parts" / f"part-00007-{'0' * 16}.parquet"
+    beyond.write_bytes(b"of nobody")
+    first, second = sorted((tmp_path / "parts").glob("part-00000-*"))
+    checked = folder.check()
+    assert (checked.missing, checked.surplus, checked.complete) == ([], [second, beyond], False)
+    assert checked.parts[0] == folder.finished()[0] == first
+
+
+def test_a_part_of_another_job_is_scored_again(tmp_path):
+    folder, other = joined(tmp_path / "one"), joined(tmp_path / "other", replace(PLAN, mode="eager"))
+    write(folder, *folder.parts(1, 2))
+    write(other, *other.parts())
+    strange = other.finished()[1]
+    shutil.copy(strange, folder.path / "parts" / strange.name)
+    assert [part.number for part in folder.unfinished(folder.parts())] == [1]
+
+
+def test_a_manifest_that_is_right_is_left_alone(tmp_path):
+    folder = joined(tmp_path)
+    write(folder, *folder.parts())
+    folder.write_manifest(folder.check())
+    manifest = tmp_path / "manifest.json"
+    before = manifest.stat()
+    folder.write_manifest(folder.check())
+    assert manifest.stat().st_ino == before.st_ino
+    manifest.write_text("{}")
+    folder.write_manifest(folder.check())
+    assert read_json(manifest, kind="scored", schema=1)["rows"] == 8
+
+
 @pytest.mark.parametrize(
     ("plan", "what"), [(replace(PLAN, model="n" * 16), "model"), (replace(PLAN, part_size=4), "part size")]
 )
@@ -129,8 +164,12 @@ def test_folders_that_machines_filled_apart_are_joined(tmp_path):
         write(folder, *folder.parts(i + 1, 2))
     merged = merge_folders([folder.path for folder in machines], tmp_path / "all")
     assert merged.check().complete
+    other = joined(tmp_path / "x", entries=ENTRIES[:5]).path
     with pytest.raises(ArtifactError, match="another job"):
-        merge_folders([machines[0].path, joined(tmp_path / "x", entries=ENTRIES[:5]).path], tmp_path / "more")
+        merge_folders([machines[0].path, other], tmp_path / "more")
+    assert not (tmp_path / "more").exists()
+    with pytest.raises(ArtifactError, match="the list of images differs"):
+        merge_folders([machines[0].path], other)
 
 
 def test_a_folder_without_a_job_is_told(tmp_path):

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import io
+import os
+import shutil
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from tdumpra.errors import SourceError
-from tdumpra.scoring.listing import CUT_SHORT, NO_FILE, list_source
+from tdumpra.scoring.listing import CUT_SHORT, NO_FILE, NO_SHARD, list_source
 
 
 def write_shard(path: Path, members: dict[str, bytes]) -> Path:
@@ -89,10 +94,52 @@ def test_a_row_of_a_table_without_a_file_is_listed_with_its_reason(tmp_path, suf
     ]  # fmt: skip
 
 
+def test_whole_numbers_stay_whole_as_ids(tmp_path):
+    path = tmp_path / "list.parquet"
+    pyarrow.parquet.write_table(pa.table({"image": ["a.png", "b.png"], "id": [7, None]}), path)
+    assert [entry.id for entry in list_source(str(path))] == ["7", "b.png"]
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    path = tmp_path / "list.parquet"
+    pyarrow.parquet.write_table(pa.table([["a.png"], ["b.png"]], names=["image", "image"]), path)
+    with pytest.raises(SourceError, match="two columns 'image'"):
+        list_source(str(path))
+
+
 def test_a_column_of_numbers_names_no_files(tmp_path):
     pd.DataFrame({"image": [1, 2]}).to_parquet(tmp_path / "list.parquet")
     with pytest.raises(SourceError, match="no file's name"):
         list_source(str(tmp_path / "list.parquet"))
+
+
+def test_names_inside_a_shard_may_be_anything(tmp_path, pictures):
+    names = ["../../x.png", "/y.png", "new\nline.png", "z" * 100_000 + ".png", "\udcff.png", "ü😀.png"]
+    data = (pictures / "b.png").read_bytes()
+    path = write_shard(tmp_path / "s.tar", dict.fromkeys(names, data))
+    entries = list_source(str(path))
+    assert [entry.id for entry in entries] == [f"s.tar/{name}" for name in names[:4]] + [
+        "s.tar/\\udcff.png", "s.tar/ü😀.png",
+    ]  # fmt: skip
+    for entry in entries:
+        entry.id.encode()
+        assert path.read_bytes()[entry.start :][: entry.size] == data
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux")
+def test_a_path_that_is_no_text_is_told(tmp_path, pictures):
+    strange = tmp_path / os.fsdecode(b"\xff.png")
+    shutil.copy(pictures / "b.png", strange)
+    with pytest.raises(SourceError, match="not valid UTF-8"):
+        list_source(str(strange))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes")
+def test_a_pipe_at_an_address_is_not_waited_for(tmp_path, pictures):
+    pytest.importorskip("fsspec")
+    os.mkfifo(pictures / "pipe.tar")
+    (entry,) = [each for each in list_source(f"file://{pictures}") if each.problem]
+    assert (entry.id, entry.problem) == ("pipe.tar", NO_SHARD)
 
 
 def test_an_address_is_listed_like_a_folder(pictures):

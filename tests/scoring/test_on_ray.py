@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ray_machines import SETTINGS, Machines, foreign_cluster, two_machines
@@ -22,6 +23,7 @@ from tdumpra.errors import BrokenImageError, SourceError
 from tdumpra.limits import VARIABLE
 from tdumpra.scoring.folder import ScoreFolder
 from tdumpra.scoring.listing import Entry
+from tdumpra.scoring.on_ray import LOST, _in_a_sentence
 from tdumpra.scoring.ray_worker import decode
 
 HELPERS = Path(__file__).parents[1] / "helpers"
@@ -165,6 +167,15 @@ def test_what_a_worker_has_to_say_comes_as_a_sentence(tdumpra, tmp_path, model, 
     assert "same path" in done.stderr
     assert "Traceback" not in done.stderr
     assert len(list((tmp_path / "out" / "parts").iterdir())) == 11
+
+
+@pytest.mark.services
+def test_what_became_of_a_cluster_is_told():
+    exceptions = pytest.importorskip("ray").exceptions
+    lost = _in_a_sentence(SimpleNamespace(exceptions=exceptions), exceptions.LocalRayletDiedError())
+    died = _in_a_sentence(SimpleNamespace(exceptions=exceptions), exceptions.WorkerCrashedError())
+    assert str(lost) == LOST
+    assert "5 times" in str(died)
 
 
 def test_a_cluster_is_joined_with_a_token_alone(tdumpra, tmp_path, model, archive, monkeypatch):

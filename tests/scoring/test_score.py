@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import tarfile
 import threading
 from pathlib import Path
@@ -16,11 +18,11 @@ from tiny_runs import colours, embed_run, settings
 
 from tdumpra import writing
 from tdumpra.data.images.new import Image
-from tdumpra.errors import BrokenImageError
+from tdumpra.errors import BrokenImageError, TdumpraError
 from tdumpra.networks.predict import Predictor
 from tdumpra.scoring.fetch import fetch, read_found
 from tdumpra.scoring.folder import Plan, ScoreFolder
-from tdumpra.scoring.listing import list_source
+from tdumpra.scoring.listing import Entry, list_source
 from tdumpra.scoring.score import score_parts
 
 
@@ -115,6 +117,24 @@ def test_an_address_that_is_gone_says_so(tmp_path, archive):
     (archive / "3.png").unlink()
     (reason,) = [each for each in fetch(entries, tmp_path / "fetched") if isinstance(each, BrokenImageError)]
     assert str(reason).startswith("cannot be fetched")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes")
+def test_a_pipe_at_an_address_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    (found,) = fetch([Entry("pipe.png", f"file://{tmp_path / 'pipe.png'}")], tmp_path / "files")
+    assert isinstance(found, BrokenImageError)
+    assert "no file" in str(found)
+
+
+def test_a_full_place_for_fetched_images_is_told_and_blames_no_image(tmp_path, archive, monkeypatch):
+    def full(path: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    entry = next(each for each in list_source(str(archive)) if each.start < 0)
+    with pytest.raises(TdumpraError, match=r"No space left on device; the variable TMPDIR"):
+        fetch([entry._replace(file=f"file://{entry.file}")], tmp_path / "files")
 
 
 def test_an_image_on_this_machine_costs_no_file_and_no_thread(tmp_path, archive, monkeypatch):

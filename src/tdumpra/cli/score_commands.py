@@ -82,7 +82,7 @@ def score_command(
                 )  # fmt: skip
             else:
                 score_parts(predictor, folder, parts, on_image=step, on_part=clock.tell)
-    _report(folder, as_json=as_json)
+    _report(folder, as_json=as_json, tidy=True)
 
 
 def check_command(out: Path, merge: Sequence[Path], *, as_json: bool) -> None:
@@ -90,16 +90,17 @@ def check_command(out: Path, merge: Sequence[Path], *, as_json: bool) -> None:
     folder = merge_folders(merge, out) if merge else ScoreFolder.open(out)
     checked = _report(folder, as_json=as_json)
     if not checked.complete:
-        hint = f", and {checked.damaged[0]} is damaged" if checked.damaged else ""
-        raise ArtifactError(
-            f"{out} is not complete: {len(checked.missing):,} of {len(folder.parts()):,} parts are missing{hint}; "
-            "run the same  tdumpra score  again"
-        )
+        wrong = f"{len(checked.missing):,} of {len(folder.parts()):,} parts are missing"
+        if checked.damaged:
+            wrong += f", and {checked.damaged[0]} is damaged"
+        if not checked.missing:
+            wrong = f"the rows of {checked.surplus[0].name} are there twice"
+        raise ArtifactError(f"{out} is not complete: {wrong}; run the same  tdumpra score  again")
 
 
 def parse_shard(text: str) -> tuple[int, int]:
     """Return the numbers of ``3/8``: the third of eight."""
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise ValueError(f"--shard takes the third of eight as  3/8,  and counts from 1, not {text!r}")
     return int(found[1]), int(found[2])
@@ -117,23 +118,32 @@ class _Clock:
         if self.console.is_terminal:
             return
         rate = self.done / max(time.monotonic() - self.start, 1e-9)
+        told = f"part {done.part.number}: {n:,} image{'s' if n > 1 else ''}"
         broken = f", {done.broken:,} of them broken" if done.broken else ""
-        left = (self.left - self.done) / rate / 60
-        say(f"part {done.part.number}: {n:,} images{broken}; {rate:,.0f} a second, {left:,.0f} min left", self.console)
+        left = (self.left - self.done) / rate
+        in_words = f"{left / 60:,.0f} min" if left > 90 else f"{left:.0f} s"
+        say(f"{told}{broken}; {rate:,.{0 if rate > 10 else 1}f} a second, {in_words} left", self.console)
 
 
 def _waiting(console: Console) -> None:
     say("another process works on this shard: waiting for it to end", console)
 
 
-def _report(folder: ScoreFolder, *, as_json: bool) -> Checked:
-    """Check a folder, write the manifest if it is complete, and say what was found."""
+def _report(folder: ScoreFolder, *, as_json: bool, tidy: bool = False) -> Checked:
+    """Check a folder, write the manifest if it is complete, and say what was found; ``tidy`` removes rows' doubles."""
     checked = folder.check()
+    if tidy:
+        for path in checked.surplus:
+            path.unlink(missing_ok=True)
+        checked = checked._replace(surplus=[])
     if checked.complete:
         folder.write_manifest(checked)
+    else:
+        folder.drop_manifest()
     if as_json:
         counts = {name: getattr(checked, name) for name in ("complete", "inputs", "rows", "broken", "missing")}
-        print_json({**counts, "damaged": list(map(str, checked.damaged))})
+        files = {name: list(map(str, getattr(checked, name))) for name in ("damaged", "surplus")}
+        print_json({**counts, **files})
         return checked
     say(f"{checked.rows:,} of {checked.inputs:,} images have their row in {folder.path / 'parts'}")
     if checked.broken:

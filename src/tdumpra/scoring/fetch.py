@@ -65,7 +65,13 @@ def _bring(entry: Entry, local: Path) -> Image | BrokenImageError:
         return BrokenImageError(f"cannot be fetched: {type(error).__name__}: {error}")
     if entry.start >= 0 and len(data) != entry.size:
         return BrokenImageError(CHANGED)
-    local.write_bytes(data)
+    try:
+        local.write_bytes(data)
+    except OSError as error:
+        raise TdumpraError(
+            f"cannot write to {local.parent}: {error.strerror or error}; the variable TMPDIR names another place for "
+            "images that have to be brought here"
+        ) from error
     return Image(local)
 
 
@@ -74,7 +80,10 @@ def _bytes_of(entry: Entry) -> bytes:
     if entry.start >= 0:
         data: bytes = system.cat_file(path, start=entry.start, end=entry.start + entry.size)
         return data
-    if reason := refuse_above("image_bytes", system.size(path) or 0, "bytes"):
+    told = system.info(path)
+    if told.get("type", "file") != "file":  # a pipe would be waited for
+        raise BrokenImageError("it is no file")
+    if reason := refuse_above("image_bytes", told.get("size") or 0, "bytes"):
         raise BrokenImageError(reason)
     data = system.cat_file(path, end=int(limits().image_bytes) + 1)  # what an address says of its size may be wrong
     if reason := refuse_above("image_bytes", len(data), "bytes"):

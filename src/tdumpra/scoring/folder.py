@@ -11,11 +11,12 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tdumpra.artifacts import fingerprint, read_json, write_json
+from tdumpra.artifacts import fingerprint, jsonable, read_json, write_json
 from tdumpra.errors import ArtifactError, MissingExtraError
 from tdumpra.foreign import cannot_read, is_fault, open_parquet, reading, refuse_endless
 from tdumpra.limits import refuse_above
@@ -77,11 +78,12 @@ class Checked(NamedTuple):
     parts: dict[int, Path]
     missing: list[int]  # numbers of parts that are not there
     damaged: list[Path]  # files of missing parts whose bytes or rows are not what they say
+    surplus: list[Path]  # files of parts beside the right ones: whoever reads the whole folder gets rows twice
 
     @property
     def complete(self) -> bool:
         """Return whether every input has exactly one row."""
-        return not self.missing
+        return not self.missing and not self.surplus
 
 
 class ScoreFolder:
@@ -134,13 +136,10 @@ class ScoreFolder:
         return self.entries[part.start : part.stop]
 
     def finished(self) -> dict[int, Path]:
-        """Return the files of the parts that are there and whole; a damaged one counts as missing."""
-        found: dict[int, Path] = {}
-        for number, paths in self._files().items():
-            whole = [path for path in paths if _is_whole(path)]
-            if whole:
-                found[number] = whole[0]
-        return found
+        """Return the files of the parts that are there and right; a damaged one counts as missing."""
+        files = self._files()
+        found = {part.number: self._right_one(part, files.get(part.number, [])) for part in self.parts()}
+        return {number: right[0] for number, right in found.items() if right is not None}
 
     def unfinished(self, parts: Sequence[Part]) -> list[Part]:
         """Return those of some parts that are still to do."""
@@ -165,21 +164,30 @@ class ScoreFolder:
         """Look at every part: its bytes, its rows, and that no input is missing or there twice."""
         files = self._files()
         parts: dict[int, Path] = {}
-        missing: list[int] = []
+        missing, damaged, surplus = list[int](), list[Path](), list[Path]()
         broken: Counter[str] = Counter()
         rows = 0
         for part in self.parts():
-            for path in files.get(part.number, []):
-                errors = self._errors_of(path, part)
-                if errors is not None:
-                    parts[part.number] = path
-                    rows += len(errors)
-                    broken.update(error for error in errors if error)
-                    break
-            else:
+            there = files.pop(part.number, [])
+            right = self._right_one(part, there)
+            if right is None:
                 missing.append(part.number)
-        damaged = [path for number in missing for path in files.get(number, [])]
-        return Checked(len(self.entries), rows, broken, parts, missing, damaged)
+                damaged += there
+                continue
+            parts[part.number], errors = right
+            rows += len(errors)
+            broken.update(error for error in errors if error)
+            surplus += [path for path in there if path != right[0]]
+        surplus += [path for there in files.values() for path in there]  # of numbers that this job has not
+        return Checked(len(self.entries), rows, broken, parts, missing, damaged, surplus)
+
+    def _right_one(self, part: Part, paths: Sequence[Path]) -> tuple[Path, list[str | None]] | None:
+        """Return the first right file of a part, with its errors: every process takes the same one."""
+        for path in paths:
+            errors = self._errors_of(path, part)
+            if errors is not None:
+                return path, errors
+        return None
 
     def _errors_of(self, path: Path, part: Part) -> list[str | None] | None:
         """Return the column of errors of a part that is right, else ``None``."""
@@ -201,19 +209,29 @@ class ScoreFolder:
             **asdict(self.plan), "inputs": checked.inputs, "rows": checked.rows,
             "broken": dict(checked.broken.most_common()), "parts": parts,
         }  # fmt: skip
-        write_json(self.path / "manifest.json", kind="scored", schema=SCHEMA, content=content)
+        path = self.path / "manifest.json"
+        with suppress(ArtifactError):  # it is not there yet, or not as it was
+            if read_json(path, kind="scored", schema=SCHEMA) == jsonable(content):  # the disk may be one to read only
+                return
+        write_json(path, kind="scored", schema=SCHEMA, content=content)
+
+    def drop_manifest(self) -> None:
+        """Remove the proof of a folder that is not complete any more."""
+        (self.path / "manifest.json").unlink(missing_ok=True)
 
 
 def merge_folders(folders: Sequence[Path], out: Path) -> ScoreFolder:
     """Copy the parts of folders that machines filled apart into one; all must be of the same job."""
-    first = ScoreFolder.open(folders[0])
-    merged = ScoreFolder.join(out, first.plan, lambda: first.entries)
-    for path in folders:
-        folder = ScoreFolder.open(path)
-        if folder.identity != merged.identity:
-            differing = folder.plan.differences(merged.plan)
+    first, *others = (ScoreFolder.open(path) for path in folders)
+    for folder in others:
+        if folder.identity != first.identity:
+            differing = folder.plan.differences(first.plan)
             what = differing[0].replace("_", " ") if differing else "the list of images"
-            raise ArtifactError(f"{path} is of another job than {folders[0]}: {what} differs")
+            raise ArtifactError(f"{folder.path} is of another job than {first.path}: {what} differs")
+    merged = ScoreFolder.join(out, first.plan, lambda: first.entries)
+    if merged.identity != first.identity:
+        raise ArtifactError(f"{out} holds results of another job than {first.path}: the list of images differs")
+    for folder in (first, *others):
         done = merged.finished()
         for number, file in folder.finished().items():
             if number not in done:

@@ -24,6 +24,7 @@ _TABLES = {".csv", ".tsv", ".parquet"}
 _SHARD = ".tar"
 _END_OF_ARCHIVE = 1024  # zero bytes with which every tar file ends
 NO_FILE = "the table names no file"
+NO_SHARD = "the shard is no file"
 CUT_SHORT = "the shard ends too early: what lay behind is lost"
 
 
@@ -50,9 +51,11 @@ def list_source(source: str) -> list[Entry]:
     """
     entries = list(_remote(source) if is_address(source) else _local(Path(source)))
     if not entries:
-        raise SourceError(f"{source} holds no image")
+        raise SourceError(f"{source} holds no image{', or cannot be reached' if is_address(source) else ''}")
     seen: set[str] = set()
     for entry in entries:
+        if not _is_text(entry.id) or not _is_text(entry.file):
+            raise SourceError(f"{source}: the name {entry.id!r} or the path to it is not valid UTF-8: rename it")
         if entry.id in seen:
             raise SourceError(
                 f"{source}: the id {entry.id!r} stands there twice, and each row needs its own: rename one, or give "
@@ -60,6 +63,14 @@ def list_source(source: str) -> list[Entry]:
             )
         seen.add(entry.id)
     return entries
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _local(path: Path) -> Iterator[Entry]:
@@ -85,7 +96,7 @@ def _local(path: Path) -> Iterator[Entry]:
 
 def _local_shard(path: Path, name: str) -> Iterator[Entry]:
     if not is_file(path):  # a pipe would be waited for
-        yield Entry(name, str(path), problem="the shard is no file")
+        yield Entry(name, str(path), problem=NO_SHARD)
         return
     with open(path, "rb") as opened:
         yield from _shard(opened, str(path), name)
@@ -101,10 +112,11 @@ def _shard(opened: BinaryIO, file: str, name: str) -> Iterator[Entry]:
                     raise tarfile.ReadError(f"the size of {member.name!r} is {member.size}")
                 end = member.offset_data + -(-member.size // 512) * 512
                 if member.isreg() and is_image(Path(member.name)) and not Path(member.name).name.startswith("."):
+                    own = member.name.encode(errors="backslashreplace").decode()  # nobody can rename it there
                     if reason := refuse_above("image_bytes", member.size, "bytes"):
-                        yield Entry(f"{name}/{member.name}", file, problem=reason)
+                        yield Entry(f"{name}/{own}", file, problem=reason)
                     else:
-                        yield Entry(f"{name}/{member.name}", file, member.offset_data, member.size)
+                        yield Entry(f"{name}/{own}", file, member.offset_data, member.size)
     except (tarfile.TarError, OSError, ValueError) as error:
         yield Entry(name, file, problem=f"the shard is damaged: {error}")
         return
@@ -124,10 +136,10 @@ def _table(path: Path) -> Iterator[Entry]:
 def _rows(path: Path) -> Iterator[tuple[str, str]]:
     """Yield the file and the id of each row, empty where a cell is."""
     if path.suffix.lower() == ".parquet":
-        frame = _read_parquet(path)
-        column = _file_column(path, tuple(map(str, frame.columns)))
-        ids = frame["id"] if "id" in frame.columns else [""] * len(frame)
-        pairs: Iterable[tuple[Any, Any]] = zip(frame[column], ids, strict=True)
+        columns = _read_parquet(path)
+        column = _file_column(path, tuple(columns))
+        files = columns[column]
+        pairs: Iterable[tuple[Any, Any]] = zip(files, columns.get("id", [""] * len(files)), strict=True)
     else:
         table = read_table(path)
         column = _file_column(path, table.columns)
@@ -142,9 +154,14 @@ def _is_empty(cell: Any) -> bool:
     return pd.api.types.is_scalar(cell) and bool(pd.isna(cell))
 
 
-def _read_parquet(path: Path) -> pd.DataFrame:
+def _read_parquet(path: Path) -> dict[str, list[Any]]:
+    """Return the columns that matter, as they are: in pandas, whole numbers beside an empty cell get a point."""
     with open_parquet(path, SourceError) as table:
-        return table.load([name for name in table.names if name in (*IMAGE_COLUMNS, "id")]).to_pandas()
+        names = [name for name in table.names if name in (*IMAGE_COLUMNS, "id")]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise SourceError(f"{path} has two columns {twice[0]!r}: rename one")
+        loaded = table.load(names)
+        return {name: loaded[name].to_pylist() for name in names}
 
 
 def _file_column(path: Path, columns: tuple[str, ...]) -> str:
@@ -168,12 +185,14 @@ def open_filesystem(address: str) -> tuple[Any, str]:
 def _remote(address: str) -> Iterator[Entry]:
     system, root = open_filesystem(address)
     with reading(address, "place", SourceError):
-        files = [root] if system.isfile(root) else sorted(system.find(root))
-    for file in files:
+        found = {root: system.info(root)} if system.isfile(root) else system.find(root, detail=True)
+    for file, told in sorted(found.items()):
         name = file if file == root else file.removeprefix(root).lstrip("/")
         name = name.rsplit("/", 1)[-1] if file == root else name
         full = system.unstrip_protocol(file)
-        if Path(file).suffix == _SHARD:
+        if Path(file).suffix == _SHARD and told.get("type", "file") != "file":
+            yield Entry(name, full, problem=NO_SHARD)
+        elif Path(file).suffix == _SHARD:
             with reading(full, "shard", SourceError), system.open(file, "rb") as opened:
                 yield from _shard(opened, full, name)
         elif is_image(Path(file)) and not name.rsplit("/", 1)[-1].startswith("."):

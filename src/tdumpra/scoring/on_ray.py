@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 _MOST_DECODERS = 16  # for one GPU
+LOST = "the machine by which this command joined the cluster was lost: run the same command again"
 _MOST_DEATHS = 5  # of actors in the middle of one part, before the part is to blame
 
 
@@ -164,6 +165,8 @@ def _in_a_sentence(ray: Any, error: BaseException) -> Exception:
         cause = cause.cause
     if isinstance(cause, TdumpraError | ValueError | TypeError):
         return cause
+    if isinstance(cause, ray.exceptions.LocalRayletDiedError):
+        return TdumpraError(LOST)
     if isinstance(cause, ray.exceptions.RayError):
         return TdumpraError(
             f"workers died over the same part {_MOST_DEATHS} times ({type(cause).__name__}): run the same command "

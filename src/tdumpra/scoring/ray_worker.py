@@ -98,11 +98,16 @@ class Networks:
         return pa.table({"number": batch["number"], "rows": pa.array([to_ipc(rows)], pa.large_binary())})
 
     def _decoded(self, entries: Sequence[Entry], framings: tuple[Framing, Framing]) -> Read:
-        """Yield the images in order, as they are decoded here, or by others in turns, some ahead."""
+        """Yield the images in order, as they are decoded here, or by others in turns, some ahead.
+
+        Here a process is forked for them, and the networks then write to every page of theirs as if it were new: the
+        fewer times the better. Images that are fetched come in turns, so that the networks need not wait for all.
+        """
         coming: deque[Any] = deque()
         turns = cycle(self.decoders)
-        for start in range(0, len(entries), _AT_ONCE):
-            asked = entries[start : start + _AT_ONCE], framings, self.work.source, self.work.limits
+        at_once = _AT_ONCE if self.decoders or any(is_address(each.file) for each in entries) else len(entries)
+        for start in range(0, len(entries), at_once):
+            asked = entries[start : start + at_once], framings, self.work.source, self.work.limits
             if not self.decoders:
                 yield from decode(*asked)  # pixels stay in memory that is shared already
                 continue
