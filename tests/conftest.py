@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import shutil
@@ -34,6 +35,8 @@ jaxtyping.install_import_hook(_HOOKED, "beartype.beartype(conf=beartype.Beartype
 # The same examples in every run: a failure that comes and goes teaches nobody.
 hypothesis.settings.register_profile("tests", deadline=None, max_examples=60, derandomize=True, database=None)
 hypothesis.settings.load_profile("tests")
+
+gc.set_threshold(20_000, 20, 20)  # a full round looks at the million objects of the libraries, a tenth of all time
 
 torch.set_num_threads(1)  # the tensors are small, and threads that wait for each other cost more than they bring
 
