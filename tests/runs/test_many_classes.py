@@ -57,6 +57,14 @@ def test_every_class_has_its_figures_and_what_is_left_out_is_said(folder):
     assert found["comparators"]["similarity"]["accuracy"] > 0.5
 
 
+def test_notes_name_a_few_classes_and_count_the_others(folder):
+    notes = read_json(folder / "evaluation.json", kind="evaluation", schema=1)["notes"]
+    (small,) = [note for note in notes if note.startswith("validation is small")]
+    assert "class 0 has 2, class 1 has 2" in small
+    assert "class 7 has 2, and 292 more" in small
+    assert max(map(len, notes)) < 600
+
+
 def test_files_stay_small(folder):
     sizes = {path.name: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
     assert sizes["evaluation.json"] < 3e6
