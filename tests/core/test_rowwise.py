@@ -90,7 +90,8 @@ def test_impossible_classes_and_large_scores():
 @pytest.mark.parametrize("n", [1, 4, 5, 11])
 def test_rows_some_at_a_time_are_as_all_at_once_and_no_part_is_kept(n, monkeypatch):
     monkeypatch.setattr(rowwise, "BLOCK", 4)
-    x, parts = torch.arange(3.0 * n, dtype=torch.float64).view(n, 3), []
+    x = torch.arange(3.0 * n, dtype=torch.float64).view(n, 3)
+    parts: list[weakref.ref[torch.Tensor]] = []
 
     def doubled(rows):
         assert len([part for part in parts if part() is not None]) <= 1  # the last

@@ -20,6 +20,7 @@ from tdumpra.evaluation.comparators import COMPARATORS, Case, Comparator
 from tdumpra.evaluation.evaluate import evaluate
 from tdumpra.evaluation.replicates import one_by_one
 from tdumpra.evaluation.settings import EvaluateConfig
+from tdumpra.method.bank_faiss import NeighbourIndex
 from tdumpra.tuning.goal import Goal
 
 QUICK = EvaluateConfig(bootstrap=50)
@@ -249,14 +250,14 @@ def test_neighbours_of_many_training_rows_are_found_by_an_index(classifier, prob
 
 def test_an_index_of_neighbours_is_let_go_of(classifier, problem, monkeypatch):
     pytest.importorskip("faiss")
-    made = []
+    made: list[weakref.ref[NeighbourIndex]] = []
 
-    class Index(case_module.NeighbourIndex):
-        def __init__(self, rows):
-            made.append(weakref.ref(self))
-            super().__init__(rows)
+    def counted(rows):
+        index = NeighbourIndex(rows)
+        made.append(weakref.ref(index))
+        return index
 
-    monkeypatch.setattr(case_module, "NeighbourIndex", Index)
+    monkeypatch.setattr(case_module, "NeighbourIndex", counted)
     monkeypatch.setattr(case_module, "CACHED_ROWS", 200)
     held = {
         each.name: len([ref for ref in made if ref()])
