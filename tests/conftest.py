@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
+
+# For libraries that are loaded later, here and in the processes that tests start: threads of BLAS that wait for a core
+# make products of small matrices fifty times as slow as one thread does.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
 import random
 import shutil
 import sys
@@ -15,6 +21,7 @@ import hypothesis
 import jaxtyping
 import numpy as np
 import pytest
+import threadpoolctl
 import tiny_networks
 import torch
 from PIL import Image
@@ -35,7 +42,10 @@ jaxtyping.install_import_hook(_HOOKED, "beartype.beartype(conf=beartype.Beartype
 hypothesis.settings.register_profile("tests", deadline=None, max_examples=60, derandomize=True, database=None)
 hypothesis.settings.load_profile("tests")
 
+gc.set_threshold(20_000, 20, 20)  # a full round looks at the million objects of the libraries, a tenth of all time
+
 torch.set_num_threads(1)  # the tensors are small, and threads that wait for each other cost more than they bring
+threadpoolctl.threadpool_limits(1, "blas")  # of libraries that are loaded already
 
 
 @pytest.fixture(autouse=True)

@@ -355,3 +355,10 @@ def test_some_rows_at_a_time_are_checked_like_all(monkeypatch):
     monkeypatch.setattr(rowwise, "BLOCK", 5)
     with pytest.raises(ValueError, match=r"row 7 sums to 1\.2.*1 of 12 rows"):
         checks.check_probabilities(p, "p")
+
+
+@pytest.mark.parametrize(
+    ("n", "found"), [(0, ""), (1, "0"), (8, "0, 1, 2, 3, 4, 5, 6, 7"), (1009, "6, 7, and 1,001 more")]
+)
+def test_a_long_list_is_cut_short(n, found):
+    assert checks.some_of([*map(str, range(n))]).endswith(found)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import pickle
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -35,6 +36,12 @@ def fitted(problem: Problem) -> DualPathClassifier:
 
 
 @pytest.fixture
+def own(fitted: DualPathClassifier) -> DualPathClassifier:
+    """The same, for a test that asks for another bank or another tuning."""
+    return copy.deepcopy(fitted)
+
+
+@pytest.fixture
 def saved(fitted: DualPathClassifier, tmp_path: Path) -> Path:
     path = tmp_path / "model.safetensors"
     fitted.save(path)
@@ -43,11 +50,10 @@ def saved(fitted: DualPathClassifier, tmp_path: Path) -> Path:
 
 def behind(classifier: DualPathClassifier, thresholds: GateThresholds, **changes: Any) -> DualPathClassifier:
     """The same fitted classifier with another gate."""
-    copy = DualPathClassifier()
-    copy.__dict__.update(classifier.__dict__)
+    other = copy.copy(classifier)
     decision = replace(classifier.decision_, thresholds=thresholds, **changes)
-    copy.tuning_ = replace(classifier.tuning_, decision=decision)
-    return copy
+    other.tuning_ = replace(classifier.tuning_, decision=decision)
+    return other
 
 
 class TestConventions:
@@ -148,11 +154,10 @@ class TestConventions:
             assert list(report["per_class"]["gate"]) == names.tolist()
             assert report["gate"]["fixed"] == fitted.report(*problem.test[:4])["gate"]["fixed"]
 
-    def test_a_new_bank_needs_new_thresholds(self, problem):
-        classifier = fit_and_tune(problem)
-        classifier.fit(problem.train.z, problem.train.y)
+    def test_a_new_bank_needs_new_thresholds(self, problem, own):
+        own.fit(problem.train.z, problem.train.y)
         with pytest.raises(NotFittedError, match="call tune"):
-            classifier.predict(*problem.test[:2])
+            own.predict(*problem.test[:2])
 
     def test_parameters_reach_the_bank_and_the_tuner(self, problem):
         classifier = fit_and_tune(problem, objective="nll", preset=Preset(kappa=(7.0,)), seed=4, n_classes=4)
@@ -345,27 +350,27 @@ class TestRefusals:
     """One clear sentence that names the argument, and nothing half-done."""
 
     @pytest.mark.parametrize("case", bad_posteriors())
-    def test_posteriors(self, problem, case):
+    def test_posteriors(self, problem, own, case):
         p, message = bad_posteriors()[case]
-        classifier, (_, z, y, *_) = fit_and_tune(problem), problem.test
+        _, z, y, *_ = problem.test
         with pytest.raises(ValueError, match=f"^p .*{message}|^p {message}"):
-            classifier.predict_proba(p, z[:6])
+            own.predict_proba(p, z[:6])
         with pytest.raises(ValueError, match=f"^p_val .*{message}|^p_val {message}"):
-            classifier.tune(p, z[:6], y[:6])
+            own.tune(p, z[:6], y[:6])
         with pytest.raises(ValueError, match=f"^p_test .*{message}|^p_test {message}"):
-            classifier.report(p, z[:6], y[:6])
-        assert classifier.tuning_.n_rows == 200  # the earlier tuning stands
+            own.report(p, z[:6], y[:6])
+        assert own.tuning_.n_rows == 200  # the earlier tuning stands
 
     @pytest.mark.parametrize("case", bad_embeddings())
-    def test_embeddings(self, problem, case):
+    def test_embeddings(self, problem, own, case):
         z, message = bad_embeddings()[case]
-        classifier, (p, _, y, *_) = fit_and_tune(problem), problem.test
+        p, _, y, *_ = problem.test
         with pytest.raises(ValueError, match=f"^z {message}"):
-            classifier.predict_proba(p[:6], z)
+            own.predict_proba(p[:6], z)
         with pytest.raises(ValueError, match=f"^z_val {message}"):
-            classifier.tune(p[:6], z, y[:6])
+            own.tune(p[:6], z, y[:6])
         with pytest.raises(ValueError, match=f"^z_test {message}"):
-            classifier.report(p[:6], z, y[:6])
+            own.report(p[:6], z, y[:6])
         if case != "width":  # any width is a bank's
             with pytest.raises(ValueError, match=f"^z_train {message}"):
                 DualPathClassifier().fit(z, y[:6])
@@ -380,15 +385,14 @@ class TestRefusals:
             ([0, 1, 2], ValueError, "has 3 entries for 6 rows"),
         ],
     )
-    def test_labels(self, problem, labels, error, message):
-        classifier = fit_and_tune(problem, n_classes=4)
+    def test_labels(self, problem, own, labels, error, message):
         p, z = problem.test.p[:6], problem.test.z[:6]
         with pytest.raises(error, match=f"y_train .*{message}"):
-            clone(classifier).fit(z, labels)
+            clone(own).set_params(n_classes=4).fit(z, labels)
         with pytest.raises(error, match=f"y_val .*{message}"):
-            classifier.tune(p, z, labels)
+            own.tune(p, z, labels)
         with pytest.raises(error, match=f"y_test .*{message}"):
-            classifier.report(p, z, labels)
+            own.report(p, z, labels)
 
     def test_names_that_the_classifier_does_not_know(self, problem):
         train, val, _ = problem
@@ -673,14 +677,13 @@ def test_rows_on_a_gpu(problem):
     assert there.explain(on_gpu.test.p[0], on_gpu.test.z[0]) == here.explain(problem.test.p[0], problem.test.z[0])
 
 
-def test_the_bank_of_the_training_rows_outlives_cross_fitting(problem):
+def test_the_bank_of_the_training_rows_outlives_cross_fitting(problem, fitted):
     """Else the same rows, tuned again without folds, would meet prototypes that were made of them."""
-    plain = fit_and_tune(problem)
     crossed = fit_and_tune(problem, selection="crossfit", folds=3)
-    assert torch.equal(crossed.bank_.prototypes, plain.bank_.prototypes)
+    assert torch.equal(crossed.bank_.prototypes, fitted.bank_.prototypes)
     assert crossed.decision_.bank is not crossed.bank_
     again = crossed.set_params(selection="validation").tune(*problem.val[:4])
-    assert again.tuning_.best == plain.tuning_.best
+    assert again.tuning_.best == fitted.tuning_.best
 
 
 def test_what_an_earlier_tuning_proved_is_forgotten(problem, tmp_path):

@@ -29,6 +29,7 @@ BFLOAT16_TOLERANCE = 4e-3  # ... and those of eight bits this far: each is off b
 _NO_SCALED_PROBABILITY = 1.5  # what lies above is hardly a probability that was weighted or rounded
 _TEXTS_AT_ONCE = 2**16  # names whose letters are looked at together
 _SHOWN = 3  # how many offending row numbers a message names
+_WORDS = 8  # of a list in a message
 
 
 def check_probabilities(values: Any, name: str, *, n_classes: int | None = None) -> Tensor:
@@ -271,6 +272,12 @@ def _instead_of_integers(labels: NDArray[Any]) -> str:
     example = f", such as {values[0]!r}" if labels.size else ""
     whole = labels.dtype.kind == "f" and bool(np.isfinite(labels).all()) and bool((labels == np.rint(labels)).all())
     return f"it holds {labels.dtype}{example}{': take labels.astype(int)' if labels.size and whole else ''}"
+
+
+def some_of(words: Sequence[str]) -> str:
+    """Return words for a sentence: the first of them, and how many more there are."""
+    more = f", and {len(words) - _WORDS:,} more" if len(words) > _WORDS else ""
+    return ", ".join(words[:_WORDS]) + more
 
 
 def _rows(bad: Tensor) -> str:

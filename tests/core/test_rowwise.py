@@ -1,11 +1,13 @@
 import math
+import weakref
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdumpra.core.rowwise import normalise, softmax_rows
+from tdumpra.core import rowwise
+from tdumpra.core.rowwise import by_rows, normalise, softmax_rows
 
 
 def reference(rows):
@@ -83,3 +85,21 @@ def test_impossible_classes_and_large_scores():
     # exp(0) / (exp(0) + exp(-inf)) = 1, and 1e5 does not overflow
     x = torch.tensor([[0.0, -torch.inf], [1e5, 1e5]])
     assert softmax_rows(x).tolist() == [[1.0, 0.0], [0.5, 0.5]]
+
+
+@pytest.mark.parametrize("n", [1, 4, 5, 11])
+def test_rows_some_at_a_time_are_as_all_at_once_and_no_part_is_kept(n, monkeypatch):
+    monkeypatch.setattr(rowwise, "BLOCK", 4)
+    x = torch.arange(3.0 * n, dtype=torch.float64).view(n, 3)
+    parts: list[weakref.ref[torch.Tensor]] = []
+
+    def doubled(rows):
+        assert len([part for part in parts if part() is not None]) <= 1  # the last
+        found = 2 * rows
+        parts.append(weakref.ref(found))
+        return found
+
+    assert torch.equal(by_rows(doubled, x), 2 * x)
+    assert len(parts) == -(-n // 4)
+    sums = by_rows(lambda rows, other: rows.sum(1) > other, x, x[:, 0])
+    assert torch.equal(sums, x.sum(1) > x[:, 0])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,9 @@ from tdumpra.core.gate import GateThresholds
 from tdumpra.evaluation import case as case_module
 from tdumpra.evaluation.comparators import COMPARATORS, Case, Comparator
 from tdumpra.evaluation.evaluate import evaluate
+from tdumpra.evaluation.replicates import one_by_one
 from tdumpra.evaluation.settings import EvaluateConfig
+from tdumpra.method.bank_faiss import NeighbourIndex
 from tdumpra.tuning.goal import Goal
 
 QUICK = EvaluateConfig(bootstrap=50)
@@ -243,3 +246,22 @@ def test_neighbours_of_many_training_rows_are_found_by_an_index(classifier, prob
     assert found["tip_adapter"] != exact["tip_adapter"]
     assert [note for note in document["notes"] if "knn finds the nearest of all training cases" in note]
     assert not [note for note in document["notes"] if "knn and tip_adapter" in note]
+
+
+def test_an_index_of_neighbours_is_let_go_of(classifier, problem, monkeypatch):
+    pytest.importorskip("faiss")
+    made: list[weakref.ref[NeighbourIndex]] = []
+
+    def counted(rows):
+        index = NeighbourIndex(rows)
+        made.append(weakref.ref(index))
+        return index
+
+    monkeypatch.setattr(case_module, "NeighbourIndex", counted)
+    monkeypatch.setattr(case_module, "CACHED_ROWS", 200)
+    held = {
+        each.name: len([ref for ref in made if ref()])
+        for each in one_by_one([case_of(classifier, problem)], COMPARATORS)
+    }
+    assert len(made) == 1  # test and validation rows share it
+    assert not any(held.values())

@@ -187,7 +187,7 @@ def spoiled(name: str, row: int, value: float) -> dict[str, np.ndarray]:
         ),
         (
             change(classes=np.array(["a", "b"])),
-            r"classes must name each of the 3 classes of p once, and holds \['a', 'b'\]",
+            r"classes must name each of the 3 classes of p once, and holds a, b$",
         ),
         (change(classes=np.array(["a", "b", "b"])), "classes must name each of the 3 classes of p once"),
         (change(y=np.arange(30) / 2), "y .*must be integers that number the classes from 0; it holds float64"),

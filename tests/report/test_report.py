@@ -135,7 +135,7 @@ def test_writing_it_again_changes_nothing(attached, tdumpra):
     assert {path: path.read_bytes() for path in (attached / "report").rglob("*.*")} == before
 
 
-def test_another_folder_and_fewer_cases(attached, tdumpra, tmp_path):
+def test_another_folder_and_fewer_cases(attached, tdumpra, tmp_path, plain_charts):
     ran = tdumpra("report", attached, "--out", tmp_path / "there", "--cases", 7, "--json")
     assert json.loads(ran.out) == {"report": str(tmp_path / "there" / "index.html")}
     assert len(list((tmp_path / "there" / "cases").glob("*.html"))) == 7
@@ -162,7 +162,7 @@ def test_names_with_markup_are_escaped(tdumpra, tmp_path):
         assert "<script>alert(1)</script>" in parse(text).text  # as words
 
 
-def test_a_gate_that_stays_shut(tdumpra, tmp_path):
+def test_a_gate_that_stays_shut(tdumpra, tmp_path, plain_charts):
     z = np.random.default_rng(0).normal(size=(600, 8)).astype(np.float32)  # retrieval knows nothing
     path = save_problem(tmp_path / "o.npz", z=z)
     assert tdumpra("attach", path, "--out", tmp_path / "run").code == 0
@@ -198,7 +198,7 @@ def test_without_groups_and_ids(tdumpra, tmp_path):
     assert "row " in page.one("ul", class_="gallery").text
 
 
-def test_outputs_that_have_moved_or_changed(tdumpra, tmp_path):
+def test_outputs_that_have_moved_or_changed(tdumpra, tmp_path, plain_charts):
     path = save_problem(tmp_path / "o.npz")
     assert tdumpra("attach", path, "--out", tmp_path / "run", "--no-report").code == 0
     assert not (tmp_path / "run" / "report").exists()

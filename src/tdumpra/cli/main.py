@@ -13,9 +13,11 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -71,13 +73,19 @@ def _leave(code: int) -> None:
     os._exit(code)
 
 
+@cache
+def _command() -> Callable[[], Any]:
+    """Make a command of everything that is registered: once, for a process that runs several."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Run the command line."""
     warnings.showwarning = NotesOnce().print_warning
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that do not know every letter
     try:
-        app()
+        _command()()
     except SystemExit as end:
         if end.code == _INTERRUPTED:  # typer's answer to Ctrl-C, which says nothing
             complain("stopped")

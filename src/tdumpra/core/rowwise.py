@@ -25,8 +25,13 @@ def by_rows(function: Callable[..., Tensor], *columns: Tensor, width: int | None
     step = block_rows(width or max((column[:1].numel() for column in columns), default=1))
     if len(columns[0]) <= step:
         return function(*columns)
-    starts = range(0, len(columns[0]), step)
-    return torch.cat([function(*(column[start : start + step] for column in columns)) for start in starts])
+    whole = None
+    for start in range(0, len(columns[0]), step):
+        part = function(*(column[start : start + step] for column in columns))
+        whole = part.new_empty(len(columns[0]), *part.shape[1:]) if whole is None else whole
+        whole[start : start + step] = part  # where parts were kept to be joined, there would be two of everything
+    assert whole is not None  # there were rows
+    return whole
 
 
 def widen(x: Tensor) -> Tensor:

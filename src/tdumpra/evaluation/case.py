@@ -23,6 +23,7 @@ Array = np.ndarray
 T = TypeVar("T")
 CACHED_ROWS = 25_000  # training rows
 _CHOSEN = "settings of "  # names the fits that are a comparator's own settings
+_INDEX = "index of "  # names those that are gone when a comparator is done
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -67,11 +68,16 @@ class Case:
         """
         if self.train is None or len(self.train) <= CACHED_ROWS or not has_faiss():
             return None
-        kept = f"index of {id(self.train)}"  # another network has other rows
+        kept = f"{_INDEX}{id(self.train)}"  # another network has other rows
         if kept not in self.fits:
             self.fits[kept] = NeighbourIndex(self.train.z)
         index: NeighbourIndex = self.fits[kept]
         return index
+
+    def drop_index(self) -> None:
+        """Forget the index: of millions of rows it takes as much memory as several posteriors."""
+        for name in [name for name in self.fits if name.startswith(_INDEX)]:
+            del self.fits[name]
 
     def fitted(self, name: str, fit: Callable[[], T]) -> T:
         """Return what a comparator fits on train and validation rows, fitting it at the first call only."""

@@ -58,6 +58,9 @@ def one_by_one(cases: Sequence[Case], comparators: Mapping[str, Comparator]) -> 
             if rows is not None:
                 rows.fits.update((case.first or case).fits)  # with what was fitted for the test rows
             on_validation.append(None if rows is None else _posterior(rows, name, comparator))
+        for each in (*cases, *(case.first for case in cases), *held_out):
+            if each is not None:
+                each.drop_index()
         yield Posteriors(name, joined, tuple(on_validation))
         del joined, on_validation
 

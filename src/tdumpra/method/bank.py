@@ -243,7 +243,7 @@ def _warn_of_small_classes(n_prototypes: int, wanted: list[int], class_names: Se
     short = [f"{names[c]} has {k}" for c, k in enumerate(wanted) if 0 < k < n_prototypes]
     if short:
         warnings.warn(
-            f"n_prototypes={n_prototypes} is more than the distinct groups of some classes ({', '.join(short)}); "
+            f"n_prototypes={n_prototypes} is more than the distinct groups of some classes ({checks.some_of(short)}); "
             "they get as many prototypes as groups",
             stacklevel=3,
         )

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tdumpra.checks import some_of
 from tdumpra.core.kmeans import Engine, spherical_kmeans
 from tdumpra.core.rowwise import BLOCK, block_rows, normalise, widen
 
@@ -190,7 +191,7 @@ def warn_of_large_classes(of_class: list[Tensor], class_names: Sequence[str] | N
     large = [f"{names[c]} has {len(members):,}" for c, members in enumerate(of_class) if len(members) > CLUSTERED_ROWS]
     if large:
         warnings.warn(
-            f"some classes have many training rows ({', '.join(large)}): clustering starts "
+            f"some classes have many training rows ({some_of(large)}): clustering starts "
             f"from {CLUSTERED_ROWS:,} of them, drawn at random, and ends after at most {MOST_PASSES} passes over all",
             stacklevel=3,
         )

@@ -44,7 +44,6 @@ _SECOND = "p_second"  # of .npz files: the classifier of the network in whose sp
 NETWORK = "network_fingerprint"  # of the networks that gave the rows
 _KNOWN = (*_MATRICES, *_COLUMNS, _CLASSES, _SECOND, NETWORK)
 _OF_FILE = (_CLASSES, NETWORK)  # said once of all rows
-_SHOWN = 8  # names of columns in a message
 SPACES = ("teacher", "student")
 
 
@@ -178,10 +177,9 @@ def _require(
     needed = {name: any_of for name, any_of in names.items() if any_of[0] in asked}
     missing = [name for name, any_of in needed.items() if not any(key in arrays for key in any_of)]
     if missing:
-        more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise InputFileError(
             f"{path} lacks {', '.join(missing)}; needed are {', '.join(needed)}, and it holds "
-            f"{', '.join(map(str, found[:_SHOWN])) or 'nothing'}{more}"
+            f"{checks.some_of([*map(str, found)]) or 'nothing'}"
         )
 
 
@@ -276,7 +274,9 @@ def _class_numbers(arrays: Mapping[str, Array], n_classes: int) -> tuple[Array, 
         raise ValueError(f"{_CLASSES} must be a list of names, and has shape {given.shape}")
     names = tuple(checks.check_texts(given.astype(np.str_), _CLASSES).tolist())
     if len(set(names)) != n_classes or len(names) != n_classes:
-        raise ValueError(f"{_CLASSES} must name each of the {n_classes} classes of p once, and holds {list(names)}")
+        raise ValueError(
+            f"{_CLASSES} must name each of the {n_classes} classes of p once, and holds {checks.some_of(names)}"
+        )
     return class_numbers(y, names), names
 
 

@@ -218,7 +218,7 @@ def class_numbers(y: Any, names: Sequence[str], name: str = "y") -> Any:
     words = [word.decode() if isinstance(word, bytes) else word for word in found.tolist()]
     unknown = next((word for word in words if word not in number), None)
     if unknown is not None:
-        raise ValueError(f"{name} holds {unknown!r}, which is none of the classes of p: {', '.join(names)}")
+        raise ValueError(f"{name} holds {unknown!r}, which is none of the classes of p: {checks.some_of(names)}")
     return np.array([number[word] for word in words], dtype=np.int64)[place]
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from tdumpra.checks import some_of
+
 _FEW_ROWS = 500  # an accuracy of 0.85 measured on so many has a standard error of 1.6 points: as much as a gate gains
 _FEW_OF_A_CLASS = 5
 _FEW_DISAGREEMENTS = 50  # only they tell one gate from another
@@ -31,7 +33,7 @@ class Note(str):
 
 
 def _absent(classes: list[int]) -> str:
-    noun, names = "classes" if len(classes) > 1 else "class", ", ".join(map(str, classes))
+    noun, names = "classes" if len(classes) > 1 else "class", some_of([*map(str, classes)])
     return f"validation has no row of {noun} {names}, which therefore had no say in the choice"
 
 
@@ -39,7 +41,7 @@ def _small(
     rows: int | None, classes: list[tuple[int, int]], disagreements: int | None, tried: int | None = None
 ) -> str:
     scarce = [] if rows is None else [f"{rows:,} rows"]
-    scarce += [", ".join(f"class {c} has {count}" for c, count in classes)] if classes else []
+    scarce += [some_of([f"class {c} has {count}" for c, count in classes])] if classes else []
     scarce += [] if disagreements is None else [f"the paths disagree on {disagreements:,}"]
     choice = "what was chosen on it" if tried is None else f"the best of {tried:,} settings"
     return f"validation is small ({'; '.join(scarce)}): {choice} may be luck"
