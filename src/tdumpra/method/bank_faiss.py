@@ -17,9 +17,7 @@ from tdumpra.method.clusters import Directions
 
 _LISTS = 4096  # most parts that an index is divided into
 _FOR_A_LIST = 50  # rows that a part's middle is found from; faiss warns below 39
-_LOOKED_AT = (
-    32  # parts that a query is compared with: with 8, a third of the nearest are missed among rows in a few lumps
-)
+_LOOKED_AT = 32  # parts that a query is compared with: 8 miss a third of the nearest among rows in a few lumps
 _CANDIDATES = 64  # of a query, whose exact cosines decide
 _QUERIES = 1024  # at once
 
