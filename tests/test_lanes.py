@@ -62,8 +62,13 @@ def test_closed_lanes_can_be_waited_for():
 
 def test_whoever_waits_for_a_call_that_is_dropped_is_told():
     begun, end = threading.Event(), threading.Event()
+
+    def busy() -> None:
+        begun.set()
+        end.wait(10)
+
     with Lanes(1) as lanes:
-        lanes.submit(lambda: (begun.set(), end.wait(10)))
+        lanes.submit(busy)
         waiting = lanes.submit(int)
         begun.wait(10)
     with pytest.raises(CancelledError):

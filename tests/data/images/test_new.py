@@ -123,6 +123,9 @@ def test_more_workers_than_cores_leave_each_image_its_own_pixels(tmp_path):
     for i in range(240):
         paths.append(Image(tmp_path / f"{i}.png"))
         Picture.fromarray(np.full((8, 8, 3), i, dtype=np.uint8)).save(paths[-1].path)
-    read = read_images(paths, framing, framing, picture=False, workers=16)
-    found = [each.first[0, 0, 0] for each in read if isinstance(each, Framed) and time.sleep(0.002) is None]
+    found = []
+    for each in read_images(paths, framing, framing, picture=False, workers=16):
+        assert isinstance(each, Framed)
+        found.append(int(each.first[0, 0, 0]))
+        time.sleep(0.002)  # so that the workers are as far ahead as they may be
     assert found == list(range(240))
