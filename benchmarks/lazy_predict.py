@@ -40,8 +40,10 @@ def run() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         paths = photographs(Path(folder))
         model = two_networks()
-        top = np.array([max(each.probabilities.values()) for each in Predictor(model).predict(paths)])
-        return [row for share in SHARES for row in _rows(model, paths, float(np.quantile(top, share)))]
+        predictor = Predictor(model)
+        top = np.array([max(each.probabilities.values()) for each in predictor.predict(paths)])
+        bare = [_forward_seconds(predictor, which) for which in ("classifier", "retrieval")]
+        return [row for share in SHARES for row in _rows(model, paths, float(np.quantile(top, share)), *bare)]
 
 
 def photographs(folder: Path) -> list[Path]:
@@ -74,10 +76,9 @@ def two_networks() -> Model:
     )  # fmt: skip
 
 
-def _rows(model: Model, paths: list[Path], theta: float) -> list[Row]:
+def _rows(model: Model, paths: list[Path], theta: float, first: float, second: float) -> list[Row]:
     asking = replace(model.decision, thresholds=GateThresholds(theta, 0.0, 0.0, 0.0, 0.1))
     lazy, alone = Predictor(replace(model, decision=asking)), Predictor(model)
-    batch_size = usual_batch_size(lazy.device)
 
     def predicted(predictor: Predictor) -> None:
         assert sum(each.error is None for each in predictor.predict(paths)) == len(paths)
@@ -85,7 +86,6 @@ def _rows(model: Model, paths: list[Path], theta: float) -> list[Row]:
     predicted(lazy)  # to count the rows that it asks about
     share = lazy.rows_matched / lazy.rows_seen
     n_second = round(share * len(paths))
-    first, second = (_forward_seconds(lazy, which, batch_size) for which in ("classifier", "retrieval"))
     bare = first * len(paths) + second * n_second
     with multiprocessing.get_context("fork").Pool(available_cores(), _one_thread) as pool:
 
@@ -118,17 +118,18 @@ def _decode(path: Path) -> bool:
     return FRAMING.apply(decode_file(path), None).shape == (FRAMING.height, FRAMING.width, 3)
 
 
-def _forward_seconds(predictor: Predictor, which: str, batch_size: int) -> float:
+def _forward_seconds(predictor: Predictor, which: str) -> float:
     """Return the seconds for each row of a network on full batches that are on the device already.
 
     On a CPU there is one on each core at a time, which is faster than all cores on one.
     """
+    batch_size = usual_batch_size(predictor.device)
     engine = predictor._engine(batch_size, eager=False)
     chosen = getattr(engine, which)
     generator = torch.Generator().manual_seed(0)
     shape = (batch_size, FRAMING.height, FRAMING.width, 3)
     framed = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator).to(engine.device)
-    repeats = 30 if ON_GPU else 3 * most_lanes()
+    repeats = 30 if ON_GPU else 8 * most_lanes()
 
     def passes() -> None:
         for _ in range(repeats):
