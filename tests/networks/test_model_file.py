@@ -128,6 +128,13 @@ def test_a_model_file_calls_no_code_that_nobody_trusts(hostile, images, tdumpra)
     assert not Path("executed").exists()
 
 
+@pytest.mark.parametrize("name", ["model.onnx", "model.xml"])
+def test_an_exported_model_is_told_from_a_damaged_one(tmp_path, name):
+    (tmp_path / name).write_bytes(b"graph")
+    with pytest.raises(ArtifactError, match="is an exported model"):
+        Model.read(tmp_path / name)
+
+
 @pytest.mark.parametrize(
     "name", ["tdumpra.artifacts:make_folder", "os:system", ":", "evilmod:", "hf-hub:someone/model"]
 )

@@ -20,6 +20,7 @@ from tdumpra.method.record import Record
 from tdumpra.method.schema import check_tensor
 from tdumpra.networks.build import Encoding, NetworkError, NewHead, SeveralViews, build_network, refuse_larger_backbone
 from tdumpra.networks.settings import VIEWS, NetworkConfig, Precision
+from tdumpra.runtime.exported import is_exported
 from tdumpra.toml import from_plain
 from tdumpra.values import check_choice, check_count, check_list, check_table, check_text
 
@@ -187,6 +188,10 @@ class Model:
     @classmethod
     def read(cls, path: str | Path) -> Model:
         """Read a model file."""
+        if is_exported(Path(path)):
+            raise ArtifactError(
+                f"{path} is an exported model, for  tdumpra predict:  name the model.safetensors behind it"
+            )
         try:
             tensors, meta = read_artifact(path, kind=KIND, schema=SCHEMA)
         except OtherKindError as error:
